@@ -335,7 +335,7 @@ def heading(panel: Any) -> str:
 def test_an_edit_and_the_scores_without_it_and_with_it(base: Any, view: Any) -> None:
     panel = view(base, tab="debias", method="leace")
     found, data = panel.result, demo_stereoset()
-    edit = leace_edit(base, demo_bias_texts("train"), layer=-1, pool="last")
+    edit = leace_edit(base, demo_bias_texts("train"), layer=range(1, 7), pool="last")
     np.testing.assert_allclose(found.edit.streams[6].read, edit.streams[6].read, atol=1e-5)
     before = score_stereoset(base, data)
     with edit.applied(base):
@@ -345,7 +345,7 @@ def test_an_edit_and_the_scores_without_it_and_with_it(base: Any, view: Any) -> 
     dots = {(dot.row, dot.score, dot.series): dot.value for dot in panel["debias"].chart.dots}
     assert dots["gender", "SS", 0] == before.domain("gender").ss
     assert dots["gender", "SS", 1] == after.domain("gender").ss
-    assert panel["debias"].table.rows[0][0] == "stream entering layer 6"
+    assert panel["debias"].table.rows[-1][0] == "stream entering layer 6"
     np.testing.assert_allclose(run_code(panel)["result"].scores, after.scores, rtol=1e-5)
     assert base.edits == ()
 
@@ -504,7 +504,7 @@ BRIEF: dict[str, Any] = {
 def test_edits_are_judged_beside_random_ones(base: Any, view: Any) -> None:
     panel = view(base, **BRIEF)
     probes = train_bias_probes(base, demo_bias_texts("train"), pool="last", splits=2)
-    edits = [leace_edit(base, demo_bias_texts("train"), layer=-1, pool="last"), subtraction_edit(base, probes, k=10)]
+    edits = [leace_edit(base, demo_bias_texts("train"), pool="last"), subtraction_edit(base, probes, k=10)]
     expected = compare_debiasing(
         base, edits, demo_stereoset(), texts=BRIEF["texts"], prompts=BRIEF["prompts"], max_new_tokens=3
     )

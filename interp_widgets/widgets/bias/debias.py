@@ -135,7 +135,7 @@ class EditOptions(ProbeOptions):
         help="Multiplies what is taken off", shown_if=lambda panel: panel.method in (*OF_PROBES, "ethos"),
     )  # fmt: skip
     streams = field(
-        STREAMS, "last", label="Stream", help="Where in the residual stream directions are taken out",
+        STREAMS, "all", label="Stream", help="Where in the residual stream directions are taken out",
         shown_if=lambda panel: panel.method in OF_STREAMS,
     )  # fmt: skip
     rounds = field(
