@@ -111,7 +111,7 @@ def test_where_the_output_of_mlps_is_normed_neurons_are_ranked_by_what_they_writ
     model, probes = setting("gemma2", "bridge")
     found = rank_bias_neurons(model, probes, k=1)
     written = model.weight("W_out", 1).double() * model.weight("ln2_post_w", 1).double()
-    along = (written / written.norm(dim=1, keepdim=True)) @ torch.from_numpy(probes.direction[0])
+    along = (written / written.norm(dim=1, keepdim=True)) @ torch.from_numpy(probes.direction[0].copy())
     assert found.cosine[0, 0] >= float(along.max()) - 1e-6
     if found.layer[0, 0] == 1:
         assert found.neuron[0, 0] == int(along.argmax())
