@@ -55,7 +55,7 @@ ARRAYS_ONLY = {
     "decompose_state", "demo_bias_texts", "demo_cases", "demo_concepts", "demo_problems", "demo_stereoset",
     "demo_texts", "demo_word_vectors", "dispersion", "field", "importance_density", "instruction_score",
     "labelled_texts", "load_demo_pair", "neighbours", "normalise_importance", "position_profile", "read_bbq",
-    "read_concepts", "read_crows_pairs", "read_problems", "read_relation", "read_sentence_pairs",
+    "read_bias_data", "read_concepts", "read_crows_pairs", "read_problems", "read_relation", "read_sentence_pairs",
     "read_stereoset", "read_word_vectors", "stereoset_metrics", "subspace_angles", "words_read",
 }  # fmt: skip
 """Public functions that never touch a model's device: they take results, arrays and messages, or read files.
