@@ -153,6 +153,15 @@ class ModelEdit:
     embeddings: Tensor | None = None
     """(4, d_model) float32 embeddings of the first tokens of the model that it is for; None where any will do."""
 
+    def __post_init__(self) -> None:
+        for what, edits, kind in (("layers", self.layers, LayerEdit), ("streams", self.streams, StreamEdit)):
+            for at, one in edits.items():
+                if isinstance(at, bool) or not isinstance(at, int) or not isinstance(one, kind):
+                    raise TypeError(
+                        f"{what} of an edit must map numbers of layers to {kind.__name__}, "
+                        f"got {short(at)}: {short(one)}"
+                    )
+
     @classmethod
     def of(
         cls,

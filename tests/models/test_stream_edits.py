@@ -162,3 +162,9 @@ def test_what_is_no_edit_of_a_stream_is_refused() -> None:
             StreamEdit(**{**good, **change})
     with pytest.raises(TypeError, match="centre of an edit must be a tensor, got None"):
         StreamEdit(**{**good, "centre": None})
+    one = StreamEdit(**good)
+    for streams in ({"a": one}, {1: 3}, {True: one}):
+        with pytest.raises(TypeError, match="streams of an edit must map numbers of layers to StreamEdit, got"):
+            ModelEdit("x", streams=streams)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="layers of an edit must map numbers of layers to LayerEdit, got 1: None"):
+        ModelEdit("x", {1: None})  # type: ignore[dict-item]

@@ -52,6 +52,8 @@ def subtraction_edit(model: Model, probes: BiasProbes, *, k: int = 1, strength: 
         >>> list(edit.streams), bool(edit.streams[6].added.norm() > 0)
         ([6], True)
     """
+    if not np.isfinite(strength):
+        raise ValueError(f"strength must be a finite number, got {strength}")
     last = model.n_layers - 1
     numbers = rank_in_layer(model, probes, last, k)
     written = value_vectors(model, last)[torch.tensor(numbers, device=model.device)].sum(dim=0).cpu().float()

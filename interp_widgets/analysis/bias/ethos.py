@@ -69,6 +69,8 @@ def ethos_edit(
         6
     """
     model.capabilities.require("mlp_neurons", "ethos_edit", using="mlp")
+    if not np.isfinite(strength):
+        raise ValueError(f"strength must be a finite number, got {strength}")
     check_range("threshold", threshold, 0.0, 1.0)
     check_range("steps", steps, 1, 100_000)
     check_range("learning_rate", learning_rate, 1e-9, 1.0)

@@ -254,6 +254,10 @@ def test_what_cannot_be_edited_is_refused_in_a_sentence() -> None:
         "layer must name every stream once": lambda: leace_edit(model, PAIRS, layer=[1, 1]),
         "k must be in 1": lambda: suppression_edit(model, PAIRS, k=10**6),
         "strength must be a number, got nan": lambda: subtraction_edit(model, probes, strength=float("nan")),
+        "strength must be a finite number, got inf": lambda: subtraction_edit(model, probes, strength=float("inf")),
+        "strength must be a finite number, got -inf": lambda: ethos_edit(
+            model, ["A b"], ["A b"], strength=-float("inf")
+        ),
         "train them on this model": lambda: subtraction_edit(demo_pair().base, probes),
         "auxiliary must hold at least one text": lambda: ethos_edit(model, ["A pilot flies."], []),
         "threshold must be": lambda: ethos_edit(model, ["A pilot flies."], ["A nurse helps."], threshold=2.0),
