@@ -155,6 +155,11 @@ from .models import StreamEdit as StreamEdit
 from .models import load_demo_pair as load_demo_pair
 from .models import load_model as load_model
 from .models import load_pair as load_pair
+from .sweeps.comparison import SweepComparison as SweepComparison
+from .sweeps.comparison import compare_sweeps as compare_sweeps
+from .sweeps.result import SweepResult as SweepResult
+from .sweeps.result import read_sweep as read_sweep
+from .sweeps.running import sweep as sweep
 from .tuning.mixture_of_depths import ModReport as ModReport
 from .tuning.mixture_of_depths import late_layer_losses as late_layer_losses
 from .tuning.mixture_of_depths import mod_ablations as mod_ablations

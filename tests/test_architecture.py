@@ -26,11 +26,12 @@ MAY_IMPORT = {
     "analysis": {"analysis", "models", "data"},
     "tuning": {"tuning", "analysis", "models", "data"},
     "demo": {"demo", "widgets", "compute", "tuning", "analysis", "models", "data"},
-    "figures": {"figures", "analysis"},
+    "figures": {"figures", "sweeps", "analysis"},
     "compute": {"compute"},
-    "widgets": {"widgets", "figures", "compute", "tuning", "analysis", "models", "data"},
+    "sweeps": {"sweeps", "analysis", "models", "data"},
+    "widgets": {"widgets", "figures", "compute", "sweeps", "tuning", "analysis", "models", "data"},
 }
-WITHOUT_CIRCLES = {"data", "models", "analysis", "tuning", "demo", "compute"}
+WITHOUT_CIRCLES = {"data", "models", "analysis", "tuning", "sweeps", "demo", "compute"}
 FRONT_END = {"bokeh", "ipywidgets", "IPython", "anywidget", "traitlets", "comm"}
 HEAVY = {"umap", "peft", "dask", "openai"}
 DISTRIBUTIONS = {

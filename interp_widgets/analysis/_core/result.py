@@ -179,6 +179,16 @@ class Result(Record):
             raise ValueError(f"{source} cannot be read as a {kind.__name__}: {error}") from error
         return result
 
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """Its main numbers and texts by name: the row of one case in a table over many (see `sweep`).
+
+        Raises TypeError for a result that has no such row.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no measures for a row of a table: give measure= a function that makes a "
+            "mapping of name to number of it"
+        )
+
     def to_frame(self) -> pd.DataFrame:
         """The numbers as a pandas table; raises TypeError where a result has no table form."""
         raise TypeError(f"{type(self).__name__} has no table form; its fields hold the arrays")

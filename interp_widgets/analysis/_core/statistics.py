@@ -241,15 +241,28 @@ def holm(comparisons: Sequence[C]) -> tuple[C, ...]:
     >>> corrected[0].holm_p == 2 * corrected[0].welch_p
     True
     """
-    # not statsmodels' multipletests, which collects garbage at every call: a second in a large process
-    p_values = {i: comparison.welch_p for i, comparison in enumerate(comparisons) if comparison is not None}
-    tested = sorted((i for i, p in p_values.items() if np.isfinite(p)), key=p_values.__getitem__)
     corrected: list[Any] = list(comparisons)
+    adjusted = holm_adjusted([np.nan if comparison is None else comparison.welch_p for comparison in comparisons])
+    for i in np.flatnonzero(np.isfinite(adjusted)):
+        corrected[i] = replace(corrected[i], holm_p=float(adjusted[i]))
+    return tuple(corrected)
+
+
+def holm_adjusted(p_values: ArrayLike) -> NDArray[np.float64]:
+    """P-values corrected for their number by Holm's method (1979); NaN ones stay out of the family.
+
+    >>> holm_adjusted([0.01, 0.04, float("nan")]).tolist()
+    [0.02, 0.04, nan]
+    """
+    # not statsmodels' multipletests, which collects garbage at every call: a second in a large process
+    p = np.asarray(p_values, dtype=np.float64)
+    corrected = np.full(p.shape, np.nan)
+    tested = [i for i in np.argsort(p, kind="stable") if np.isfinite(p[i])]
     so_far = 0.0
     for step, i in enumerate(tested):
-        so_far = max(so_far, min(1.0, (len(tested) - step) * p_values[i]))
-        corrected[i] = replace(corrected[i], holm_p=so_far)
-    return tuple(corrected)
+        so_far = max(so_far, min(1.0, (len(tested) - step) * p[i]))
+        corrected[i] = so_far
+    return corrected
 
 
 def resampled_means(

@@ -88,6 +88,18 @@ class AblationResult(NextTokenEffect):
             raise ValueError(f"kind must be one of {', '.join(map(repr, self.kinds))} in this result, got {kind!r}")
         return np.asarray(self.effect[tuple(self.kinds).index(kind)])
 
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """The metric before, and of each kind the largest effect with its layer and token."""
+        row: dict[str, float | int | str | bool | None] = {"target_token": self.target_token, "clean": self.clean}
+        for kind, effects in zip(self.kinds, self.effect, strict=True):
+            layer, position = map(int, np.unravel_index(int(np.nanargmax(effects)), effects.shape))
+            row |= {
+                f"{kind}_effect": float(effects[layer, position]),
+                f"{kind}_layer": self.layers[layer],
+                f"{kind}_token": self.tokens[position],
+            }
+        return row
+
     def to_frame(self) -> DataFrame:
         """One row per kind, layer and position: kind, layer, position, token, effect."""
         axes = {"kind": self.kinds, "layer": self.layers, "position": self.positions}
@@ -113,6 +125,13 @@ class HeadAblationResult(NextTokenEffect):
         order = [int(i) for i in np.argsort(-flat, kind="stable") if np.isfinite(flat[i])][:count]
         heads = self.effect.shape[1]
         return tuple((self.layers[i // heads], i % heads) for i in order)
+
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """The metric before, the largest effect of a head, and which head that is."""
+        ((layer, head),) = self.strongest(1)
+        effect = float(self.effect[list(self.layers).index(layer), head])
+        name = f"{layer}.{head}"
+        return {"target_token": self.target_token, "clean": self.clean, "effect": effect, "head": name}
 
     def to_frame(self) -> DataFrame:
         """One row per layer and head: layer, head, effect."""

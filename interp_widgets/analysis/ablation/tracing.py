@@ -123,6 +123,20 @@ class CausalTraceResult(PromptResult):
         """First and past-last layer whose values are put back for the cell of ``kind`` at ``layer``."""
         return (layer, layer + 1) if kind == "state" else window_layers(layer, self.window, self.n_layers)
 
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """What the noise takes away, and of each kind the largest effect with its layer and token."""
+        row: dict[str, float | int | str | bool | None] = {
+            "target_token": self.target_token, "clean": self.clean, "total_effect": self.total_effect,
+        }  # fmt: skip
+        for kind, effects in zip(self.kinds, self.effect, strict=True):
+            layer, position = map(int, np.unravel_index(int(np.nanargmax(effects)), effects.shape))
+            row |= {
+                f"{kind}_effect": float(effects[layer, position]),
+                f"{kind}_layer": layer,
+                f"{kind}_token": self.tokens[position],
+            }
+        return row
+
     def to_frame(self) -> pd.DataFrame:
         """One row per kind, layer and position: token, whether it is of the subject, effect, its interval, restored.
 

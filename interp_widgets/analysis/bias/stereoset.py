@@ -163,6 +163,10 @@ class StereoSetResult(Result):
             f"domain must be one of {', '.join(repr(entry.domain) for entry in self.metrics)}, got {name!r}"
         )
 
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """LMS, SS and ICAT over all examples."""
+        return {"lms": self.overall.lms, "ss": self.overall.ss, "icat": self.overall.icat, "n": self.overall.n}
+
     def to_frame(self) -> pd.DataFrame:
         """One row per example."""
         import pandas as pd

@@ -198,6 +198,18 @@ class SaliencyResult(Result):
         """
         return spans_to_mask(self.prompt_spans, spans)
 
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """The mean probability of the response, the largest importance with its two tokens, and the share of response
+        tokens that no prompt token matters to by the usual floor."""
+        prompt, response = map(int, np.unravel_index(int(np.nanargmax(self.importance)), self.importance.shape))
+        return {
+            "probability": float(self.probability.mean()),
+            "importance": float(self.importance[prompt, response]),
+            "prompt_token": self.prompt_tokens[prompt],
+            "response_token": self.response_tokens[response],
+            "under_floor": float(self.under_floor().mean()),
+        }
+
     def to_frame(self) -> DataFrame:
         """One row per prompt and response token: positions, tokens, importance and the response token's probability."""
         prompt, response = map(range, self.importance.shape)

@@ -118,6 +118,16 @@ class TokenDecompositionResult(PromptResult):
         """(layers + 1,) Euclidean norm of `bias`."""
         return np.asarray(np.linalg.norm(self.bias, axis=-1))
 
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """At the last layer: the token with the largest part, its share of the norms, and the error of the sum."""
+        source = int(np.nanargmax(self.norm_share[-1]))
+        return {
+            "source": self.tokens[source],
+            "source_position": source,
+            "norm_share": float(self.norm_share[-1, source]),
+            "sum_error": float(self.error[-1]),
+        }
+
     def to_frame(self) -> DataFrame:
         """One row per layer and token: layer, position, token, norm, share of the norms, and the lens where there is
         one."""
@@ -178,6 +188,18 @@ class LogitShareResult(PromptResult):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("position", self.position, 0, self.n_positions - 1, f"{self.n_positions} tokens")
+
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """The logit, what no token brought, and the token that brought most, with its share."""
+        source = int(np.argmax(self.share))
+        return {
+            "target_token": self.target_token,
+            "logit": self.logit,
+            "bias": self.bias,
+            "source": self.tokens[source],
+            "source_position": source,
+            "share": float(self.share[source]),
+        }
 
     def to_frame(self) -> DataFrame:
         """One row per token: position, token and share in logits."""

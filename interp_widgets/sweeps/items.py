@@ -1,0 +1,128 @@
+"""The items of a sweep: rows of a data set, of a table or of a file, or whatever a loop goes over."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from interp_widgets.arguments import short
+from interp_widgets.data.files import existing_file, read_rows, read_text
+
+TEXT, TABLE = (".txt",), (".parquet",)
+ROWS = (".csv", ".json", ".jsonl")
+OWN = ("row", "hash", "error", "seconds")
+"""Columns that a sweep writes itself."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item, as the function takes it, and what is written of it."""
+
+    row: int
+    """Its number, from 0."""
+    value: Any
+    labels: Mapping[str, Any]
+    """Column to number, bool, text or None."""
+    hash: str
+
+
+def read_items(items: Any) -> tuple[Iterable[Any], int | None]:
+    """What to go over, and how many there are where that is known.
+
+    A str or path is a file: rows of .csv, .json, .jsonl and .parquet, lines of .txt. A pandas DataFrame and a data set
+    of Hugging Face give their rows as dicts.
+    """
+    if isinstance(items, str | os.PathLike):
+        items = _of_file(Path(items))
+    elif hasattr(items, "to_dict") and hasattr(items, "columns"):  # a DataFrame
+        items = items.to_dict("records")
+    elif isinstance(items, Mapping):
+        raise TypeError(f"items must be a list of rows, a table, a data set or a file, got {short(items)}")
+    try:
+        iter(items)
+    except TypeError as error:
+        raise TypeError(f"items must be a list, a table, a data set or a file, got {short(items)}") from error
+    return items, len(items) if hasattr(items, "__len__") else None
+
+
+def _of_file(path: Path) -> Sequence[Any]:
+    suffix = path.suffix.lower()
+    if suffix in TEXT:
+        lines = [line for line in read_text(path, "texts").splitlines() if line.strip()]
+        if not lines:
+            raise ValueError(f"{path} has no line of text")
+        return lines
+    if suffix in TABLE:
+        import pandas as pd
+
+        source = existing_file(path, "rows")
+        try:
+            return pd.read_parquet(source).to_dict("records")
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{source} is not a readable Parquet file ({error})") from error
+    if suffix in ROWS:
+        return read_rows(path, "row")
+    raise ValueError(f"cannot read items from {str(path)!r}: the name must end in {', '.join(TEXT + ROWS + TABLE)}")
+
+
+def numbered(items: Iterable[Any], limit: int | None) -> Iterator[Item]:
+    """Each item with its number, its labels and its hash."""
+    for row, value in enumerate(items):
+        if limit is not None and row >= limit:
+            return
+        yield Item(row, value, _labels(value, row), item_hash(value))
+
+
+def _labels(value: Any, row: int) -> dict[str, Any]:
+    """What is written of an item, by column."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
+    if not isinstance(value, Mapping):
+        return {"item": plain(value)}
+    labels = {str(name): plain(part) for name, part in value.items()}
+    if taken := [name for name in OWN if name in labels]:
+        raise ValueError(f"row {row} has a column {taken[0]!r}, which the sweep writes itself: give it another name")
+    return labels
+
+
+def plain(value: Any) -> Any:
+    """A value that a column of a table can hold: a number, bool, text or None as it is, others as text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return repr(value) if len(repr(value)) <= 200 else f"{type(value).__name__}"
+
+
+def item_hash(value: Any) -> str:
+    """16 hex digits that tell an item from others, the same in every session.
+
+    >>> item_hash({"prompt": "a", "n": 1}) == item_hash({"n": 1, "prompt": "a"})
+    True
+    """
+    try:
+        content = json.dumps(value, sort_keys=True, default=_written).encode()
+    except (TypeError, ValueError):
+        content = pickle.dumps(value)
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _written(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, {one.name: getattr(value, one.name) for one in fields(value)}]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
+    raise TypeError(type(value).__name__)

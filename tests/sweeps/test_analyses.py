@@ -1,0 +1,108 @@
+"""The package's analyses over data sets, each equal to the analysis by itself; and Dask as the backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import pytest
+
+from interp_widgets import (
+    Model,
+    Result,
+    ablate_heads,
+    ablate_modules,
+    causal_trace,
+    decompose_logit,
+    decompose_tokens,
+    demo_cases,
+    demo_stereoset,
+    load_model,
+    logit_lens,
+    prompt_saliency,
+    score_stereoset,
+    sweep,
+)
+from tests.sweeps.jobs import dies_at, square
+
+ROWS = [
+    {"prompt": "The Eiffel Tower is in the city of", "target": " Paris", "subject": "Eiffel Tower"},
+    {"prompt": "The Colosseum is in the city of", "target": " Rome", "subject": "Colosseum"},
+]
+TWO = ["prompt", "target"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model("demo-base")
+
+
+@pytest.mark.parametrize(
+    ("analysis", "arguments"),
+    [
+        (logit_lens, TWO),
+        (partial(ablate_modules, kinds=["attn", "mlp"]), TWO),
+        (ablate_heads, TWO),
+        (partial(causal_trace, samples=2, kinds=["state"]), ["prompt", "subject", "target"]),
+        (decompose_logit, TWO),
+        (decompose_tokens, ["prompt"]),
+        (partial(prompt_saliency, method="first_order"), {"prompt": "prompt", "response": "target"}),
+    ],
+    ids=["lens", "modules", "heads", "trace", "logit", "tokens", "saliency"],
+)
+def test_rows_are_what_the_analysis_measures(model: Model, analysis: Callable[..., Result], arguments: Any) -> None:
+    result = sweep(partial(analysis, model), ROWS, arguments=arguments)
+    names = arguments if isinstance(arguments, dict) else {name: name for name in arguments}
+    assert result.n_failed == 0, result.errors
+    for i, row in enumerate(ROWS):
+        alone = analysis(model, **{name: row[column] for name, column in names.items()}).measures()
+        assert set(alone) == set(result.measured)
+        for name, value in alone.items():
+            if isinstance(value, str):
+                assert result.texts(name)[i] == value
+            else:
+                assert result.numbers(name)[i] == pytest.approx(float(value or 0), nan_ok=True)
+
+
+def test_density_over_a_data_set(model: Model) -> None:
+    """The instruction score of each case, as `SaliencyResult` gives it."""
+    cases = demo_cases(3)
+
+    def score(case: Any) -> dict[str, Any]:
+        result = prompt_saliency(model, case.prompt, case.response, method="first_order")
+        return {"score": result.instruction_score(result.mask(case.instruction)), "density": result.density().max()}
+
+    swept = sweep(score, cases)
+    assert swept.n_failed == 0, swept.errors
+    assert swept.numbers("score").tolist() == [score(case)["score"] for case in cases]
+
+
+def test_stereoset_over_models() -> None:
+    data = demo_stereoset()[:30]
+    result = sweep(lambda name: score_stereoset(load_model(name), data, resamples=9), ["demo-base", "demo-tuned"])
+    alone = [score_stereoset(load_model(name), data, resamples=9).overall for name in ("demo-base", "demo-tuned")]
+    assert result.numbers("ss").tolist() == [one.ss for one in alone]
+    assert result.numbers("icat").tolist() == [one.icat for one in alone]
+
+
+def test_dask_serves_and_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    once.touch()
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path)
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        call = partial(dies_at, bad=(7,), once=str(once))
+        result = sweep(call, range(15), backend=client, out=tmp_path / "out")
+        again = sweep(square, range(3), backend=client.get_executor())
+    assert not os.path.exists(once)
+    assert result.n_failed == 0, result.errors
+    assert result.numbers("square").tolist() == [n * n for n in range(15)]
+    assert np.array_equal(again.numbers("square"), [0, 1, 4])

@@ -1,0 +1,327 @@
+"""Sweeps: every item once, whatever fails, dies or is stopped; and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from interp_widgets import HeadMap, Model, load_model, logit_lens, read_sweep, sweep
+from interp_widgets.sweeps import store
+from interp_widgets.sweeps.items import item_hash
+from tests.sweeps.jobs import dies_at, fails_at_two, square
+
+PROMPTS = ["The Eiffel Tower is in the city of", "The capital of Italy is", "She gave the book to"]
+
+
+# what comes back ------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_per_item_in_their_order() -> None:
+    result = sweep(square, range(5))
+    frame = result.to_frame()
+    assert frame["square"].tolist() == [0, 1, 4, 9, 16]
+    assert result.texts("parity") == ("even", "odd", "even", "odd", "even")
+    assert list(frame.columns) == ["row", "item", "square", "parity", "error", "seconds"]
+    assert result.measured == ("square", "parity")
+    assert (frame["seconds"] >= 0).all()
+
+
+def test_an_item_that_fails_is_kept_with_its_error() -> None:
+    result = sweep(fails_at_two, range(4))
+    assert result.errors == ("", "", "ValueError: two is refused", "")
+    assert result.to_frame()["square"].dropna().tolist() == [0, 1, 9]
+    assert result.n_failed == 1
+
+
+def test_a_table_whose_every_item_fails_still_comes() -> None:
+    result = sweep(fails_at_two, [2, 2])
+    assert result.n_failed == 2
+    assert result.number_measures == ()
+    assert len(result.summary()) == 0
+
+
+def test_rows_of_all_kinds_of_data(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "n": 1}, {"prompt": "bb", "n": 2}]
+    frame = pd.DataFrame(rows)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    frame.to_parquet(tmp_path / "rows.parquet")
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    datasets = pytest.importorskip("datasets")
+    sources: list[Any] = [rows, iter(rows), frame, datasets.Dataset.from_list(rows)]
+    sources += [tmp_path / f"rows.{suffix}" for suffix in ("csv", "parquet", "json", "jsonl")]
+    for source in sources:
+        result = sweep(lambda text: {"length": len(text)}, source, arguments={"text": "prompt"})
+        assert result.numbers("length").tolist() == [1, 2], source
+        assert result.texts("prompt") == ("a", "bb"), source
+
+
+def test_lines_of_a_text_file(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("one\n\ntwo\n")
+    assert sweep(len, str(tmp_path / "prompts.txt")).texts("item") == ("one", "two")
+
+
+def test_measures_of_a_result_are_its_row() -> None:
+    model = load_model("demo-base")
+    result = sweep(partial(logit_lens, model), [*PROMPTS, ""])
+    for i, prompt in enumerate(PROMPTS):
+        alone = logit_lens(model, prompt).measures()
+        assert result.texts("top_token")[i] == alone["top_token"]
+        assert result.numbers("entropy")[i] == alone["entropy"]
+    assert "the prompt holds only special tokens" in result.errors[3]
+    assert result.provenance["weight_hash"] == model.weight_hash
+
+
+def test_a_result_without_measures_stops_at_once() -> None:
+    with pytest.raises(TypeError, match="HeadMap has no measures for a row of a table: give measure="):
+        sweep(lambda n: HeadMap([[float(n)]]), range(3))
+    result = sweep(lambda n: HeadMap([[float(n)]]), range(3), measure=lambda one: {"top": one.values.max()})
+    assert result.numbers("top").tolist() == [0, 1, 2]
+
+
+def test_limit_and_progress() -> None:
+    seen: list[tuple[int, int]] = []
+    assert len(sweep(square, range(100), limit=3, progress=lambda *done: seen.append(done)).rows) == 3
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+# what is kept ---------------------------------------------------------------------------------------------------------
+
+
+def test_resume_does_what_is_missing_and_what_failed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def logged(n: int, log: str, fail: str) -> dict[str, Any]:
+        with open(log, "a") as file:
+            file.write(f"{n}\n")
+        if n == 2 and os.path.exists(fail):
+            raise ValueError("not yet")
+        return square(n)
+
+    call = partial(logged, log=str(log), fail=str(tmp_path / "fail"))
+    (tmp_path / "fail").touch()
+    first = sweep(call, range(4), out=tmp_path / "out")
+    assert first.n_failed == 1
+    (tmp_path / "fail").unlink()
+    again = sweep(call, range(6), out=tmp_path / "out")
+    assert again.n_failed == 0
+    assert again.numbers("square").tolist() == [0, 1, 4, 9, 16, 25]
+    assert log.read_text().split() == ["0", "1", "2", "3", "2", "4", "5"]
+    assert read_sweep(tmp_path / "out").to_frame().equals(again.to_frame())
+    assert len(sweep(call, range(2), out=tmp_path / "out").rows) == 2
+
+
+def test_an_item_that_has_changed_is_done_again(tmp_path: Path) -> None:
+    sweep(len, ["a", "bb"], out=tmp_path / "out")
+    assert sweep(len, ["a", "cccc"], out=tmp_path / "out").numbers("value").tolist() == [1, 4]
+
+
+def test_what_is_done_before_a_stop_is_kept(tmp_path: Path) -> None:
+    def stop_after(limit: int) -> Callable[[], None]:
+        count = iter(range(1000))
+
+        def check() -> None:
+            if next(count) >= limit:
+                raise KeyboardInterrupt
+
+        return check
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(square, range(100), out=tmp_path / "out", check=stop_after(7))
+    kept = read_sweep(tmp_path / "out")
+    assert kept.numbers("square").tolist() == [0, 1, 4, 9, 16, 25, 36]
+
+
+def test_many_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_ROWS", 1)
+    monkeypatch.setattr(store, "_PARTS", 5)
+    result = sweep(square, range(23), out=tmp_path / "out")
+    assert result.numbers("square").tolist() == [n * n for n in range(23)]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rows.parquet", "sweep.json"]
+
+
+def test_columns_that_change_their_kind(tmp_path: Path) -> None:
+    mixed = [1, "two", None, 4.5]
+    result = sweep(lambda value: {"given": value}, mixed, out=tmp_path / "out")
+    assert result.texts("given") == ("1", "two", "", "4.5")
+
+
+@pytest.mark.parametrize(
+    ("function", "items", "message"),
+    [
+        (partial(pow, 3), range(2), "another 0"),
+        (lambda n: {"square": n}, range(2), "another function"),
+    ],
+)
+def test_another_sweep_is_refused(tmp_path: Path, function: Any, items: Any, message: str) -> None:
+    sweep(partial(pow, 2), range(2), out=tmp_path / "out")
+    with pytest.raises(ValueError, match=message):
+        sweep(function, items, out=tmp_path / "out")
+
+
+def test_other_weights_are_another_sweep(tmp_path: Path) -> None:
+    sweep(partial(logit_lens, load_model("demo-base")), PROMPTS[:1], out=tmp_path / "out")
+    with pytest.raises(ValueError, match="holds a sweep with another 0"):
+        sweep(partial(logit_lens, load_model("demo-tuned")), PROMPTS[:1], out=tmp_path / "out")
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ValueError, match="holds other files: give out= a folder that is new"):
+        sweep(square, range(2), out=tmp_path)
+
+
+def test_hashes_do_not_depend_on_the_session() -> None:
+    assert item_hash("a") == "ac8d8342bbb2362d"
+    assert item_hash({"prompt": "a", "ids": [1, 2]}) == item_hash({"ids": [1, 2], "prompt": "a"})
+    assert item_hash("a") != item_hash("b")
+
+
+# bad input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sweep(square, []), "items must have at least one item, got none"),
+        (lambda: sweep(square, 3), "items must be a list, a table, a data set or a file, got 3"),
+        (lambda: sweep(square, {"a": 1}), "items must be a list of rows"),
+        (lambda: sweep(square, "no.csv"), "no file of rows at no.csv"),
+        (lambda: sweep(square, "no.xlsx"), "the name must end in .txt, .csv, .json, .jsonl, .parquet"),
+        (lambda: sweep(square, [1], backend=0), "backend must be 1 process or more, got 0"),
+        (lambda: sweep(square, [1], backend="dask"), "backend must be None .* got 'dask'"),
+        (lambda: sweep(square, [1], limit=0), "limit must be"),
+        (lambda: sweep(square, [{"row": 1}]), "row 0 has a column 'row'"),
+        (lambda: sweep(lambda r: r, [{"a": 1}]), "'a' is measured and is a column of the data too"),
+        (lambda: sweep(lambda r: {"a": [1]}, [1]), "must give numbers or texts by name"),
+    ],
+)
+def test_bad_input_gets_a_sentence(call: Callable[[], object], message: str) -> None:
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
+        call()
+
+
+def test_a_missing_column_is_the_error_of_its_row() -> None:
+    result = sweep(lambda prompt: len(prompt), [{"prompt": "a"}, {"text": "b"}], arguments=["prompt"])
+    assert result.errors == ("", "ValueError: the row has no column 'prompt': it has 'text'")
+
+
+# elsewhere ------------------------------------------------------------------------------------------------------------
+
+
+def test_processes_give_what_this_one_gives(tmp_path: Path) -> None:
+    here = sweep(fails_at_two, range(20)).to_frame().drop(columns="seconds")
+    there = sweep(fails_at_two, range(20), backend=2, out=tmp_path / "out").to_frame().drop(columns="seconds")
+    assert there.equals(here)
+
+
+def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
+    """Killed once in the middle: all items are done; one that always kills is recorded and the others are done."""
+    once = tmp_path / "once"
+    once.touch()
+    result = sweep(partial(dies_at, bad=(11,), once=str(once)), range(30), backend=2, out=tmp_path / "a")
+    assert not once.exists()
+    assert result.n_failed == 0
+    assert result.numbers("square").tolist() == [n * n for n in range(30)]
+    result = sweep(partial(dies_at, bad=(5,)), range(9), backend=2, out=tmp_path / "b")
+    assert [row for row, error in enumerate(result.errors) if "its process died" in error] == [5]
+    assert result.n_failed == 1
+
+
+def test_a_dead_executor_of_the_users_says_how_to_go_on(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    once.touch()
+    call = partial(dies_at, bad=(20,), once=str(once))
+    with (
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+        pytest.raises(RuntimeError, match="run the same line again to go on"),
+    ):
+        sweep(call, range(30), backend=pool, out=tmp_path / "out")
+    kept = read_sweep(tmp_path / "out")
+    assert len(kept.rows) >= 10
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert sweep(call, range(30), backend=pool, out=tmp_path / "out").n_failed == 0
+
+
+class Slow:
+    """An executor whose futures are not those of concurrent.futures, as submitit's jobs."""
+
+    class Job:
+        def __init__(self, call: Callable[[], Any]) -> None:
+            self._call, self._looks = call, 0
+
+        def done(self) -> bool:
+            self._looks += 1
+            return self._looks > 1
+
+        def result(self) -> Any:
+            return self._call()
+
+        def cancel(self) -> None: ...
+
+    def submit(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        return self.Job(lambda: function(*inputs))
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(2), Slow], ids=["threads", "jobs"])
+def test_any_executor_serves(make: Callable[[], Any]) -> None:
+    executor = make()
+    model = load_model("demo-base")
+    result = sweep(partial(logit_lens, model), PROMPTS, backend=executor)
+    assert result.texts("top_token") == sweep(partial(logit_lens, model), PROMPTS).texts("top_token")
+
+
+def test_few_items_are_sent_ahead() -> None:
+    """Of an endless data set only what is asked for is read."""
+    read: list[int] = []
+
+    def endless() -> Iterator[int]:
+        while True:
+            read.append(len(read))
+            yield read[-1]
+
+    class Eager:
+        def submit(self, function: Callable[..., Any], *inputs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_result(function(*inputs))
+            return future
+
+    sweep(square, endless(), limit=200, backend=Eager())
+    assert len(read) <= 201
+
+
+def test_a_model_goes_to_other_processes_by_name(tmp_path: Path) -> None:
+    model = load_model("demo-base")
+    here = sweep(partial(logit_lens, model, target=" Paris"), PROMPTS)
+    there = sweep(partial(logit_lens, model, target=" Paris"), PROMPTS, backend=1)
+    assert there.texts("top_token") == here.texts("top_token")
+    assert there.values == pytest.approx(here.values, rel=1e-4, nan_ok=True)
+
+
+def memory_only(model: Model) -> Model:
+    model.source = None
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (memory_only, "came from memory, so that no other process can load it: save it with save_pretrained"),
+        (lambda model: (model.tl_model.unembed.W_U.data.mul_(2.0), model)[1], "was edited after it was loaded"),
+    ],
+    ids=["memory", "weights"],
+)
+@pytest.mark.hooked
+def test_a_model_that_no_other_process_can_load_is_refused(change: Callable[[Model], Model], message: str) -> None:
+    model = change(load_model("demo-base"))
+    with pytest.raises(ValueError, match=message):
+        sweep(partial(logit_lens, model), PROMPTS, backend=1)
