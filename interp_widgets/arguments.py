@@ -30,6 +30,8 @@ _ADVICE = {
     "Ablation": "write Ablation(kind, layer)",
     "Annotator": "use RuleAnnotator() or another annotator",
     "Problem": "use demo_problems() or read_problems(...)",
+    "MossaResult": "use mossa(...)",
+    "TaskTexts": "write TaskTexts(name, texts, responses)",
     "WordVectors": "use read_word_vectors(...)",
 }
 """How to get an object of a class."""

@@ -53,10 +53,11 @@ TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 
 ARRAYS_ONLY = {
     "add_to_map", "annotate_concepts", "bbq_metrics", "chat_prompt", "compare_annotations", "concept_map",
     "decompose_state", "demo_bias_texts", "demo_cases", "demo_concepts", "demo_problems", "demo_stereoset",
-    "demo_texts", "demo_word_vectors", "dispersion", "field", "importance_density", "instruction_score",
-    "labelled_texts", "load_demo_pair", "neighbours", "normalise_importance", "position_profile", "read_bbq",
-    "read_bias_data", "read_concepts", "read_crows_pairs", "read_problems", "read_relation", "read_sentence_pairs",
-    "read_stereoset", "read_word_vectors", "stereoset_metrics", "subspace_angles", "words_read",
+    "demo_task_texts", "demo_texts", "demo_word_vectors", "dispersion", "field", "importance_density",
+    "instruction_score", "labelled_texts", "layer_sections", "linear_cka", "load_demo_pair", "minibatch_cka",
+    "mossa_sections", "neighbours", "normalise_importance", "position_profile", "rbf_cka", "read_bbq", "read_bias_data",
+    "read_concepts", "read_crows_pairs", "read_problems", "read_relation", "read_sentence_pairs", "read_stereoset",
+    "read_word_vectors", "readability", "stereoset_metrics", "subspace_angles", "task_correlations", "words_read",
 }  # fmt: skip
 """Public functions that never touch a model's device: they take results, arrays and messages, or read files.
 `load_demo_pair` is `load_pair` of two names."""
@@ -450,6 +451,28 @@ def texts_of_neurons_and_directions(setup: Setup) -> Any:
     return iw.text_activations(setup.model, texts, layer=1), iw.text_activations(
         setup.model, texts, layer=1, directions=directions
     )
+
+
+# ---- layers alike
+
+
+TASKS = (
+    iw.TaskTexts("facts", ("The capital of France is", "A pilot flies", "One two", "Once there was"), (" Paris",) * 4),
+    iw.TaskTexts("words", ("store", "a dog", "the river was", "Mary and John"), (" house",) * 4),
+)
+
+
+@row("layer_similarity", "layer_projections")
+def layers_alike(setup: Setup) -> Any:
+    texts = [text for task in TASKS for text in task.texts]
+    return iw.layer_similarity(*setup.pair, texts), iw.layer_projections(setup.model, TASKS)
+
+
+@row("tune_control_models", "ControlModels", "mossa")
+def control_models(setup: Setup) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"steps": 2, "batch_size": 2, "rank": 2, "folder": folder}
+        return iw.mossa(setup.other, iw.tune_control_models(setup.model, TASKS, **options), TASKS)
 
 
 # ---- concept directions

@@ -18,9 +18,9 @@ from torch import Tensor
 from interp_widgets.models import ModModel, load_model
 from interp_widgets.models.mixture_of_depths.assemble import new_mixture
 from interp_widgets.models.mixture_of_depths.graft import grafted, late_parts
+from interp_widgets.tuning.examples import IGNORED, Batch, batches, read_examples
 from interp_widgets.tuning.mixture_of_depths import ModReport, tune_mod
 from interp_widgets.tuning.mixture_of_depths import trainer as trainer_module
-from interp_widgets.tuning.mixture_of_depths.data import IGNORED, Batch, batches, read_examples
 from interp_widgets.tuning.mixture_of_depths.loss import StepLoss, distillation_loss, routing_statistics, step_loss
 from interp_widgets.tuning.mixture_of_depths.trainer import ModStep
 from tests.models.tiny import tiny_folder, tiny_hf, tiny_model

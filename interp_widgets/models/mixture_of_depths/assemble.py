@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..hub_files import LoadError
+from ..lora import add_adapters
 from .checkpoint import LoraSetup, MixtureState, base_hash
 from .graft import LateParts, late_parts
 from .mixture import Mixture
 
 __all__ = ["add_lora", "apply_state", "lora_parameters", "new_mixture", "norm_parameters", "read_weights"]
-
-_NEEDS_PEFT = "LoRA needs the peft package: install it with `pip install interp_widgets[tuning]`, or leave lora out"
 
 
 def new_mixture(parts: LateParts, router: Tensor, top_k: int, only: int | None = None) -> Mixture:
@@ -38,10 +36,6 @@ def norm_parameters(mixture: Mixture, parts: LateParts) -> dict[str, nn.Paramete
 
 def add_lora(hf_model: Any, parts: LateParts, setup: LoraSetup, k: int, seed: int) -> Any:
     """The peft model around ``hf_model``, with adapters on all linear maps of the chosen layers."""
-    try:
-        import peft
-    except ImportError as error:
-        raise ImportError(_NEEDS_PEFT) from error
     depth = len(parts.layers)
     adapted = {"all": range(depth), "last": range(depth - k, depth), "below": range(depth - k)}[setup.layers]
     names = [
@@ -50,19 +44,7 @@ def add_lora(hf_model: Any, parts: LateParts, setup: LoraSetup, k: int, seed: in
         for name, module in parts.layers[index].named_modules()
         if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
     ]
-    transposed = any(type(module).__name__ == "Conv1D" for module in parts.layers.modules())
-    config = peft.LoraConfig(
-        r=setup.rank, lora_alpha=setup.alpha, target_modules=names, lora_dropout=0.0, fan_in_fan_out=transposed
-    )
-    device = hf_model.device
-    cards = [device.index or 0] if device.type == "cuda" else []
-    # peft draws from the global generators, and warns about what it does itself
-    with torch.random.fork_rng(devices=cards), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # not torch.manual_seed, which would seed other cards too, for good
-        for generator in (torch.default_generator, *(torch.cuda.default_generators[card] for card in cards)):
-            generator.manual_seed(seed)
-        return peft.get_peft_model(hf_model, config)
+    return add_adapters(hf_model, names, rank=setup.rank, alpha=setup.alpha, seed=seed, advice=", or leave lora out")
 
 
 def lora_parameters(peft_model: Any) -> dict[str, nn.Parameter]:

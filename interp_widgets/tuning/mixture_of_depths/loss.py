@@ -12,7 +12,7 @@ from torch import Tensor
 from interp_widgets.models.mixture_of_depths.graft import LateParts
 from interp_widgets.models.mixture_of_depths.mixture import Mixture, mix
 
-from .data import IGNORED, Batch
+from ..examples import IGNORED, Batch
 
 SPARSE = 1e-5
 """Routing weights below this count as zero (section 5.1.3)."""

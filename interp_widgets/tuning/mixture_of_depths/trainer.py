@@ -19,7 +19,7 @@ from interp_widgets.models.mixture_of_depths.assemble import (
 from interp_widgets.models.mixture_of_depths.checkpoint import LoraSetup, MixtureState
 from interp_widgets.models.mixture_of_depths.graft import grafted, late_parts
 
-from .data import Batch, Example, batches
+from ..examples import Batch, Example, batches
 from .loss import routing_statistics, step_loss
 
 ROUTER_SCALE = 0.02

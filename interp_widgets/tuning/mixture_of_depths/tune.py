@@ -28,7 +28,7 @@ from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_
 from interp_widgets.models.state import check_as_loaded
 from interp_widgets.models.threads import few_threads
 
-from .data import fingerprint, read_examples
+from ..examples import fingerprint, read_examples
 from .kept import Kept
 from .trainer import CURVES, Ending, ModStep, Settings, Trainer
 

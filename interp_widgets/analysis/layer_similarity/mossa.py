@@ -1,0 +1,353 @@
+"""`mossa`: how much of each task a model encodes by layer, from comparison with models tuned on that task alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints, ratio
+from interp_widgets.analysis._core.checks import stream_indices
+from interp_widgets.analysis._core.comparing import check_same, pair_provenance
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
+from interp_widgets.analysis.hidden_states import last_states, last_states_cost
+from interp_widgets.analysis.layer_similarity.cka import alignments
+from interp_widgets.analysis.layer_similarity.readability import readability
+from interp_widgets.analysis.layer_similarity.sections import LayerSections, layer_sections
+from interp_widgets.analysis.layer_similarity.similarity import different_texts, is_debiased, small_sample_warning
+from interp_widgets.arguments import checked
+from interp_widgets.data.task_texts import TaskTexts
+from interp_widgets.models import Model, load_model
+
+VARIANCE = 0.99
+"""Share of the variance that the counted dimensions explain."""
+MEASURES = ("flesch_kincaid", "coleman_liau", "words")
+
+
+@record
+class MossaResult(Result):
+    """What `mossa` returns: by task and layer, how alike a model is to the control model of the task.
+
+    Layer l is the stream entering block l at the last token, n_layers the one entering the final norm; by default they
+    are the outputs of the blocks, 1..n_layers.
+
+    Example:
+        >>> tasks = demo_task_texts(12, names=["plural", "sum"])
+        >>> found = mossa(base, {"plural": tuned, "sum": tuned}, tasks)
+        >>> found.cka.shape, found.tasks, found.debiased
+        ((2, 6), ('plural', 'sum'), True)
+    """
+
+    tasks: Sequence[str] = with_axes("tasks")
+    """Names of the tasks."""
+    clusters: Sequence[str] = with_axes("tasks")
+    """Cluster of each task; empty for none."""
+    unseen: Bools = with_axes("tasks")
+    """Whether the tuned model was never tuned on the task."""
+    layers: Ints = with_axes("layers")
+    """The layers compared."""
+    biased: Floats = with_axes("tasks", "layers")
+    """Biased CKA of the model with the control model, 0..1; NaN where one of them does not vary over the texts."""
+    unbiased: Floats = with_axes("tasks", "layers")
+    """Debiased CKA."""
+    chance: Floats = with_axes("tasks", "layers")
+    """Mean of the biased CKA with the texts of one model shuffled."""
+    dimensions: Ints = with_axes("tasks", "layers")
+    """Principal components that explain 99 % of the variance of the model's own states, at most texts - 1."""
+    texts: Ints = with_axes("tasks")
+    """Different texts of each task."""
+    flesch_kincaid: Floats = with_axes("tasks")
+    """Flesch-Kincaid grade of the task's texts."""
+    coleman_liau: Floats = with_axes("tasks")
+    """Coleman-Liau index of the task's texts."""
+    words: Floats = with_axes("tasks")
+    """Mean words of a text."""
+    debiased: bool
+    """Whether `cka` is the debiased one: by default where a task has fewer than 10 texts per dimension."""
+    d_model: int
+    """Width of the model."""
+
+    @property
+    def cka(self) -> Floats:
+        """(tasks, layers) the estimate that was asked for, or that fits the number of texts."""
+        return self.unbiased if self.debiased else self.biased
+
+    @property
+    def warning(self) -> str:
+        """What so few texts do to the biased estimator, in a sentence; empty where there are enough."""
+        return small_sample_warning(int(self.texts.min()), self.d_model, self.chance, debiased=self.debiased)
+
+    def of_cluster(self, cluster: str) -> Bools:
+        """(tasks,) which tasks are of a cluster."""
+        return np.array([own == cluster for own in self.clusters])
+
+    def to_frame(self) -> DataFrame:
+        """One row per task and layer."""
+        per_task = {name: np.asarray(getattr(self, name))[:, None] for name in ("texts", *MEASURES)}
+        return table(
+            {"task": self.tasks, "layer": self.layers},
+            {
+                "cluster": np.asarray(self.clusters, dtype=object)[:, None], "unseen": self.unseen[:, None],
+                "cka": self.cka, "biased": self.biased, "debiased": self.unbiased, "chance": self.chance,
+                "dimensions": self.dimensions, **per_task,
+            },
+        )  # fmt: skip
+
+
+@checked
+def mossa(
+    experimental: Model,
+    controls: Mapping[str, Any],
+    tasks: Sequence[TaskTexts],
+    *,
+    debiased: bool | None = None,
+    layers: Sequence[int] | None = None,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> MossaResult:
+    """Compare a model with the control model of every task, layer by layer, by linear CKA at the last token.
+
+    A control model was tuned on one task alone (`tune_control_models`). Where a model is like it, the model encodes
+    what the control model has learned of the task. Do it for a base model and for the one tuned on many tasks, and
+    compare the two by `mossa_sections` (model-oriented sub-population and spectral analysis, MOSSA).
+
+    Args:
+        experimental: what `load_model` returns: the base, or the tuned model.
+        controls: control models by the name of their task: `ControlModels`, or a dict of loaded models or of what
+            `load_model` takes; those are loaded one after the other and not kept.
+        tasks: texts of each task, 4 different ones at least.
+        debiased: which estimate `MossaResult.cka` is; by default the debiased one if a task has fewer than 10 texts per
+            dimension. Both are computed.
+        layers: 0..n_layers, negative from the end; by default the outputs of all blocks, 1..n_layers.
+        prepend_bos: overrides the models' BOS policies.
+        batch_size: most texts in one pass; by default what work and memory allow.
+        progress: called with (done, total) tasks.
+        check: called before every pass; raises to cancel.
+
+    Raises:
+        ValueError: tasks of one name, a task without a control model, a control of another depth, too few texts, a
+            layer out of range.
+
+    Source: Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language Models,
+    section 2 and Eq. 1.
+
+    Example:
+        >>> tasks = demo_task_texts(12, names=["plural", "sum"])
+        >>> found = mossa(base, {"plural": base, "sum": tuned}, tasks)
+        >>> found.cka[:, -1].round(2)[0], bool(found.cka[1, -1] < 1)
+        (np.float64(1.0), True)
+    """
+    names = [task.name for task in tasks]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"tasks must be at least one, each of another name, got {', '.join(names) or 'none'}")
+    if missing := [name for name in names if name not in controls]:
+        raise ValueError(f"controls must have a model of every task: there is none of {missing[0]!r}")
+    texts = [different_texts(task.texts) for task in tasks]
+    wanted = stream_indices(experimental, range(1, experimental.n_layers + 1) if layers is None else layers)
+    run = RunOptions(progress, check, batch_size)
+    found: list[tuple[NDArray[Any], ...]] = []
+    options: dict[str, Any] = {"prepend_bos": prepend_bos, "batch_size": batch_size, "check": check}
+    for number, (name, own) in enumerate(zip(names, texts, strict=True)):
+        run.stop_if_cancelled()
+        states = last_states(experimental, own, wanted, **options)
+        control = controls[name]
+        if not isinstance(control, Model):
+            control = load_model(control)
+        if control.n_layers != experimental.n_layers:
+            raise ValueError(
+                f"the control model of {name!r} has {control.n_layers} layers and {experimental.name} has "
+                f"{experimental.n_layers}: layers are compared one to one, so give control models of the same depth"
+            )
+        other = states if control is experimental else last_states(control, own, wanted, **options)
+        del control
+        found.append((*alignments(states, other, paired=True), dimensions_explaining(states)))
+        run.report(number + 1, len(names))
+    grades = [readability(own) for own in texts]
+    counts = np.array([len(own) for own in texts])
+    biased, unbiased, chance, dimensions = (np.stack(parts) for parts in zip(*found, strict=True))
+    return MossaResult(
+        tasks=names,
+        clusters=[task.cluster for task in tasks],
+        unseen=np.array([task.unseen for task in tasks]),
+        layers=np.asarray(wanted),
+        biased=biased,
+        unbiased=unbiased,
+        chance=chance,
+        dimensions=dimensions,
+        texts=counts,
+        flesch_kincaid=np.array([grade.flesch_kincaid for grade in grades]),
+        coleman_liau=np.array([grade.coleman_liau for grade in grades]),
+        words=np.array([grade.words for grade in grades]) / counts,
+        debiased=is_debiased(debiased, int(counts.min()), experimental.d_model),
+        d_model=experimental.d_model,
+        provenance=provenance(
+            experimental.provenance(), analysis="mossa", controls=_described(controls), debiased=debiased
+        ),
+    )
+
+
+@checked
+def mossa_sections(
+    base: MossaResult, tuned: MossaResult, *, unseen: bool = False, resamples: int = 1000, seed: int = 0
+) -> LayerSections:
+    """Fit shared, transition and refinement layers to the CKA of a tuned model minus that of its base, over tasks.
+
+    Args:
+        base: `mossa` of the base model.
+        tuned: `mossa` of the tuned model, with the same control models, tasks and layers.
+        unseen: fit to the tasks that the tuned model was never tuned on, instead of those that it was.
+        resamples: bootstrap samples of the tasks.
+        seed: of these samples.
+
+    Raises:
+        ValueError: other tasks, layers or estimators in the two results, or fewer than 2 tasks of the kind.
+
+    Source: Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language Models,
+    section 4.2; the fit is `layer_sections`.
+
+    Example:
+        >>> tasks = demo_task_texts(12, names=["plural", "sum", "past"])
+        >>> controls = dict.fromkeys(("plural", "sum", "past"), tuned)
+        >>> mossa_sections(mossa(base, controls, tasks), mossa(tuned, controls, tasks), resamples=50).layers
+        array([1, 2, 3, 4, 5, 6])
+    """
+    check_same({
+        "tasks": (base.tasks, tuned.tasks), "layers": (tuple(base.layers), tuple(tuned.layers)),
+        "estimator": (base.debiased, tuned.debiased),
+    })  # fmt: skip
+    chosen = base.unseen == unseen
+    if chosen.sum() < 2:
+        kind = "unseen" if unseen else "tuned"
+        raise ValueError(f"sections are fitted over tasks: give 2 {kind} ones at least, got {int(chosen.sum())}")
+    difference = tuned.cka[chosen] - base.cka[chosen]
+    known = np.isfinite(difference).all(axis=0)
+    if not known.any():
+        raise ValueError("there is no layer that varies in every task: give texts that end in different tokens")
+    found = layer_sections(difference[:, known], layers=base.layers[known].tolist(), resamples=resamples, seed=seed)
+    return replace(found, provenance={**found.provenance, **pair_provenance(base, tuned), "unseen": unseen})
+
+
+@record
+class TaskCorrelations(Result):
+    """Pearson correlations over tasks, by layer, between CKA and how long and how hard to read a task's texts are.
+
+    Example:
+        >>> tasks = demo_task_texts(8, unseen=False)
+        >>> found = task_correlations(mossa(tuned, dict.fromkeys([task.name for task in tasks], base), tasks))
+        >>> found.measures, found.r.shape, bool((found.low <= found.r).all())
+        (('flesch_kincaid', 'coleman_liau', 'words', 'texts'), (4, 6), False)
+    """
+
+    measures: Sequence[str] = with_axes("measures")
+    """flesch_kincaid, coleman_liau, words (mean length of a text) and texts (how many there are)."""
+    layers: Ints = with_axes("layers")
+    """The layers."""
+    r: Floats = with_axes("measures", "layers")
+    """Pearson's r; NaN where the measure is the same for all tasks, as the number of texts often is."""
+    low: Floats = with_axes("measures", "layers")
+    """Lower ends of the 95 % intervals, by Fisher's transformation."""
+    high: Floats = with_axes("measures", "layers")
+    """Upper ends."""
+    p: Floats = with_axes("measures", "layers")
+    """Two-sided p-values, not corrected for the number of layers and measures."""
+    tasks: int
+    """Tasks correlated over."""
+
+    def to_frame(self) -> DataFrame:
+        """One row per measure and layer."""
+        columns = {"r": self.r, "low": self.low, "high": self.high, "p_two_sided": self.p}
+        return table({"measure": self.measures, "layer": self.layers}, columns)
+
+
+@checked
+def task_correlations(result: MossaResult) -> TaskCorrelations:
+    """Correlate CKA with the reading difficulty, the length and the number of a task's texts, over all tasks.
+
+    Args:
+        result: what `mossa` returns, of at least 4 tasks.
+
+    Raises:
+        ValueError: fewer than 4 tasks, whose correlation has no interval.
+
+    Source: Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language Models,
+    section 4.4, figures 6 and 10.
+
+    Example:
+        >>> tasks = demo_task_texts(8, unseen=False)
+        >>> found = task_correlations(mossa(tuned, dict.fromkeys([task.name for task in tasks], base), tasks))
+        >>> found.to_frame().columns.tolist(), found.tasks
+        (['measure', 'layer', 'r', 'low', 'high', 'p_two_sided'], 22)
+    """
+    if len(result.tasks) < 4:
+        raise ValueError(f"a correlation over tasks needs at least 4 of them, got {len(result.tasks)}")
+    measures = (*MEASURES, "texts")
+    numbers = np.array([[_pearson(getattr(result, name), cka) for cka in result.cka.T] for name in measures])
+    return TaskCorrelations(
+        measures=measures,
+        layers=result.layers,
+        r=numbers[..., 0],
+        low=numbers[..., 1],
+        high=numbers[..., 2],
+        p=numbers[..., 3],
+        tasks=len(result.tasks),
+        provenance=dict(result.provenance),
+    )
+
+
+def _pearson(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float, float, float]:
+    """r, its 95 % interval and two-sided p; NaN where one of the two is constant or not known."""
+    import scipy.stats
+
+    if not (np.isfinite(x).all() and np.isfinite(y).all() and np.ptp(x) > 0 and np.ptp(y) > 0):
+        return (float("nan"),) * 4
+    found = scipy.stats.pearsonr(x, y)
+    interval = found.confidence_interval(0.95)
+    return float(found.statistic), float(interval.low), float(interval.high), float(found.pvalue)
+
+
+def dimensions_explaining(states: Floats, share: float = VARIANCE) -> NDArray[np.int64]:
+    """(layers,) principal components of (texts, layers, d_model) that explain this share of the variance.
+
+    >>> states = np.zeros((6, 1, 4))
+    >>> states[:, 0, :2] = [[1, 0], [-1, 0], [0, 1], [0, -1], [0, 0], [0, 0]]
+    >>> dimensions_explaining(states).tolist(), dimensions_explaining(np.ones((6, 1, 4))).tolist()
+    ([2], [0])
+    """
+    counts = []
+    for layer in range(states.shape[1]):
+        rows = np.asarray(states[:, layer], dtype=np.float64)
+        centred = rows - rows.mean(axis=0)
+        variance = np.linalg.svd(centred, compute_uv=False) ** 2
+        size = np.finfo(np.float32).eps ** 2 * np.square(rows).sum()
+        shares = ratio(np.cumsum(variance), np.full(len(variance), variance.sum() if variance.sum() > size else 0.0))
+        counts.append(int(np.searchsorted(shares, share - 1e-12)) + 1 if np.isfinite(shares).all() else 0)
+    return np.array(counts)
+
+
+def mossa_cost(model: Model, lengths: Sequence[Sequence[int]]) -> Cost:
+    """What comparing a model with control models on tasks takes, tokens of each text given; tuning left out."""
+    each = [last_states_cost(model, own, model.n_layers) for own in lengths]
+    rows = max(map(len, lengths))
+    loading = 50.0 * model.parameter_count  # a control model is read, checked and dropped
+    return Cost(
+        2 * sum(one.flops for one in each) + loading * len(each),
+        max(one.bytes for one in each) + 16.0 * rows * model.n_layers * model.d_model + 8.0 * model.parameter_count,
+    )
+
+
+def _described(controls: Mapping[str, Any]) -> str:
+    """Which control models these are, in a text."""
+    parts = []
+    for task, control in sorted(controls.items() if type(controls) is dict else ()):
+        is_named = isinstance(control, str | Path)
+        parts.append(f"{task}: {control if is_named else getattr(control, 'name', type(control).__name__)}")
+    return "; ".join(parts) or repr(controls)
