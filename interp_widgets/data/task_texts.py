@@ -104,7 +104,7 @@ def demo_task_texts(
     Example:
         >>> every = demo_task_texts(8)
         >>> len(every), sum(task.unseen for task in every), every[0].name, every[0].cluster
-        (25, 5, 'capital', 'facts')
+        (27, 5, 'plural', 'word forms')
     """
     if texts < 4:
         raise ValueError(f"texts must be 4 or more, which a comparison needs, got {texts}")

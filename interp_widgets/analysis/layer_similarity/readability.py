@@ -56,7 +56,7 @@ def readability(texts: Sequence[str]) -> Readability:
     Example:
         >>> easy, hard = readability(["The cat sat."]), readability(["Institutional considerations notwithstanding."])
         >>> (easy.syllables, hard.syllables), round(easy.flesch_kincaid, 2)
-        ((3, 13), -2.62)
+        ((3, 14), -2.62)
     """
     words = [word for text in texts for word in _WORD.findall(text)]
     if not words:

@@ -129,7 +129,7 @@ def layer_sections(
     Example:
         >>> change = np.repeat([[-0.1, 0.3, 0.1]], [3, 4, 5], axis=1) + np.arange(6)[:, None] * [[0.01, -0.01] * 6]
         >>> layer_sections(change, layers=range(1, 13)).summary()
-        'Shared layers 1–3, transition layers 4–7, refinement layers 8–12: change points 4 (4 to 4) and 8 (8 to 8), 95 % intervals over 6 tasks, BIC gain 72.0.'
+        'Shared layers 1–3, transition layers 4–7, refinement layers 8–12: change points 4 (4 to 4) and 8 (8 to 8), 95 % intervals over 6 tasks, BIC gain 23.9.'
     """  # noqa: E501
     values = np.asarray(difference, dtype=np.float64)
     if values.ndim != 2 or len(values) < 2 or values.shape[1] < 1:
