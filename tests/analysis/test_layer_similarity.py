@@ -376,7 +376,7 @@ def test_correlations_over_tasks() -> None:
     cka[:, 2] = found.flesch_kincaid * 0.01 + 1e-4 * rng.normal(size=len(cka))
     found = replace(found, unbiased=cka)
     result = iw.task_correlations(found)
-    for row, name in enumerate(result.measures[:3]):
+    for row, name in enumerate(result.quantities[:3]):
         np.testing.assert_allclose(result.r[row], [np.corrcoef(getattr(found, name), own)[0, 1] for own in cka.T])
     assert result.r[0, 2] > 0.99 > result.high[0, 1]
     assert (result.low[:3] < result.r[:3]).all()

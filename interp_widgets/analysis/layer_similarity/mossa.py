@@ -243,29 +243,29 @@ class TaskCorrelations(Result):
     Example:
         >>> tasks = demo_task_texts(8, unseen=False)
         >>> found = task_correlations(mossa(tuned, dict.fromkeys([task.name for task in tasks], base), tasks))
-        >>> found.measures, found.r.shape, bool((found.low <= found.r).all())
+        >>> found.quantities, found.r.shape, bool((found.low <= found.r).all())
         (('flesch_kincaid', 'coleman_liau', 'words', 'texts'), (4, 6), False)
     """
 
-    measures: Sequence[str] = with_axes("measures")
+    quantities: Sequence[str] = with_axes("quantities")
     """flesch_kincaid, coleman_liau, words (mean length of a text) and texts (how many there are)."""
     layers: Ints = with_axes("layers")
     """The layers."""
-    r: Floats = with_axes("measures", "layers")
+    r: Floats = with_axes("quantities", "layers")
     """Pearson's r; NaN where the measure is the same for all tasks, as the number of texts often is."""
-    low: Floats = with_axes("measures", "layers")
+    low: Floats = with_axes("quantities", "layers")
     """Lower ends of the 95 % intervals, by Fisher's transformation."""
-    high: Floats = with_axes("measures", "layers")
+    high: Floats = with_axes("quantities", "layers")
     """Upper ends."""
-    p: Floats = with_axes("measures", "layers")
-    """Two-sided p-values, not corrected for the number of layers and measures."""
+    p: Floats = with_axes("quantities", "layers")
+    """Two-sided p-values, not corrected for the number of layers and quantities."""
     tasks: int
     """Tasks correlated over."""
 
     def to_frame(self) -> DataFrame:
-        """One row per measure and layer."""
+        """One row per quantity and layer."""
         columns = {"r": self.r, "low": self.low, "high": self.high, "p_two_sided": self.p}
-        return table({"measure": self.measures, "layer": self.layers}, columns)
+        return table({"quantity": self.quantities, "layer": self.layers}, columns)
 
 
 @checked
@@ -285,14 +285,14 @@ def task_correlations(result: MossaResult) -> TaskCorrelations:
         >>> tasks = demo_task_texts(8, unseen=False)
         >>> found = task_correlations(mossa(tuned, dict.fromkeys([task.name for task in tasks], base), tasks))
         >>> found.to_frame().columns.tolist(), found.tasks
-        (['measure', 'layer', 'r', 'low', 'high', 'p_two_sided'], 22)
+        (['quantity', 'layer', 'r', 'low', 'high', 'p_two_sided'], 22)
     """
     if len(result.tasks) < 4:
         raise ValueError(f"a correlation over tasks needs at least 4 of them, got {len(result.tasks)}")
-    measures = (*MEASURES, "texts")
-    numbers = np.array([[_pearson(getattr(result, name), cka) for cka in result.cka.T] for name in measures])
+    quantities = (*MEASURES, "texts")
+    numbers = np.array([[_pearson(getattr(result, name), cka) for cka in result.cka.T] for name in quantities])
     return TaskCorrelations(
-        measures=measures,
+        quantities=quantities,
         layers=result.layers,
         r=numbers[..., 0],
         low=numbers[..., 1],
