@@ -196,6 +196,7 @@ from .widgets.bias import BiasWorkbench as BiasWorkbench
 from .widgets.concepts import ConceptBrowser as ConceptBrowser
 from .widgets.ffn_concepts import FFNConceptBrowser as FFNConceptBrowser
 from .widgets.head_words import HeadWordBrowser as HeadWordBrowser
+from .widgets.layer_similarity import LayerSimilarityExplorer as LayerSimilarityExplorer
 from .widgets.logit_lens import LogitLensExplorer as LogitLensExplorer
 from .widgets.mixture_of_depths import MoDRoutingViewer as MoDRoutingViewer
 from .widgets.probe import Head as Head

@@ -15,6 +15,7 @@ import interp_widgets
 from interp_widgets.analysis.bias import BiasActivity, BiasProbes, DebiasComparison, StereoSetResult
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
 from interp_widgets.analysis.head_words import HeadWordChance
+from interp_widgets.analysis.layer_similarity import LayerProjections, LayerSimilarity, MossaResult
 from interp_widgets.analysis.mixture_of_depths import RoutingResult
 from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.compute.cache import results
@@ -68,6 +69,10 @@ OPENINGS = (
     Opening("BiasWorkbench", (BiasProbes,), {"tab": "probes"}),
     Opening("BiasWorkbench", (BiasProbes, BiasActivity), {"tab": "neurons"}),
     Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}),
+    Opening("LayerSimilarityExplorer", (MossaResult,)),
+    Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers"}),
+    Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers", "against": "A"}),
+    Opening("LayerSimilarityExplorer", (LayerProjections,), {"tab": "projections"}),
 )
 """What ships of which widgets."""
 

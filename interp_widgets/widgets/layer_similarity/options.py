@@ -1,0 +1,258 @@
+"""The tasks and control models that the panels of layer similarity are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar
+
+import ipywidgets as W
+import traitlets as T
+
+from interp_widgets.analysis._core.cost import Cost, pass_flops
+from interp_widgets.analysis.layer_similarity import MossaResult, mossa
+from interp_widgets.analysis.layer_similarity.mossa import mossa_cost
+from interp_widgets.arguments import short
+from interp_widgets.data.task_texts import TaskTexts, demo_task_texts
+from interp_widgets.models import Model
+from interp_widgets.tuning.control_models import tune_control_models
+
+from ..base import pair_view
+from ..base.code import cell
+from ..base.fields import Bounds, Incomplete, field
+from ..base.panel import Panel
+from ..base.request import PerModel, Request
+
+TUNED_ON = 400
+"""Texts of each of the demo's tasks that its control model is tuned on."""
+TUNED_SEED = 1
+"""Of these texts: others than those that models are compared on."""
+STEPS, BATCH = 100, 8
+"""Of the tuning of a control model."""
+SHOWN = 40
+"""Texts of a task whose lengths stand for those of all in a forecast."""
+ESTIMATES = {"auto": "debiased where texts are few", "debiased": "debiased", "biased": "biased"}
+ALL, UNSEEN = "all", "never tuned on"
+
+
+class _Tasks(T.Any):
+    """A trait for tasks, kept as a tuple."""
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        items = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+        if not items or not all(isinstance(item, TaskTexts) for item in items):
+            raise T.TraitError(f"tasks must be a list of TaskTexts, got {short(value)}: write TaskTexts(name, texts)")
+        return items
+
+
+class _Controls(T.Any):
+    """A trait for control models by task."""
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if value is not None and not isinstance(value, Mapping):
+            raise T.TraitError(
+                f"control_models must be a mapping of task to model, got {short(value)}: use tune_control_models(...)"
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class TaskList(PerModel):
+    """The tasks that are asked about: the user's own, or the demo's, so many texts of each."""
+
+    own: tuple[TaskTexts, ...] | None = None
+    texts: int = 100
+
+    def read(self) -> tuple[TaskTexts, ...]:
+        """The tasks."""
+        return _demo_tasks(self.texts) if self.own is None else self.own
+
+    def read_by(self, model: Model) -> Any:
+        return self.read()
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        made = f"demo_task_texts({self.texts})" if self.own is None else "tasks  # what the widget was given"
+        return [f"tasks = {made}"], "tasks"
+
+
+@lru_cache(maxsize=4)
+def _demo_tasks(texts: int) -> tuple[TaskTexts, ...]:
+    return demo_task_texts(texts)
+
+
+@dataclass(frozen=True)
+class TunedControls(PerModel):
+    """Control models that are tuned from the panel's first model, where they are not there yet."""
+
+    own: tuple[TaskTexts, ...] | None = None
+    """The user's own tasks, which they are tuned on; None for the demo's."""
+
+    @property
+    def tasks(self) -> tuple[TaskTexts, ...]:
+        """What they are tuned on."""
+        return _tuned_tasks() if self.own is None else self.own
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        tasks = f"demo_task_texts({TUNED_ON}, seed={TUNED_SEED})" if self.own is None else "tasks"
+        return [f"controls = tune_control_models({'model' if name == 'model' else 'base'}, {tasks})"], "controls"
+
+
+@lru_cache(maxsize=1)
+def _tuned_tasks() -> tuple[TaskTexts, ...]:
+    return demo_task_texts(TUNED_ON, seed=TUNED_SEED)
+
+
+class GivenControls(PerModel):
+    """The user's own control models; a mapping is the same only as itself."""
+
+    def __init__(self, controls: Mapping[str, Any]) -> None:
+        self.controls = controls
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GivenControls) and self.controls is other.controls
+
+    def __hash__(self) -> int:
+        return id(self.controls)
+
+    def read_by(self, model: Model) -> Any:
+        return self.controls
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        return ["controls = control_models  # what the widget was given"], "controls"
+
+
+class ClusterChoice(W.Dropdown):
+    """A choice of the clusters that the panel's tasks have."""
+
+    def __init__(self, panel: Any) -> None:
+        super().__init__(description="Tasks", tooltip="Which tasks are drawn")
+        self._fill(panel)
+        panel.bind(self, "cluster")
+        panel.watch(panel, "tasks", lambda _: self._fill(panel))
+
+    def _fill(self, panel: Any) -> None:
+        tasks = panel.task_list().read()
+        clusters = dict.fromkeys(task.cluster for task in tasks if task.cluster and not task.unseen)
+        options = [(ALL, ""), *((name, name) for name in clusters)]
+        if any(task.unseen for task in tasks):
+            options.append((UNSEEN, UNSEEN))
+        self.options = options
+
+
+class TaskOptions(Panel):
+    """Base of the panels about tasks."""
+
+    tab_name: ClassVar[str] = ""
+    tasks = field(_Tasks(None, allow_none=True))
+    """Your own tasks; None for the demo's."""
+    texts_per_task = field(
+        Annotated[int, Bounds(4, TUNED_ON)], 100, label="Texts per task", width="short",
+        shown_if=lambda panel: panel.tasks is None, help="How many texts of each of the demo's tasks are compared",
+    )  # fmt: skip
+
+    def task_list(self) -> TaskList:
+        """The tasks of the settings."""
+        return TaskList(self.tasks, 0 if self.tasks is not None else self.texts_per_task)
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model with fewer."""
+        return min(model.n_layers for model in self.models)
+
+
+class ControlOptions(TaskOptions):
+    """Base of the panels that ask for the comparison with control models; they take it from each other."""
+
+    cached_as, waits, of_both = "mossa", True, ("beside",)
+    control_models = field(_Controls(None, allow_none=True))
+    """Your own control models by task; None for some tuned on demand."""
+    estimate = field(
+        ESTIMATES, "auto", label="CKA", redraws=True,
+        help="The biased estimate makes unrelated layers look alike where there are fewer than 10 texts per dimension",
+    )  # fmt: skip
+
+    def request(self) -> Request:
+        tasks = self.task_list()
+        names = [task.name for task in tasks.read()]
+        if len(set(names)) < len(names):
+            raise Incomplete("tasks", "each task needs a name of its own")
+        if self.control_models is None:
+            if self.tasks is not None and (without := [task.name for task in self.tasks if not task.responses]):
+                raise ValueError(
+                    f"task {without[0]!r} has no responses to tune a control model on: give them, or control_models="
+                )
+            return Request.of(mossa, {}, TunedControls(self.tasks), tasks)
+        return Request.of(mossa, {}, GivenControls(self.control_models), tasks)
+
+    def depends_on(self, request: Any, model: Model) -> tuple[Any, ...]:
+        return (self.models[0],) if isinstance(request.inputs[0], TunedControls) else ()
+
+    def compute(
+        self, request: Any, model: Model, *, progress: Callable[[int, int], None], check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> MossaResult:  # fmt: skip
+        """The control models are tuned where they are not there yet; the next run takes those that are finished."""
+        controls, tasks = request.inputs
+        if isinstance(controls, TunedControls):
+            made = tune_control_models(
+                self.models[0], controls.tasks, steps=STEPS, batch_size=BATCH, check=check,
+                progress=lambda done, total: progress(9 * done, 10 * total),
+            )  # fmt: skip
+        else:
+            made = controls.read_by(model)
+        count = len(tasks.read())
+        return mossa(
+            model, made, tasks.read(), check=check,
+            progress=lambda done, total: progress(9 * count + done, 10 * count),
+        )  # fmt: skip
+
+    def cost(self, request: Any, model: Model) -> Cost:
+        controls, tasks = request.inputs
+        lengths, times = [], []
+        for task in tasks.read():
+            some = list(task.texts[:SHOWN])
+            own = [max(1, len(ids)) for ids in model.token_lists(some)]
+            lengths.append(own * round(max(1.0, len(task.texts) / len(some))))
+            times.append(sum(own) / len(own))
+        cost = mossa_cost(model, lengths)
+        if isinstance(controls, TunedControls):
+            tokens = sum(STEPS * BATCH * 1.3 * length for length in times)  # responses and padding
+            cost = replace(
+                cost,
+                flops=cost.flops + 3 * pass_flops(model, tokens, 64) + 3 * tokens * 2 * model.d_vocab * model.d_model,
+            )
+        return cost
+
+    def code(self, request: Any) -> str:
+        names = {"mossa", "tune_control_models", "demo_task_texts"}
+        lines = [*request.lines(self.models), *self.last_lines()]
+        used = {name for name in names if any(f"{name}(" in line for line in lines)}
+        return cell({*used, *self.functions_used()}, self.models, lines)
+
+    def last_lines(self) -> list[str]:
+        """What copied code ends with."""
+        return ["result.to_frame()" if len(self.models) == 1 else "result_b.to_frame()"]
+
+    def functions_used(self) -> set[str]:
+        """What copied code calls besides."""
+        return set()
+
+    # what is drawn ----------------------------------------------------------------------------------------------------
+
+    def estimated(self) -> list[MossaResult]:
+        """The results on the screen, with the estimate that is asked for."""
+        if self.estimate == "auto":
+            return list(self.results)
+        return [replace(result, debiased=self.estimate == "debiased") for result in self.results]
+
+    def by_model(self) -> dict[str, MossaResult]:
+        """Those that are looked at, by letter."""
+        chosen = self.by_letter()
+        return {letter: self.estimated()[self.results.index(result)] for letter, result in chosen.items()}
+
+    def frame(self) -> Any:
+        tables = [result.to_frame() for result in self.by_model().values()]
+        return tables[0] if len(tables) == 1 and len(self.models) == 1 else pair_view.joined(tables)
