@@ -54,6 +54,8 @@ class Opening:
     options: Mapping[str, Any] = field(default_factory=dict)
     answer: Callable[[Any], None] = run
     """Has the widget compute what ships."""
+    minutes: bool = False
+    """Whether that takes minutes."""
 
 
 OPENINGS = (
@@ -69,7 +71,7 @@ OPENINGS = (
     Opening("BiasWorkbench", (BiasProbes,), {"tab": "probes"}),
     Opening("BiasWorkbench", (BiasProbes, BiasActivity), {"tab": "neurons"}),
     Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}),
-    Opening("LayerSimilarityExplorer", (MossaResult,)),
+    Opening("LayerSimilarityExplorer", (MossaResult,), minutes=True),  # a control model per task, where not kept
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers"}),
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers", "against": "A"}),
     Opening("LayerSimilarityExplorer", (LayerProjections,), {"tab": "projections"}),
@@ -77,15 +79,16 @@ OPENINGS = (
 """What ships of which widgets."""
 
 
-def recorded(widgets: Collection[str] = (), *, takes: bool = False) -> Iterator[Recorder]:
+def recorded(widgets: Collection[str] = (), *, takes: bool = False, minutes: bool = True) -> Iterator[Recorder]:
     """For every opening, on one demo model, on the other and on both: what it computes, and takes of what ships.
 
-    Of all widgets, or of these. With `takes`, what ships already is not computed.
+    Of all widgets, or of these. With `takes`, what ships already is not computed; without `minutes`, what takes
+    minutes is left out.
     """
     pair = load_demo_pair()
     results.clear()  # what was computed before is neither computed nor taken
     for opening in OPENINGS:
-        if widgets and opening.widget not in widgets:
+        if (widgets and opening.widget not in widgets) or (opening.minutes and not minutes):
             continue
         for models in ((pair.base,), (pair.tuned,), (pair.base, pair.tuned)):
             with (
@@ -96,9 +99,10 @@ def recorded(widgets: Collection[str] = (), *, takes: bool = False) -> Iterator[
             yield recorder
 
 
-def computed(widgets: Collection[str] = ()) -> dict[str, ShippedAnswer]:
-    """All answers that ship, computed now, by the names of their files."""
-    return {name: answer for recorder in recorded(widgets) for name, answer in recorder.computed.items()}
+def computed(widgets: Collection[str] = (), *, minutes: bool = True) -> dict[str, ShippedAnswer]:
+    """All answers that ship, computed now, by the names of their files; without `minutes`, the quick ones."""
+    found = recorded(widgets, minutes=minutes)
+    return {name: answer for recorder in found for name, answer in recorder.computed.items()}
 
 
 def write(widgets: Collection[str] = ()) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,24 @@ import pytest
 from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 
+from interp_widgets import demo_task_texts, load_demo_pair, mossa, tune_control_models
 from interp_widgets.analysis._core.result import Record
 from interp_widgets.analysis.bias import BiasActivity, BiasProbes
 from interp_widgets.analysis.bias.comparison import DebiasScores
 from interp_widgets.analysis.concepts import ConceptMap
 from interp_widgets.analysis.head_words import HeadWordChance
+from interp_widgets.analysis.layer_similarity import MossaResult
 from interp_widgets.demo.answers import COMMAND, OPENINGS, computed, main, recorded
-from interp_widgets.widgets.base.shipped import FOLDER, ShippedAnswer, shipped_names
+from interp_widgets.widgets.base.request import Request
+from interp_widgets.widgets.base.shipped import FOLDER, ShippedAnswer, find, shipped_names
+from interp_widgets.widgets.layer_similarity.options import (
+    BATCH,
+    STEPS,
+    TUNED_ON,
+    TUNED_SEED,
+    TaskList,
+    TunedControls,
+)
 
 STALE = f"what ships is not what the panels compute: run {COMMAND}"
 NEAR = {"rtol": 2e-3, "atol": 2e-3}
@@ -108,8 +120,24 @@ def test_widgets_find_what_ships_and_compute_nothing_of_it(widget: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("widget", sorted({opening.widget for opening in OPENINGS}))
 def test_what_ships_is_what_the_code_computes(widget: str) -> None:
-    for name, answer in computed([widget]).items():
+    for name, answer in computed([widget], minutes=False).items():
         assert not differences(shipped(name), answer), f"{STALE} {widget}"
+
+
+@pytest.mark.slow
+def test_mossa_that_ships_is_what_the_code_computes(tmp_path: Path) -> None:
+    """For one task of all: its control model is tuned anew, as the panel would."""
+    pair, names = load_demo_pair(), ["plural"]
+    tuned_on = demo_task_texts(TUNED_ON, names=names, seed=TUNED_SEED)
+    controls = tune_control_models(pair.base, tuned_on, steps=STEPS, batch_size=BATCH, folder=tmp_path)
+    for model in pair:
+        found = mossa(model, controls, demo_task_texts(100, names=names))
+        request = Request.of(mossa, {}, TunedControls(), TaskList())
+        kept: MossaResult = find("mossa", request, [model, pair.base])
+        row = kept.tasks.index("plural")
+        for part in ("biased", "unbiased", "chance"):
+            np.testing.assert_allclose(getattr(kept, part)[row], getattr(found, part)[0], atol=0.01)
+        assert np.abs(kept.dimensions[row] - found.dimensions[0]).max() <= 1
 
 
 def test_two_answers_are_told_apart() -> None:

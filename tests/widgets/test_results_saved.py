@@ -40,6 +40,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "prompt": "Paris is in", "dataset": DATA, "problems": PROBLEMS, "k": 2, "steps": 2, "batch_size": 2,
         "grid_steps": 1, "grid_ks": [1, 2], "n_problems": 2,
     },
+    "LayerSimilarityExplorer": {},
     "BiasWorkbench": {"splits": 2, "methods": ("leace",), "texts": ["The sun was warm."], "max_new_tokens": 2},
 }  # fmt: skip
 
@@ -142,6 +143,7 @@ TABS = {
     "FFNConceptBrowser": all_tabs,
     "ConceptBrowser": all_tabs,
     "BiasWorkbench": all_tabs,
+    "LayerSimilarityExplorer": all_tabs,
     "MoDRoutingViewer": tabs_of_mixtures,
 }
 

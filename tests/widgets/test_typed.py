@@ -17,7 +17,7 @@ from tests.shipped import demo_pair
 
 KINDS = [
     "SaliencyExplorer", "LogitLensExplorer", "AblationPanel", "TokenDecompositionExplorer", "HeadWordBrowser",
-    "FFNConceptBrowser", "ConceptBrowser", "MoDRoutingViewer", "BiasWorkbench",
+    "FFNConceptBrowser", "ConceptBrowser", "MoDRoutingViewer", "BiasWorkbench", "LayerSimilarityExplorer",
 ]  # fmt: skip
 PASTED = "word " * 200_000
 HALF = "a\ud800b"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..base.stack import Stack
 from .correlations import TextCorrelations
@@ -43,3 +43,9 @@ class LayerSimilarityExplorer(Stack):
         "dimensions": LayerDimensions,
         "texts": TextCorrelations,
     }
+
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        # two models are compared: sections of layers show in both alone
+        return super().defaults(keywords) | (
+            {"view": "beside"} if len(self.models) > 1 and "view" not in keywords else {}
+        )
