@@ -53,7 +53,7 @@ def test_journey(opened: Any) -> None:
     # another number of texts needs control models compared anew: that waits for Run, which says how long
     panel.get_by_role("tab", name="Tasks", exact=True).click()
     nb.wait_py("panel.tab", "tasks")
-    box = panel.get_by_label("Texts per task", exact=True)
+    box = panel.get_by_role("spinbutton", name="Texts per task").first
     box.fill("8")
     box.press("Enter")
     nb.wait_py("panel.texts_per_task", 8)

@@ -78,7 +78,7 @@ class LayerSections(Result):
         if not self.clear:
             return (
                 f"No clear sections: three sections do not beat a single mean by BIC (gain {self.bic_gain:.1f}, "
-                f"and above 0 in {self.clear_share:.0%} of bootstrap samples of {self.tasks} tasks)."
+                f"and above 0 in {100 * self.clear_share:.0f} % of bootstrap samples of {self.tasks} tasks)."
             )
         first, second = self.change_points
         (low_1, high_1), (low_2, high_2) = self.change_intervals
