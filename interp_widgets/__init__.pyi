@@ -156,6 +156,7 @@ from .data.cases import demo_cases as demo_cases
 from .data.concepts import Concept as Concept
 from .data.concepts import demo_concepts as demo_concepts
 from .data.concepts import read_concepts as read_concepts
+from .data.demo_prompts import demo_prompts as demo_prompts
 from .data.demo_texts import demo_texts as demo_texts
 from .data.problems import demo_problems as demo_problems
 from .data.problems import read_problems as read_problems
@@ -194,6 +195,7 @@ from .widgets.base.fields import field as field
 from .widgets.base.panel import Panel as Panel
 from .widgets.bias import BiasWorkbench as BiasWorkbench
 from .widgets.concepts import ConceptBrowser as ConceptBrowser
+from .widgets.data_set import DataSetExplorer as DataSetExplorer
 from .widgets.ffn_concepts import FFNConceptBrowser as FFNConceptBrowser
 from .widgets.head_words import HeadWordBrowser as HeadWordBrowser
 from .widgets.layer_similarity import LayerSimilarityExplorer as LayerSimilarityExplorer

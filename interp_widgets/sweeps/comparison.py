@@ -97,7 +97,7 @@ def compare_sweeps(
     Args:
         first: a sweep.
         second: another one over the same items, such as that of another model.
-        by: instead: a column of texts of the first whose two values are the groups.
+        by: instead: a column of the first whose two values are the groups.
         groups: which two of its values, where there are more.
         names: what the two sweeps are called.
         measures: which numbers; by default all that both have.
@@ -126,7 +126,7 @@ def compare_sweeps(
         at = _same_items(first, second)
         pairs = [(first.numbers(name)[at[0]], second.numbers(name)[at[1]]) for name in wanted]
     else:
-        values, names = np.array(first.texts(str(by)), dtype=object), _groups(first, str(by), groups)
+        values, names = np.array(first.groups(str(by)), dtype=object), _groups(first, str(by), groups)
         pairs = [tuple(first.numbers(name)[values == group] for group in names) for name in wanted]
     compare = _paired if second is not None else _unpaired
     rows = [compare(*pair, seed, resamples) for pair in pairs]
@@ -170,7 +170,7 @@ def _same_items(first: SweepResult, second: SweepResult) -> tuple[NDArray[Any], 
 
 def _groups(result: SweepResult, by: str, groups: Sequence[str] | None) -> tuple[str, str]:
     """The two values that are compared."""
-    values = sorted(set(result.texts(by)) - {""})
+    values = sorted(set(result.groups(by)) - {""})
     wanted = list(values if groups is None else groups)
     if len(wanted) != 2 or any(group not in values for group in wanted):
         raise ValueError(

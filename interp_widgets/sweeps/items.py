@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from interp_widgets.arguments import short
-from interp_widgets.data.files import existing_file, read_rows, read_text
+from interp_widgets.data.files import decoded, existing_file, parse_rows
 
 TEXT, TABLE = (".txt",), (".parquet",)
 ROWS = (".csv", ".json", ".jsonl")
@@ -41,7 +42,8 @@ def read_items(items: Any) -> tuple[Iterable[Any], int | None]:
     of Hugging Face give their rows as dicts.
     """
     if isinstance(items, str | os.PathLike):
-        items = _of_file(Path(items))
+        _check_suffix(str(items))
+        items = parse_items(existing_file(items, "rows").read_bytes(), str(items))
     elif hasattr(items, "to_dict") and hasattr(items, "columns"):  # a DataFrame
         items = items.to_dict("records")
     elif isinstance(items, Mapping):
@@ -53,24 +55,30 @@ def read_items(items: Any) -> tuple[Iterable[Any], int | None]:
     return items, len(items) if hasattr(items, "__len__") else None
 
 
-def _of_file(path: Path) -> Sequence[Any]:
-    suffix = path.suffix.lower()
+def parse_items(content: bytes, name: str) -> Sequence[Any]:
+    """The items of a file's content; the suffix of its name says what it holds."""
+    suffix = _check_suffix(name)
     if suffix in TEXT:
-        lines = [line for line in read_text(path, "texts").splitlines() if line.strip()]
+        lines = [line for line in decoded(content, name).splitlines() if line.strip()]
         if not lines:
-            raise ValueError(f"{path} has no line of text")
+            raise ValueError(f"{name} has no line of text")
         return lines
     if suffix in TABLE:
         import pandas as pd
 
-        source = existing_file(path, "rows")
         try:
-            return pd.read_parquet(source).to_dict("records")
+            return pd.read_parquet(io.BytesIO(content)).to_dict("records")
         except (ValueError, OSError) as error:
-            raise ValueError(f"{source} is not a readable Parquet file ({error})") from error
-    if suffix in ROWS:
-        return read_rows(path, "row")
-    raise ValueError(f"cannot read items from {str(path)!r}: the name must end in {', '.join(TEXT + ROWS + TABLE)}")
+            raise ValueError(f"{name} is not a readable Parquet file ({error})") from error
+    return parse_rows(content, name, "row")
+
+
+def _check_suffix(name: str) -> str:
+    """The suffix of a file's name; ValueError for one of another kind."""
+    suffix = Path(name).suffix.lower()
+    if suffix not in TEXT + ROWS + TABLE:
+        raise ValueError(f"cannot read items from {name!r}: the name must end in {', '.join(TEXT + ROWS + TABLE)}")
+    return suffix
 
 
 def numbered(items: Iterable[Any], limit: int | None) -> Iterator[Item]:

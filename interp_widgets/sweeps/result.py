@@ -89,6 +89,12 @@ class SweepResult(Result):
         at = self.label_names.index(name)
         return tuple(row[at] for row in self.labels)
 
+    def groups(self, name: str) -> tuple[str, ...]:
+        """(items,) a column of texts or of numbers as texts, by which items are grouped; empty where one has none."""
+        if name not in self.number_names:
+            return self.texts(name)
+        return tuple("" if np.isnan(value) else f"{value:g}" for value in self.numbers(name))
+
     def to_frame(self) -> pd.DataFrame:
         """One row per item: its number, the data set's columns, what was measured, the error and the seconds."""
         import pandas as pd

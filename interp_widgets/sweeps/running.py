@@ -9,7 +9,7 @@ from typing import Any
 
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.result import provenance
-from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.run import RunOptions, partial_is_due
 from interp_widgets.arguments import checked
 
 from .backends import check_backend, run_items
@@ -17,6 +17,8 @@ from .call import Call
 from .items import Item, numbered, read_items
 from .result import SweepResult, result_of
 from .store import Folder, Memory
+
+_PARTIALS = 8
 
 
 @checked
@@ -31,6 +33,7 @@ def sweep(
     limit: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
+    on_partial: Callable[[SweepResult], None] | None = None,
 ) -> SweepResult:
     """Run a function on every item of a data set, and keep a row of each.
 
@@ -54,6 +57,7 @@ def sweep(
         limit: most items, from the first.
         progress: called with (done, total) items; the total is the number done where the length is not known.
         check: called between items; raises to cancel. What is done is kept.
+        on_partial: called with what there is so far, a few times before the end where their number is known.
 
     Returns:
         A `SweepResult` with the rows in the order of the items.
@@ -101,7 +105,11 @@ def sweep(
             run_items(call, unfinished(), backend, run.stop_if_cancelled), start=1
         ):
             store.add(item, row, error, seconds)
-            run.report(number + len(done), total or number + len(done))
+            so_far = number + len(done)
+            run.report(so_far, total or so_far)
+            if on_partial is not None and partial_is_due(so_far - 1, so_far, total or 0, _PARTIALS):
+                store.write()
+                on_partial(result_of(store.rows(), store.columns, partial=True, provenance=facts))
     finally:
         store.write()
     store.finish()

@@ -89,8 +89,8 @@ class AblationResult(NextTokenEffect):
         return np.asarray(self.effect[tuple(self.kinds).index(kind)])
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The metric before, and of each kind the largest effect with its layer and token."""
-        row: dict[str, float | int | str | bool | None] = {"target_token": self.target_token, "clean": self.clean}
+        """Of each kind the largest effect with its layer and token, and the metric before."""
+        row: dict[str, float | int | str | bool | None] = {"target_token": self.target_token}
         for kind, effects in zip(self.kinds, self.effect, strict=True):
             layer, position = map(int, np.unravel_index(int(np.nanargmax(effects)), effects.shape))
             row |= {
@@ -98,7 +98,7 @@ class AblationResult(NextTokenEffect):
                 f"{kind}_layer": self.layers[layer],
                 f"{kind}_token": self.tokens[position],
             }
-        return row
+        return row | {"clean": self.clean}
 
     def to_frame(self) -> DataFrame:
         """One row per kind, layer and position: kind, layer, position, token, effect."""
@@ -127,11 +127,11 @@ class HeadAblationResult(NextTokenEffect):
         return tuple((self.layers[i // heads], i % heads) for i in order)
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The metric before, the largest effect of a head, and which head that is."""
+        """The largest effect of a head, which head that is, and the metric before."""
         ((layer, head),) = self.strongest(1)
         effect = float(self.effect[list(self.layers).index(layer), head])
         name = f"{layer}.{head}"
-        return {"target_token": self.target_token, "clean": self.clean, "effect": effect, "head": name}
+        return {"target_token": self.target_token, "effect": effect, "head": name, "clean": self.clean}
 
     def to_frame(self) -> DataFrame:
         """One row per layer and head: layer, head, effect."""

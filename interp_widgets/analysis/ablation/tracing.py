@@ -126,7 +126,7 @@ class CausalTraceResult(PromptResult):
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """What the noise takes away, and of each kind the largest effect with its layer and token."""
         row: dict[str, float | int | str | bool | None] = {
-            "target_token": self.target_token, "clean": self.clean, "total_effect": self.total_effect,
+            "target_token": self.target_token, "total_effect": self.total_effect, "clean": self.clean,
         }  # fmt: skip
         for kind, effects in zip(self.kinds, self.effect, strict=True):
             layer, position = map(int, np.unravel_index(int(np.nanargmax(effects)), effects.shape))

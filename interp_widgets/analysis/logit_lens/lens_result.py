@@ -151,23 +151,25 @@ class LogitLensResult(PromptResult):
         return {name: values[:, column] for name, values in arrays.items() if values is not None}
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """Of the token after the prompt: what is predicted, how surely, from which layer on; with a target, its rank
-        and probability in the output and the first row that has it as the best (NaN for none)."""
-        row: dict[str, float | int | str | bool | None] = {
-            "top_token": self.token_text(int(self.top_token[-1, -1])),
-            "top_probability": float(self.probability[-1, -1]),
-            "entropy": float(self.entropy[-1, -1]),
-            "commit_layer": int(self.commit_layer[-1]),
-        }
+        """Of the token after the prompt: with a target its rank and probability in the output and the first row that
+        has it as the best (NaN for none), else the probability of what is predicted; then that, the row from which
+        on it is predicted, and the entropy."""
+        row: dict[str, float | int | str | bool | None] = {}
         if self.target_rank is not None and self.target_probability is not None:
             best = np.flatnonzero(self.target_rank[:, -1] == 0)
             row |= {
                 "target_token": self.target_token,
-                "target_rank": int(self.target_rank[-1, -1]),
                 "target_probability": float(self.target_probability[-1, -1]),
+                "target_rank": int(self.target_rank[-1, -1]),
                 "first_best_layer": int(best[0]) if len(best) else np.nan,
             }
-        return row
+        else:
+            row["top_probability"] = float(self.probability[-1, -1])
+        return row | {
+            "top_token": self.token_text(int(self.top_token[-1, -1])),
+            "commit_layer": int(self.commit_layer[-1]),
+            "entropy": float(self.entropy[-1, -1]),
+        }
 
     def to_frame(self) -> DataFrame:
         """One row per layer and position: the token there, the likeliest next token, and all numbers."""

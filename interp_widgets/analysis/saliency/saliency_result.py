@@ -199,14 +199,14 @@ class SaliencyResult(Result):
         return spans_to_mask(self.prompt_spans, spans)
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The mean probability of the response, the largest importance with its two tokens, and the share of response
+        """The largest importance with its two tokens, the mean probability of the response, and the share of response
         tokens that no prompt token matters to by the usual floor."""
         prompt, response = map(int, np.unravel_index(int(np.nanargmax(self.importance)), self.importance.shape))
         return {
-            "probability": float(self.probability.mean()),
             "importance": float(self.importance[prompt, response]),
             "prompt_token": self.prompt_tokens[prompt],
             "response_token": self.response_tokens[response],
+            "probability": float(self.probability.mean()),
             "under_floor": float(self.under_floor().mean()),
         }
 

@@ -190,15 +190,15 @@ class LogitShareResult(PromptResult):
         check_range("position", self.position, 0, self.n_positions - 1, f"{self.n_positions} tokens")
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The logit, what no token brought, and the token that brought most, with its share."""
+        """The token that brought most, with its share, the logit, and what no token brought."""
         source = int(np.argmax(self.share))
         return {
             "target_token": self.target_token,
+            "source": self.tokens[source],
+            "share": float(self.share[source]),
+            "source_position": source,
             "logit": self.logit,
             "bias": self.bias,
-            "source": self.tokens[source],
-            "source_position": source,
-            "share": float(self.share[source]),
         }
 
     def to_frame(self) -> DataFrame:

@@ -47,6 +47,7 @@ TOOLS: Mapping[str, Tool] = {
         "Decomposition", "What it is made of", _public("TokenDecompositionExplorer"),
         "Which tokens is it made of?",
     ),
+    "data_set": Tool("Data set", "The same over a data set", _public("DataSetExplorer")),
     "concepts": Tool("Concepts", "Concepts in the states", _public("ConceptBrowser")),
     "head_words": Tool("Head words", "Words that heads relate", _public("HeadWordBrowser")),
     "ffn_concepts": Tool("FFN concepts", "What the MLPs write", _public("FFNConceptBrowser")),

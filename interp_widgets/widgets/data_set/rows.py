@@ -1,0 +1,81 @@
+"""The rows that are asked about: the user's own, or prompts of the demo world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import traitlets as T
+
+from interp_widgets.data.demo_prompts import demo_prompts
+from interp_widgets.sweeps.items import item_hash, parse_items, plain, read_items
+
+PROMPT = ("prompt", "text", "question", "input", "sentence", "item")
+TARGET = ("target", "answer", "response", "completion", "output", "attribute")
+MOST_GROUPS = 6
+"""A column of more different texts is no grouping."""
+
+
+class DataRows(T.Tuple):
+    """A trait for what `sweep` goes over, kept as a tuple of mappings; texts become rows with a ``prompt``."""
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if isinstance(value, tuple) and all(isinstance(row, Mapping) for row in value):
+            return value
+        try:
+            return as_rows(read_items(value)[0])
+        except (TypeError, ValueError, OSError) as error:
+            raise T.TraitError(f"{self.name}: {error}") from error
+
+
+def as_rows(items: Any) -> tuple[Mapping[str, Any], ...]:
+    """Items as rows: mappings of column to value; a text is a row of that prompt."""
+    rows = tuple(item if isinstance(item, Mapping) else {"prompt": item} for item in items)
+    if wrong := [row for row in rows if "prompt" in row and not isinstance(row["prompt"], str)]:
+        raise TypeError(f"rows must be texts or mappings of column to value, got {wrong[0]['prompt']!r}")
+    return rows
+
+
+def uploaded_rows(content: bytes, name: str) -> tuple[Mapping[str, Any], ...]:
+    """The rows of a file that was chosen in the browser."""
+    return as_rows(parse_items(content, name))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as part of a question, known by a hash: there may be thousands."""
+
+    count: int
+    """How many of the demo's; 0 for the user's own."""
+    hash: str
+    own: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
+
+    @classmethod
+    def of(cls, own: Sequence[Mapping[str, Any]], count: int) -> Rows:
+        """The user's own rows, or as many of the demo's where there are none."""
+        return cls(0, item_hash(list(own)), tuple(own)) if own else cls(count, "")
+
+    @cached_property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows themselves."""
+        return self.own or demo_prompts(self.count)
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of texts that rows have."""
+    names = dict.fromkeys(str(name) for row in rows[:100] for name, value in row.items() if isinstance(value, str))
+    return list(names)
+
+
+def grouping_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns whose values make a few groups of several rows."""
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    values = {name: {plain(row.get(name)) for row in rows} - {None, ""} for name in names}
+    return [name for name, some in values.items() if 2 <= len(some) <= min(MOST_GROUPS, len(rows) // 2)]
+
+
+def first_of(names: Sequence[str], columns: Sequence[str]) -> str:
+    """The first of these names that is a column; empty for none."""
+    return next((name for name in names if name in columns), "")

@@ -1,0 +1,168 @@
+"""What the data set explorer writes into its tables and strips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from interp_widgets.analysis._core.statistics import bootstrap_mean
+from interp_widgets.figures.labels import number
+from interp_widgets.figures.strips import Strip
+from interp_widgets.figures.theme import PALETTE8
+from interp_widgets.sweeps.comparison import SweepComparison, compare_sweeps
+from interp_widgets.sweeps.result import SweepResult
+
+from .questions import Asked
+
+RESAMPLES = 1999
+"""Draws of the bootstrap and the permutation tests."""
+LONGEST = 60
+"""Characters of a prompt in the table."""
+
+
+def columns_of_result(result: SweepResult) -> tuple[str, ...]:
+    """Everything that a row has."""
+    return (*result.label_names, *result.number_names)
+
+
+def readable(name: str) -> str:
+    """A column as words."""
+    return name.replace("_", " ")
+
+
+def same_rows(results: Sequence[SweepResult]) -> list[SweepResult]:
+    """The results with the rows that all of them have got to."""
+    n = min(len(result.rows) for result in results)
+    return [result if len(result.rows) == n else _first_rows(result, n) for result in results]
+
+
+def _first_rows(result: SweepResult, n: int) -> SweepResult:
+    rows = ("rows", "labels", "values", "errors", "seconds")
+    return replace(result, **{name: getattr(result, name)[:n] for name in rows})
+
+
+def strips_of(result: SweepResult, measure: str, group: str, label: str, index: int, *, both: bool) -> list[Strip]:
+    """A strip per group of one model, or one of all rows; none where no row has the number."""
+    values = result.numbers(measure)
+    grouped = group in columns_of_result(result)
+    groups = np.array(result.groups(group) if grouped else ("",) * len(values), dtype=object)
+    strips = []
+    for at, name in enumerate(sorted(set(groups) - {""}) if grouped else [""]):
+        rows = np.flatnonzero(np.isfinite(values) & (groups == name))
+        if not len(rows):
+            continue
+        own = values[rows]
+        ends = bootstrap_mean(own[:, None], resamples=RESAMPLES)[:, 0] if len(own) > 1 else (own[0], own[0])
+        cases = [f"row {result.rows[row]}" for row in rows]
+        where, title, color = (name, label, index) if both or not grouped else ("", name, at)
+        strips.append(
+            Strip(
+                where, title, own, cases, rows.tolist(), float(own.mean()), [float(end) for end in ends],
+                PALETTE8[color % len(PALETTE8)],
+            )
+        )  # fmt: skip
+    return strips
+
+
+_Found = tuple[list[dict[str, Any]], list[list[Any]], SweepComparison | None]
+
+
+def statistics_of(results: Sequence[SweepResult], view: str, group: str) -> _Found:
+    """The table of all numbers, and the comparison of both models or of two groups where there is one."""
+    comparison = None
+    one = results[view == "B" and len(results) > 1]
+    if view == "difference" and len(results) > 1:
+        comparison = compare_sweeps(results[1], results[0], names=["B", "A"], resamples=RESAMPLES)
+    elif group and group in columns_of_result(one) and len(set(one.groups(group)) - {""}) == 2:
+        comparison = compare_sweeps(one, by=group, resamples=RESAMPLES)
+    right: dict[str, Any] = {"align": "right"}
+    if comparison is None:
+        table: list[Any] = one.summary(resamples=RESAMPLES).to_dict("records")
+        heads = [
+            {"label": "number"},
+            {"label": "rows", **right},
+            {"label": "mean", **right},
+            {"label": "95 % interval"},
+        ]
+        rows = [
+            [readable(line["measure"]), line["n"], _finite(line["mean"]), _interval(line["low"], line["high"])]
+            for line in table
+        ]
+        return heads, rows, None
+    first, second = comparison.names
+    heads = [
+        {"label": "number"}, {"label": "rows", **right}, {"label": first, **right}, {"label": second, **right},
+        {"label": "difference", **right}, {"label": "95 % interval"},
+        {"label": "p", **right, "title": "Permutation test, two-sided, corrected by Holm's method over the numbers"},
+        {"label": "d", **right, "title": "Cohen's d"},
+    ]  # fmt: skip
+    rows = []
+    for i, name in enumerate(comparison.measured):
+        n = comparison.n[i]
+        numbers = [*comparison.mean[i], comparison.difference[i]]
+        rows.append(
+            [
+                readable(name), str(n[0]) if comparison.paired else f"{n[0]} + {n[1]}", *map(_finite, numbers),
+                _interval(*comparison.interval[i]), _finite(comparison.holm_p[i]), _finite(comparison.effect_size[i]),
+            ]
+        )  # fmt: skip
+    return heads, rows, comparison
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{number(low)} to {number(high)}" if np.isfinite([low, high]).all() else ""
+
+
+def verdict(comparison: SweepComparison, measure: str) -> str:
+    """What differs in the chosen number, in a line."""
+    if measure not in comparison.measured:
+        return ""
+    i = comparison.measured.index(measure)
+    first, second = comparison.names
+    low, high = comparison.interval[i]
+    p = comparison.holm_p[i]
+    difference = f"{first} − {second}: {number(comparison.difference[i])}"
+    if not np.isfinite(p):
+        return f"{difference}; too few rows, or none that differs, for a p-value"
+    return f"{difference} [{number(low)}, {number(high)}], p {number(p)} (two-sided, Holm)"
+
+
+def case_table(
+    results: Sequence[SweepResult], rows: Sequence[Mapping[str, Any]], asked: Asked
+) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+    """Columns and rows of the table of cases; of two models the second's numbers minus the first's."""
+    first = results[0]
+    heads: list[dict[str, Any]] = [{"label": "row", "align": "right"}, {"label": "prompt", "wrap": True}]
+    heads += [{"label": "answer"}] if asked.target else []
+    for name in first.measured:
+        heads.append({"label": readable(name), **({"align": "right"} if name in first.number_names else {})})
+    failed = any(result.n_failed for result in results)
+    heads += [{"label": "what went wrong", "wrap": True}] if failed else []
+    columns = [_column(results, name) for name in first.measured]
+    table = []
+    for at, place in enumerate(first.rows.tolist()):
+        prompt = str(rows[place].get(asked.prompt, ""))
+        text = prompt if len(prompt) <= LONGEST else prompt[: LONGEST - 1] + "…"
+        answer = [str(rows[place].get(asked.target, ""))] if asked.target else []
+        errors = dict.fromkeys(result.errors[at] for result in results if result.errors[at])
+        wrong = [" · ".join(errors)] if failed else []
+        table.append([place, text, *answer, *(column[at] for column in columns), *wrong])
+    return heads, table
+
+
+def _column(results: Sequence[SweepResult], name: str) -> list[Any]:
+    """The cells of one number or text; of two models the difference, or both texts where they differ."""
+    if all(name in result.number_names for result in results):
+        first, last = results[0].numbers(name), results[-1].numbers(name)
+        return [_finite(value) for value in (first if len(results) == 1 else last - first)]
+    texts = [
+        result.groups(name) if name in columns_of_result(result) else ("",) * len(result.rows) for result in results
+    ]
+    return [" → ".join(dict.fromkeys(cells)) for cells in zip(*texts, strict=True)]
