@@ -107,8 +107,8 @@ class DataSetExplorer(Panel):
         self.read = W.HTML("")
         self.strips = Strips("data_set", "", "")
         self.strips.clear("No row asked about yet: press Run.")
-        self.figure = W.VBox([BokehFigure(self.strips.figure, on_error=self.show_error)])
-        self.figure.add_class("iw-chart")
+        figure = BokehFigure(self.strips.figure, on_error=self.show_error)
+        self.figure = W.VBox([figure], layout={"flex": "1 1 420px", "min_width": "0"})
         self.summary = Table(empty="Numbers of the rows come here.", height=300)
         self.table = Table(
             empty="No row asked about yet: press Run. Open a file takes rows with a column of prompts (.csv, .json, "
@@ -119,8 +119,7 @@ class DataSetExplorer(Panel):
         for text in (self.read, self.opened):
             text.add_class("iw-chart")
             text.add_class("iw-small")
-        side = W.VBox([self.summary])
-        side.add_class("iw-chart")
+        side = W.VBox([self.summary], layout={"flex": "1 1 560px", "min_width": "0"})
         charts = row(self.figure, side)
         charts.layout.align_items = "flex-start"
         self.plot.children = [self.read, charts, self.table, self.opened]
@@ -223,14 +222,10 @@ class DataSetExplorer(Panel):
         found = self._statistics.of(self._compared)
         if found is None:
             return
-        heads, rows, comparison = found
         with self.summary.hold_sync():
             self.summary.rows = []
-            self.summary.columns, self.summary.rows = heads, rows
-            self.summary.caption = "Means with 95 % bootstrap intervals" + (
-                "; p two-sided, by permutation, Holm over the numbers" if comparison else ""
-            )
-        self._draw_strips("" if comparison is None else verdict(comparison, self.measure))
+            self.summary.caption, self.summary.columns, self.summary.rows = found.caption, found.columns, found.rows
+        self._draw_strips("" if found.comparison is None else verdict(found.comparison, self.measure))
 
     def _draw_strips(self, subtitle: str) -> None:
         """The chosen number, a strip per model and group."""
@@ -243,7 +238,8 @@ class DataSetExplorer(Panel):
             strips += strips_of(result, self.measure, self.group, labels[index], index, both=len(shown) > 1)
         if not strips:
             return self.strips.clear("No row has this number: see what went wrong in the table.")
-        self.strips.figure.title.text = f"{pair_view.title_start(self)}{readable(self.measure)}"
+        start = "" if len(shown) > 1 else pair_view.title_start(self)
+        self.strips.figure.title.text = f"{start}{readable(self.measure)}"
         self.strips.figure.yaxis[0].axis_label = readable(self.measure)
         return self.strips.show(strips, subtitle=subtitle)
 

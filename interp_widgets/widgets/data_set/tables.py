@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,14 @@ from interp_widgets.figures.theme import PALETTE8
 from interp_widgets.sweeps.comparison import SweepComparison, compare_sweeps
 from interp_widgets.sweeps.result import SweepResult
 
+from ..base import pair_view
 from .questions import Asked
 
 RESAMPLES = 1999
 """Draws of the bootstrap and the permutation tests."""
 LONGEST = 60
 """Characters of a prompt in the table."""
+_RIGHT: dict[str, Any] = {"align": "right"}
 
 
 def columns_of_result(result: SweepResult) -> tuple[str, ...]:
@@ -58,6 +60,8 @@ def strips_of(result: SweepResult, measure: str, group: str, label: str, index: 
         ends = bootstrap_mean(own[:, None], resamples=RESAMPLES)[:, 0] if len(own) > 1 else (own[0], own[0])
         cases = [f"row {result.rows[row]}" for row in rows]
         where, title, color = (name, label, index) if both or not grouped else ("", name, at)
+        if both and grouped:
+            title = pair_view.LETTERS[index]  # the names would not fit
         strips.append(
             Strip(
                 where, title, own, cases, rows.tolist(), float(own.mean()), [float(end) for end in ends],
@@ -67,49 +71,59 @@ def strips_of(result: SweepResult, measure: str, group: str, label: str, index: 
     return strips
 
 
-_Found = tuple[list[dict[str, Any]], list[list[Any]], SweepComparison | None]
+@dataclass(frozen=True)
+class Statistics:
+    """What is said of all rows together."""
+
+    caption: str
+    columns: list[dict[str, Any]]
+    rows: list[list[Any]]
+    comparison: SweepComparison | None = None
 
 
-def statistics_of(results: Sequence[SweepResult], view: str, group: str) -> _Found:
+def statistics_of(results: Sequence[SweepResult], view: str, group: str) -> Statistics:
     """The table of all numbers, and the comparison of both models or of two groups where there is one."""
-    comparison = None
     one = results[view == "B" and len(results) > 1]
     if view == "difference" and len(results) > 1:
-        comparison = compare_sweeps(results[1], results[0], names=["B", "A"], resamples=RESAMPLES)
-    elif group and group in columns_of_result(one) and len(set(one.groups(group)) - {""}) == 2:
-        comparison = compare_sweeps(one, by=group, resamples=RESAMPLES)
-    right: dict[str, Any] = {"align": "right"}
-    if comparison is None:
-        table: list[Any] = one.summary(resamples=RESAMPLES).to_dict("records")
-        heads = [
-            {"label": "number"},
-            {"label": "rows", **right},
-            {"label": "mean", **right},
-            {"label": "95 % interval"},
-        ]
-        rows = [
-            [readable(line["measure"]), line["n"], _finite(line["mean"]), _interval(line["low"], line["high"])]
-            for line in table
-        ]
-        return heads, rows, None
-    first, second = comparison.names
-    heads = [
-        {"label": "number"}, {"label": "rows", **right}, {"label": first, **right}, {"label": second, **right},
-        {"label": "difference", **right}, {"label": "95 % interval"},
-        {"label": "p", **right, "title": "Permutation test, two-sided, corrected by Holm's method over the numbers"},
-        {"label": "d", **right, "title": "Cohen's d"},
+        return _compared(compare_sweeps(results[1], results[0], names=["B", "A"], resamples=RESAMPLES))
+    if group and group in columns_of_result(one) and len(set(one.groups(group)) - {""}) == 2:
+        return _compared(compare_sweeps(one, by=group, resamples=RESAMPLES))
+    table: list[Any] = one.summary(resamples=RESAMPLES).to_dict("records")
+    columns = [{"label": "number"}, {"label": "mean", **_RIGHT}, {"label": "95 % interval"}]
+    rows = [[readable(line["measure"]), _finite(line["mean"]), _interval(line["low"], line["high"])] for line in table]
+    return _counted("Means", [str(line["n"]) for line in table], columns, rows)
+
+
+def _compared(found: SweepComparison) -> Statistics:
+    first, second = found.names
+    columns = [
+        {"label": "number"}, {"label": first, **_RIGHT}, {"label": second, **_RIGHT},
+        {"label": "difference", **_RIGHT}, {"label": "95 % interval", "wrap": True},
+        {"label": "p", **_RIGHT, "title": "Permutation test, two-sided, corrected by Holm's method over the numbers"},
+        {"label": "d", **_RIGHT, "title": "Cohen's d"},
     ]  # fmt: skip
-    rows = []
-    for i, name in enumerate(comparison.measured):
-        n = comparison.n[i]
-        numbers = [*comparison.mean[i], comparison.difference[i]]
-        rows.append(
-            [
-                readable(name), str(n[0]) if comparison.paired else f"{n[0]} + {n[1]}", *map(_finite, numbers),
-                _interval(*comparison.interval[i]), _finite(comparison.holm_p[i]), _finite(comparison.effect_size[i]),
-            ]
-        )  # fmt: skip
-    return heads, rows, comparison
+    rows = [
+        [
+            readable(name), *map(_finite, found.mean[i]), _finite(found.difference[i]), _interval(*found.interval[i]),
+            _finite(found.holm_p[i]), _finite(found.effect_size[i]),
+        ]
+        for i, name in enumerate(found.measured)
+    ]  # fmt: skip
+    counts = [str(n[0]) if found.paired else f"{n[0]} + {n[1]}" for n in found.n]
+    return _counted("Means and their difference", counts, columns, rows, found)
+
+
+def _counted(
+    what: str, counts: Sequence[str], columns: list[dict[str, Any]], rows: list[list[Any]],
+    comparison: SweepComparison | None = None,
+) -> Statistics:  # fmt: skip
+    """With the number of rows in the caption where it is the same for all, else in a column."""
+    p = "; p by permutation" if comparison else ""
+    if len(set(counts)) == 1:
+        return Statistics(f"{what} over {counts[0]} rows, 95 % bootstrap intervals{p}", columns, rows, comparison)
+    columns = [columns[0], {"label": "rows", **_RIGHT}, *columns[1:]]
+    rows = [[row[0], n, *row[1:]] for row, n in zip(rows, counts, strict=True)]
+    return Statistics(f"{what}, 95 % bootstrap intervals{p}", columns, rows, comparison)
 
 
 def _finite(value: float) -> float | None:
@@ -141,11 +155,12 @@ def case_table(
     first = results[0]
     heads: list[dict[str, Any]] = [{"label": "row", "align": "right"}, {"label": "prompt", "wrap": True}]
     heads += [{"label": "answer"}] if asked.target else []
-    for name in first.measured:
+    shown = [name for name in first.measured if not (asked.target and name == "target_token")]  # that is the answer
+    for name in shown:
         heads.append({"label": readable(name), **({"align": "right"} if name in first.number_names else {})})
     failed = any(result.n_failed for result in results)
     heads += [{"label": "what went wrong", "wrap": True}] if failed else []
-    columns = [_column(results, name) for name in first.measured]
+    columns = [_column(results, name) for name in shown]
     table = []
     for at, place in enumerate(first.rows.tolist()):
         prompt = str(rows[place].get(asked.prompt, ""))
