@@ -88,6 +88,7 @@ bench: $(VENV)/.tested
 	$(PY) benchmarks/ablation.py
 	$(PY) benchmarks/token_decomposition.py
 	$(PY) benchmarks/head_words.py
+	$(PY) benchmarks/sweep.py
 	$(PY) benchmarks/hidden_states.py
 	$(PY) benchmarks/concept_map.py
 	$(PY) benchmarks/concept_map_frames.py

@@ -280,6 +280,12 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
             near(lambda its: its.parts[1].share[its.parts[1].tokens.index(its.answer_1)] / its.parts[1].logit, 0.01),
             "parts[1].share has a number per token of parts[1].tokens; the whole logit is parts[1].logit.",
         ),
+        3: Exercise(
+            lambda count, its: (
+                count == (its.tuned.numbers("first_best_layer") > its.base.numbers("first_best_layer")).sum()
+            ),
+            "Compare the two arrays of tuned and base element by element, and count where the first is larger.",
+        ),
     },
     "12_bias": {
         1: Exercise(

@@ -460,6 +460,18 @@ assert np.sort(of_a.ravel())[-2] < 0.25 and of_b.max() < 0.1""",
 token = found[1].prompt_tokens[int((found[1].importance - found[0].importance)[:, 0].argmax())]
 assert abs(parts[0].share[parts[0].tokens.index(token)]) < 0.3
 assert parts[0].share.argmax() == parts[0].tokens.index(" Japan") and parts[0].share.max() > 0.5 * parts[0].logit""",
+        "Of 40 prompts one cannot tell": """\
+some = [sweep(lens_of(model), rows, limit=40) for model in (pair.tuned, pair.base)]
+few = compare_sweeps(*some, measures=["first_best_layer", "target_probability"])
+assert few.difference[0] > 0.2 and few.holm_p[0] > 0.05""",
+        "Of 120 the tuned model has the answer half a layer later, and p is below 0.01.": """\
+assert round(float(compared.difference[0]), 2) == 0.5 and compared.holm_p[0] < 0.01""",
+        "How sure the two are in the end does not differ.": """\
+assert compared.holm_p[1] > 0.2""",
+        "a prompt that cannot be asked says why in its row instead of stopping the rest": """\
+assert bench.screen["data_set"].wait(120) and len(bench.screen["data_set"].result) == 2
+bad = sweep(lens_of(pair.base), [{"prompt": "", "target": " x"}, rows[0]])
+assert bad.errors[0] and not bad.errors[1]""",
     },
     "12_bias": {
         "of pilots it says *men* in 90 of 100 sentences, of nurses in 10": """\

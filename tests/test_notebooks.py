@@ -71,7 +71,11 @@ WRONG = {
         "answer_2": "np.log2(len(model.tokens(prompt)))",
         "answer_3": "mixed.accuracy - apart.accuracy",
     },
-    "11_workbench": {"answer_1": "' Japan'", "answer_2": "float(parts[0].share.max() / parts[0].logit)"},
+    "11_workbench": {
+        "answer_1": "' Japan'",
+        "answer_2": "float(parts[0].share.max() / parts[0].logit)",
+        "answer_3": "60",
+    },
     "12_bias": {
         "answer_1": "92.79 * 68.55 / 50",
         "answer_2": "60",
