@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--flat", type=int, default=10_000)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(machine(torch.device("cpu")))
+    print(machine("cpu"))
     facts = [row["prompt"] for row in demo_prompts(2000)]
     prompts = [facts[i % len(facts)] for i in range(options.prompts)]
     kinds = {"this process": None, "1 process": 1, "2 processes": 2}
