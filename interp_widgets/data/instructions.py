@@ -97,6 +97,13 @@ def phrase(task: str, phrasing: tuple[int, int], input: str = "") -> tuple[str, 
     return f"{before}{words}: {input}{after}", len(before + words)
 
 
+def task_table(task: str) -> tuple[tuple[str, str], ...]:
+    """The inputs and responses of a task with a fixed table; empty for the others."""
+    if task not in t.CORES:
+        raise ValueError(f"task must be one of {', '.join(t.CORES)}, got {task!r}")
+    return _table(task)
+
+
 def _input_is_held_out(task: str, value: str) -> bool:
     return stable_hash("input", task, value) % 7 == 0
 

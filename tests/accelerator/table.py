@@ -51,12 +51,13 @@ PROBLEMS = [Problem("The capital of France is", " Paris", "true", "truth"), Prob
 TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 1e-2}
 
 ARRAYS_ONLY = {
-    "add_to_map", "annotate_concepts", "bbq_metrics", "chat_prompt", "compare_annotations", "compare_sweeps",
-    "concept_map", "decompose_state", "demo_bias_texts", "demo_cases", "demo_concepts", "demo_problems",
-    "demo_prompts", "demo_stereoset", "demo_task_texts", "demo_texts", "demo_word_vectors", "dispersion", "field",
-    "importance_density", "instruction_score", "labelled_texts", "layer_sections", "linear_cka", "load_demo_pair",
-    "minibatch_cka", "mossa_sections", "neighbours", "normalise_importance", "position_profile", "rbf_cka",
-    "read_bbq", "read_bias_data", "read_concepts", "read_crows_pairs", "read_problems", "read_relation",
+    "add_to_map", "annotate_concepts", "bbq_metrics", "chat_prompt", "clustering_scores", "compare_annotations",
+    "compare_sweeps", "concept_map", "decompose_state", "demo_bias_texts", "demo_cases", "demo_concepts",
+    "demo_instructions", "demo_problems", "demo_prompts", "demo_stereoset", "demo_task_texts", "demo_texts",
+    "demo_word_vectors", "dispersion", "field", "importance_density", "instruction_score", "labelled_texts",
+    "layer_sections", "linear_cka", "load_demo_pair", "make_instruction_task", "minibatch_cka", "mossa_sections",
+    "neighbours", "normalise_importance", "position_profile", "rbf_cka", "read_bbq", "read_bias_data", "read_concepts",
+    "read_crows_pairs", "read_instruction_run", "read_instructions", "read_problems", "read_relation",
     "read_sentence_pairs", "read_stereoset", "read_sweep", "read_word_vectors", "readability", "stereoset_metrics",
     "subspace_angles", "task_correlations", "words_read",
 }  # fmt: skip
@@ -550,6 +551,38 @@ def mixture_analysed(setup: Setup) -> Any:
 @row("solve")
 def solving(setup: Setup) -> Any:
     return iw.solve(setup.model, PROBLEMS, max_new_tokens=3)
+
+
+@row("cluster_hidden_states", "state_map")
+def clusters(setup: Setup) -> Any:
+    instances = _instructions()
+    found = iw.cluster_hidden_states(setup.model, instances, layers=[1, -1], labels=["task"])
+    return found.f1_matched, iw.state_map(setup.model, instances, layer=-1).xy
+
+
+@row("knn_task")
+def neighbours_of_instances(setup: Setup) -> Any:
+    instances = _instructions()
+    return iw.knn_task(setup.model, instances[::2], instances[1::2], k=2)
+
+
+def _instructions() -> list[iw.InstructionInstance]:
+    words, names = ("A pilot", "A nurse", "The dog"), (" Paris", " Mary", " John", " people")
+    return [iw.InstructionInstance(f"{word} flies. {name}", name, word, word, name) for word in words for name in names]
+
+
+@row("train_instruction_model", "clusters_over_training", "InstructionRun")
+def instruction_training(setup: Setup) -> Any:
+    task = iw.make_instruction_task(tasks=3, subset_tasks=2, validation_tasks=1, hard_tasks=1, max_distributions=1)
+    sizes: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "steps": 2, "checkpoints": 2}
+    with tempfile.TemporaryDirectory() as folder:
+        run = iw.train_instruction_model(task, folder, **sizes, device=setup.device)
+        models = {
+            step: iw.load_model(path, device=setup.device, backend=setup.backend)
+            for step, path in run.checkpoints.items()
+        }
+        over = iw.clusters_over_training(models, task, k=3, n_init=2)
+        return run.history.loss[1:], over.same_task_chance, run.load(2).run(task.training()[0].prompt).logits
 
 
 @row("tune_mod", "ModReport")

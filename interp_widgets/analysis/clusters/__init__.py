@@ -1,0 +1,20 @@
+"""Clusters of hidden states: scores against labels, nearest neighbours, maps, for one model and over its training."""
+
+from .clustering import HiddenClusters, cluster_hidden_states
+from .neighbours import TaskNeighbours, knn_task
+from .over_training import ClusterTraining, clusters_over_training
+from .scores import ClusteringScores, clustering_scores
+from .state_maps import StateMap, state_map
+
+__all__ = [
+    "ClusterTraining",
+    "ClusteringScores",
+    "HiddenClusters",
+    "StateMap",
+    "TaskNeighbours",
+    "cluster_hidden_states",
+    "clustering_scores",
+    "clusters_over_training",
+    "knn_task",
+    "state_map",
+]

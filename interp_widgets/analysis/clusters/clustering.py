@@ -1,0 +1,260 @@
+"""`cluster_hidden_states`: KMeans on the hidden states of every layer, scored against three kinds of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.checks import check_range, stream_indices
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.run import Check, RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
+from interp_widgets.analysis.hidden_states import last_states
+from interp_widgets.arguments import checked
+from interp_widgets.data.instruction_task import LABEL_KINDS, InstructionInstance, LabelKind
+from interp_widgets.models import Model
+from interp_widgets.models.threads import few_threads
+
+from .scores import clustering_scores, contingency, matched_f1, numbered, pair_f1
+
+TSNE_COMPONENTS, TSNE_PERPLEXITY, TSNE_STEPS = 3, 10.0, 2000
+"""Of the optional t-SNE before KMeans (Table 5)."""
+SHUFFLES = 10
+"""Shuffled labels that the chance level of the F1 scores is a mean over."""
+
+
+@record
+class HiddenClusters(Result):
+    """Clusters of hidden states at each layer, and how well they agree with labels of each kind.
+
+    Example:
+        >>> clusters = cluster_hidden_states(tuned, demo_instructions(phrasings_per_task=2, inputs=3), layers=[0, 6])
+        >>> clusters.labels, clusters.f1_matched.shape, clusters.n_clusters.tolist()
+        (('task', 'distribution', 'distribution_mapping'), (3, 2), [3, 10, 30])
+    """
+
+    labels: Sequence[str] = with_axes("labels")
+    """Kinds of labels: task, distribution, distribution_mapping."""
+
+    layers: Ints = with_axes("layers")
+    """(layers,) Layer l is the stream entering block l, n_layers the one entering the final norm."""
+
+    f1_matched: Floats = with_axes("labels", "layers")
+    """(labels, layers) See `clustering_scores`; 0..1."""
+
+    f1_pair: Floats = with_axes("labels", "layers")
+    """(labels, layers) F1 over pairs, 0..1."""
+
+    ari: Floats = with_axes("labels", "layers")
+    """(labels, layers) Adjusted Rand index."""
+
+    ami: Floats = with_axes("labels", "layers")
+    """(labels, layers) Adjusted mutual information."""
+
+    f1_matched_chance: Floats = with_axes("labels", "layers")
+    """(labels, layers) The matched F1 of the same clusters with shuffled labels; ARI and AMI are 0 by chance."""
+
+    f1_pair_chance: Floats = with_axes("labels", "layers")
+    """(labels, layers) The pair F1 of the same clusters with shuffled labels."""
+
+    clusters: Ints = with_axes("labels", "layers", "instances")
+    """(labels, layers, instances) Number of each instance's cluster."""
+
+    n_clusters: Ints = with_axes("labels")
+    """(labels,) Clusters, as many as there are labels of the kind."""
+
+    def to_frame(self) -> DataFrame:
+        """One row per kind of labels and layer, with all scores."""
+        names = ("f1_matched", "f1_pair", "ari", "ami", "f1_matched_chance", "f1_pair_chance")
+        return table({"labels": self.labels, "layer": self.layers}, {name: getattr(self, name) for name in names})
+
+
+@checked
+def cluster_hidden_states(
+    model: Model,
+    instances: Sequence[InstructionInstance],
+    *,
+    labels: Sequence[LabelKind] = LABEL_KINDS,
+    layers: Sequence[int] | None = None,
+    tsne: bool = False,
+    seed: int = 0,
+    n_init: int = 10,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> HiddenClusters:
+    """Cluster the hidden states of each instance's last token by KMeans, with as many clusters as labels, per layer.
+
+    Args:
+        model: what `load_model` returns.
+        instances: prompts with their labels: `InstructionTask.training_subset`, `demo_instructions`,
+            `read_instructions`.
+        labels: kinds of labels; each has a clustering of its own.
+        layers: layer l is the stream entering block l (0: the embeddings), n_layers (or -1) the one entering the final
+            norm; all by default.
+        tsne: first reduce the states by t-SNE to 3 components (perplexity 10, started from principal components).
+        seed: of KMeans, t-SNE and shuffled labels.
+        n_init: starts of KMeans, of which the best counts.
+        prepend_bos: overrides the model's BOS policy.
+        batch_size: most prompts in one pass.
+        progress: called with (done, total): prompts, then clusterings.
+        check: called before every pass and clustering; raises to cancel.
+
+    Returns:
+        scores (labels, layers), and the clusters.
+
+    Raises:
+        ValueError: fewer than 4 instances, a layer out of range, an unknown kind of labels, n_init below 1.
+
+    Source: "Transformer-based Causal Language Models Perform Clustering", §3.2, appendix B, Table 5.
+
+    Example:
+        >>> instances = demo_instructions(phrasings_per_task=2, inputs=4)
+        >>> clusters = cluster_hidden_states(tuned, instances, labels=["task"], layers=[0, -1])
+        >>> bool(clusters.f1_matched[0, 1] > clusters.f1_matched_chance[0, 1])
+        True
+    """
+    wanted = stream_indices(model, range(model.n_layers + 1) if layers is None else layers)
+    check_instances(instances)
+    prompts, works = len(instances), len(wanted) * len(labels)
+    states = last_states(
+        model,
+        [instance.prompt for instance in instances],
+        wanted,
+        prepend_bos=prepend_bos,
+        batch_size=batch_size,
+        progress=None if progress is None else lambda done, _: progress(done, prompts + works),
+        check=check,
+    )
+    return cluster_states(
+        states,
+        instances,
+        labels=labels,
+        layers=wanted,
+        tsne=tsne,
+        seed=seed,
+        n_init=n_init,
+        progress=RunOptions(progress).after(prompts, prompts + works).progress,
+        check=check,
+        origin=model.provenance(),
+    )
+
+
+def cluster_states(
+    states: ArrayLike,
+    instances: Sequence[InstructionInstance],
+    *,
+    labels: Sequence[LabelKind] = LABEL_KINDS,
+    layers: Sequence[int] | None = None,
+    tsne: bool = False,
+    seed: int = 0,
+    n_init: int = 10,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    origin: Any = None,
+) -> HiddenClusters:
+    """(instances, layers, d_model) ready hidden states clustered; see `cluster_hidden_states`."""
+    check_instances(instances)
+    check_range("n_init", n_init, 1)
+    if not labels:
+        raise ValueError(f"labels must not be empty: name at least one of {', '.join(LABEL_KINDS)}")
+    hidden = checked_states(states, len(instances))
+    numbers = tuple(range(hidden.shape[1])) if layers is None else tuple(layers)
+    if len(numbers) != hidden.shape[1]:
+        raise ValueError(f"layers must name the {hidden.shape[1]} layers of states, got {len(numbers)}")
+    run, total = RunOptions(progress, check), len(labels) * len(numbers)
+    named = {kind: numbered([instance.label(kind) for instance in instances]) for kind in labels}
+    shape = (len(labels), len(numbers))
+    scores = {name: np.empty(shape) for name in ("f1_matched", "f1_pair", "ari", "ami")}
+    chances = {name: np.empty(shape) for name in ("f1_matched", "f1_pair")}
+    clusters = np.empty((*shape, len(instances)), dtype=np.int64)
+    for column in range(len(numbers)):
+        points = hidden[:, column]
+        if tsne:
+            points = reduced(points, seed, check)
+        for row, kind in enumerate(labels):
+            run.stop_if_cancelled()
+            clusters[row, column] = found = kmeans(points, int(named[kind].max()) + 1, seed, n_init)
+            result = clustering_scores(named[kind].tolist(), found.tolist())
+            for name, values in scores.items():
+                values[row, column] = getattr(result, name)
+            by_chance = _by_chance(named[kind], found, seed)
+            for values, value in zip(chances.values(), by_chance, strict=True):
+                values[row, column] = value
+            run.report(column * len(labels) + row + 1, total)
+    return HiddenClusters(
+        labels=tuple(labels),
+        layers=np.array(numbers),
+        clusters=clusters,
+        n_clusters=np.array([int(values.max()) + 1 for values in named.values()]),
+        f1_matched=scores["f1_matched"],
+        f1_pair=scores["f1_pair"],
+        ari=scores["ari"],
+        ami=scores["ami"],
+        f1_matched_chance=chances["f1_matched"],
+        f1_pair_chance=chances["f1_pair"],
+        provenance=provenance(origin, tsne=tsne, seed=seed, n_init=n_init, instances=len(instances)),
+    )
+
+
+def check_instances(instances: Sequence[InstructionInstance]) -> None:
+    """ValueError for fewer than 4."""
+    if len(instances) < 4:
+        raise ValueError(f"instances must be 4 or more, got {len(instances)}")
+
+
+def checked_states(states: ArrayLike, count: int) -> Floats:
+    """(instances, layers, d_model) finite numbers."""
+    hidden = np.asarray(states, dtype=np.float64)
+    if hidden.ndim != 3 or len(hidden) != count:
+        raise ValueError(f"states must have shape ({count}, layers, d_model), got {hidden.shape}")
+    if not np.isfinite(hidden).all():
+        raise ValueError(f"states must be finite, got NaN or infinity in {np.sum(~np.isfinite(hidden))} places")
+    return hidden
+
+
+def kmeans(points: Floats, count: int, seed: int, n_init: int) -> Ints:
+    """The cluster of each point; at most as many clusters as there are different points."""
+    from sklearn.cluster import KMeans
+
+    count = min(count, len(np.unique(points, axis=0)))
+    with few_threads(0):
+        labels = KMeans(count, n_init=n_init, random_state=seed).fit(points).labels_
+    return np.asarray(labels, dtype=np.int64)
+
+
+def reduced(points: Floats, seed: int, check: Check = None) -> Floats:
+    """Three components of t-SNE, with the paper's settings."""
+    return tsne_components(points, TSNE_COMPONENTS, TSNE_PERPLEXITY, TSNE_STEPS, seed, check)
+
+
+def tsne_components(
+    points: Floats, components: int, perplexity: float, steps: int, seed: int, check: Check = None
+) -> Floats:
+    """t-SNE of points, started from their principal components; it runs beside, so that it can be cancelled."""
+    from sklearn.manifold import TSNE
+
+    # equal points, such as equal input tokens at layer 0, have no direction to be pushed apart in
+    scale = max(float(points.std()), 1e-12)
+    moved = points + np.random.default_rng(seed).normal(0, 1e-6 * scale, points.shape)
+    fitted = TSNE(
+        components,
+        perplexity=min(perplexity, (len(points) - 1) / 3),
+        init="pca",
+        max_iter=steps,
+        random_state=seed,
+    )
+    places: Floats = RunOptions(check=check).beside(lambda: fitted.fit_transform(moved))
+    return np.asarray(places, dtype=np.float64)
+
+
+def _by_chance(true: Ints, found: Ints, seed: int) -> tuple[float, float]:
+    """Mean matched F1 and pair F1 with shuffled labels."""
+    rng = np.random.default_rng(seed)
+    counts = [contingency(rng.permutation(true), found) for _ in range(SHUFFLES)]
+    return float(np.mean([matched_f1(each) for each in counts])), float(np.mean([pair_f1(each) for each in counts]))

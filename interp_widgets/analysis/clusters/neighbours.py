@@ -1,0 +1,193 @@
+"""`knn_task`: whether the nearest training instances of an instance are of its task, and what they would answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.checks import check_range, stream_indices
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
+from interp_widgets.analysis.hidden_states import last_states
+from interp_widgets.arguments import checked
+from interp_widgets.data.instruction_task import InstructionInstance
+from interp_widgets.models import Model
+
+from .clustering import checked_states
+
+_ROWS = 256
+"""Instances whose distances are held at once."""
+
+
+@record
+class TaskNeighbours(Result):
+    """Of the nearest training instances: the share of the same task, and how often their majority answers right.
+
+    Example:
+        >>> instances = demo_instructions(phrasings_per_task=4, inputs=2)
+        >>> near = knn_task(tuned, instances[::2], instances[1::2], k=5, layers=[0, 6])
+        >>> near.same_task.shape, near.accuracy.shape
+        ((2,), (2,))
+    """
+
+    layers: Ints = with_axes("layers")
+    """(layers,) Layer l is the stream entering block l, n_layers the one entering the final norm."""
+
+    same_task: Floats = with_axes("layers")
+    """(layers,) Mean share of the k nearest training instances that have the instance's task, 0..1."""
+
+    accuracy: Floats = with_axes("layers")
+    """(layers,) Share of instances whose output most of the k nearest have (of equals the nearest), 0..1."""
+
+    same_task_chance: float
+    """The share of training instances of the same task: what k instances drawn at random would have."""
+
+    accuracy_chance: float
+    """The accuracy of always answering the most frequent output of the training instances."""
+
+    k: int
+
+    def to_frame(self) -> DataFrame:
+        """One row per layer, with the chance levels."""
+        columns = {"same_task": self.same_task, "accuracy": self.accuracy, "same_task_chance": self.same_task_chance,
+                   "accuracy_chance": self.accuracy_chance}  # fmt: skip
+        return table({"layer": self.layers}, columns)
+
+
+@checked
+def knn_task(
+    model: Model,
+    training: Sequence[InstructionInstance],
+    instances: Sequence[InstructionInstance],
+    *,
+    k: int = 10,
+    layers: Sequence[int] | None = None,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> TaskNeighbours:
+    """Find the nearest training instances of unseen ones by their hidden states, layer by layer.
+
+    Args:
+        model: what `load_model` returns.
+        training: the instances among which neighbours are looked for.
+        instances: those whose neighbours are looked for, such as `InstructionTask.validation`.
+        k: neighbours by Euclidean distance; the paper does not say how many it takes.
+        layers: as in `cluster_hidden_states`; all by default.
+        prepend_bos: overrides the model's BOS policy.
+        batch_size: most prompts in one pass.
+        progress: called with (done, total): prompts, then layers.
+        check: called before every pass and layer; raises to cancel.
+
+    Raises:
+        ValueError: no instances, more neighbours than training instances, a layer out of range.
+
+    Source: "Transformer-based Causal Language Models Perform Clustering", §3.3, Figure 3; Generalization through
+    Memorization (Khandelwal et al. 2019).
+
+    Example:
+        >>> instances = demo_instructions(phrasings_per_task=4, inputs=2)
+        >>> near = knn_task(tuned, instances[::2], instances[1::2], k=5, layers=[0, 6])
+        >>> bool(near.same_task[1] > near.same_task_chance)
+        True
+    """
+    wanted = stream_indices(model, range(model.n_layers + 1) if layers is None else layers)
+    _check_sizes(training, instances, k)
+    total = len(training) + len(instances) + len(wanted)
+    states = last_states(
+        model,
+        [instance.prompt for instance in [*training, *instances]],
+        wanted,
+        prepend_bos=prepend_bos,
+        batch_size=batch_size,
+        progress=None if progress is None else lambda done, _: progress(done, total),
+        check=check,
+    )
+    return nearest_tasks(
+        states[: len(training)],
+        training,
+        states[len(training) :],
+        instances,
+        k=k,
+        layers=wanted,
+        progress=RunOptions(progress).after(len(training) + len(instances), total).progress,
+        check=check,
+        origin=model.provenance(),
+    )
+
+
+def nearest_tasks(
+    training_states: ArrayLike,
+    training: Sequence[InstructionInstance],
+    states: ArrayLike,
+    instances: Sequence[InstructionInstance],
+    *,
+    k: int = 10,
+    layers: Sequence[int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    origin: Any = None,
+) -> TaskNeighbours:
+    """Nearest training instances by ready hidden states, (instances, layers, d_model) each; see `knn_task`."""
+    _check_sizes(training, instances, k)
+    known, asked = checked_states(training_states, len(training)), checked_states(states, len(instances))
+    if known.shape[1:] != asked.shape[1:]:
+        raise ValueError(f"training_states and states must have the same layers and width, got {known.shape[1:]} and "
+                         f"{asked.shape[1:]}")  # fmt: skip
+    numbers = tuple(range(known.shape[1])) if layers is None else tuple(layers)
+    if len(numbers) != known.shape[1]:
+        raise ValueError(f"layers must name the {known.shape[1]} layers of states, got {len(numbers)}")
+    run = RunOptions(progress, check)
+    # equal distances, such as those of equal tokens at layer 0, must not go by the order of the training instances
+    order = np.random.default_rng(0).permutation(len(training))
+    known, training = known[order], [training[place] for place in order]
+    tasks = np.array([instance.task for instance in training])
+    outputs = [instance.output for instance in training]
+    shares, right = np.zeros(len(numbers)), np.zeros(len(numbers))
+    for column in range(len(numbers)):
+        for first in range(0, len(instances), _ROWS):
+            run.stop_if_cancelled()
+            rows = instances[first : first + _ROWS]
+            nearest = _nearest(asked[first : first + _ROWS, column], known[:, column], k)
+            for instance, places in zip(rows, nearest, strict=True):
+                shares[column] += np.mean(tasks[places] == instance.task)
+                right[column] += _majority([outputs[place] for place in places]) == instance.output
+        run.report(column + 1, len(numbers))
+    by_task, by_output = Counter(tasks.tolist()), Counter(outputs)
+    commonest = max(by_output, key=lambda output: by_output[output])
+    return TaskNeighbours(
+        np.array(numbers),
+        shares / len(instances),
+        right / len(instances),
+        float(np.mean([by_task[instance.task] / len(training) for instance in instances])),
+        float(np.mean([instance.output == commonest for instance in instances])),
+        k,
+        provenance=provenance(origin, k=k, training=len(training), instances=len(instances)),
+    )
+
+
+def _check_sizes(training: Sequence[Any], instances: Sequence[Any], k: int) -> None:
+    if not instances:
+        raise ValueError("instances must not be empty")
+    check_range("k", k, 1, len(training), f"{len(training)} training instances")
+
+
+def _nearest(points: Floats, known: Floats, k: int) -> Ints:
+    """(points, k) the places of the nearest known points, the nearest first; of equal distances the first ones."""
+    squares = (points**2).sum(1)[:, None] + (known**2).sum(1)[None] - 2 * points @ known.T
+    # the same point may come out a rounding apart, which must not decide an order
+    squares = np.round(squares, 9)
+    return np.argsort(squares, axis=1, kind="stable")[:, :k]
+
+
+def _majority(outputs: Sequence[str]) -> str:
+    """The most frequent output, of equals the one that comes first."""
+    counts = Counter(outputs)
+    return max(counts, key=lambda output: counts[output])
