@@ -311,4 +311,25 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
             ),
         ),
     },
+    "14_layer_similarity": {
+        1: Exercise(
+            near(lambda its: 192 * 9, 3),
+            "Solve 1 / (1 + n / 192) = 0.1 for n.",
+            ((lambda its: 192 * 10, "1 + n / d has to be 10, so n / d is one less."),),
+        ),
+        2: Exercise(
+            lambda count, its: count == int((its.tuned.cka > its.base.cka)[its.known, -1].sum()),
+            "cka has a row per task and a column per layer; known says which tasks it was tuned on.",
+        ),
+        3: Exercise(
+            near(lambda its: (its.tuned.cka - its.base.cka)[~its.known, -1].mean(), 0.002),
+            "mossa_sections(base, tuned, unseen=True).difference has a number per layer; the last one is asked for.",
+            (
+                (
+                    lambda its: (its.tuned.cka - its.base.cka)[its.known, -1].mean(),
+                    "That is of the tasks that it was tuned on: set unseen=True.",
+                ),
+            ),
+        ),
+    },
 }

@@ -520,5 +520,49 @@ changed = {job: (shifted - as_it_is)[[one == job for one in jobs]].mean() for jo
 assert sum(one < 0 for one in changed.values()) >= len(changed) - 2, changed
 assert changed["soldiers"] < -0.5 and -0.37 < changed["bakers"] < -0.27""",
     },
+    "14_layer_similarity": {
+        "our pair, whose tuning you know: 25 instruction tasks": """\
+from interp_widgets.data.instructions import tasks as trained
+assert len(trained(unsolved=True)) == 25""",
+        "With 20 texts the usual (biased) CKA of unrelated tables is 0.89.": """\
+draw = np.random.default_rng(0)
+assert round(linear_cka(draw.normal(size=(20, 192)), draw.normal(size=(20, 192))), 2) == 0.89""",
+        "The debiased estimate stays near 0 at every number of texts.": """\
+for n in (20, 50, 200):
+    draw = np.random.default_rng(n)
+    assert abs(linear_cka(draw.normal(size=(n, 192)), draw.normal(size=(n, 192)), debiased=True)) < 0.15""",
+        "with 27 control models": "assert len(tasks) == 27",
+        "For word forms, translation and facts the tuned model is far more like the control models": """\
+for name in ("word forms", "translation", "facts"):
+    own = base.of_cluster(name)
+    assert ((tuned.cka - base.cka)[own].mean(axis=0) > 0.35).all()""",
+        "it is the other way round: the *base* is more like them.": """\
+own = base.of_cluster("writing")
+assert ((tuned.cka - base.cka)[own].mean(axis=0) < -0.35).all()""",
+        "There too the base is more alike.": """\
+assert list(dict.fromkeys(base.clusters))[-1] == "unseen"
+assert ((tuned.cka - base.cka)[~known].mean(axis=0) < -0.1).all()""",
+        "Layers hardly differ: the jump is there at layer 1 already.": """\
+difference = (tuned.cka - base.cka)[known].mean(axis=0)
+assert difference[0] > 0.7 * difference.max()""",
+        "Where the base had little to learn, the control model had little to change": """\
+assert np.corrcoef(before[known], base.cka[known, -1])[0, 1] < -0.6""",
+        "There are no clear sections in this pair": """\
+assert not found.clear and found.clear_share < 0.1
+assert np.allclose(found.difference[[0, -1]], [0.19, 0.24], atol=0.01)""",
+        "The intervals are wide because the clusters disagree": """\
+assert (found.high - found.low).min() > 0.25
+apart = [(tuned.cka - base.cka)[base.of_cluster(name)].mean() for name in ("facts", "writing")]
+assert apart[0] - apart[1] > 0.7""",
+        "It is negative: on tasks that it was never asked": """\
+assert mossa_sections(base, tuned, unseen=True).difference[-1] < -0.05""",
+        "Every interval has 0 in it: 27 tasks cannot tell.": """\
+assert (related.low[:3, -1] < 0).all() and (related.high[:3, -1] > 0).all() and np.isnan(related.r[3]).all()""",
+        "the tuned model needs more dimensions in the lower layers, and fewer at the last": """\
+change = tuned.dimensions.mean(axis=0) - base.dimensions.mean(axis=0)
+assert (change[:3] > 2).all() and change[-1] < 0 and tuned.dimensions.max() <= 99""",
+        '`controls["plural"]` is a model like any other': """\
+assert controls["plural"].n_layers == pair.base.n_layers""",
+    },
 }
 """Notebook → sentence → code that fails if the sentence is not so."""

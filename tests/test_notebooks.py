@@ -81,6 +81,11 @@ WRONG = {
         "answer_2": "60",
         "answer_3": "(100 - rows['LEACE'].domain('gender').ss) / 100",
     },
+    "14_layer_similarity": {
+        "answer_1": "1920",
+        "answer_2": "int((tuned.cka > base.cka)[:, -1].sum()) + 3",
+        "answer_3": "found.difference[-1]",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 TRY = (

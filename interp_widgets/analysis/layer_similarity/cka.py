@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -178,7 +178,7 @@ def compare_layers(
     if form is None:
         form = cheaper_form(n, a.shape[2], b.shape[2], len(a), len(b))
     cross, own_a, own_b = (_by_gram if form == "gram" else _by_features)(a, b, bytes_at_once, report)
-    rows_a, rows_b = (np.einsum("lnd,lnd->ln", one, one, dtype=np.float64) for one in (a, b))
+    rows_a, rows_b = (np.einsum("lnd,lnd->ln", one, one).astype(np.float64) for one in (a, b))
     trace_a, trace_b = rows_a.sum(axis=1), rows_b.sum(axis=1)
 
     def unbiased(product: Floats, diagonals: Floats, traces: Floats) -> Floats:
@@ -237,8 +237,8 @@ def _by_gram(a: Floats, b: Floats, most: float, report: Report) -> tuple[Floats,
         if b is not a:
             second = np.matmul(b[:, start : start + rows], b.transpose(0, 2, 1)).reshape(len(b), -1)
         cross += first @ second.T
-        own_a += np.einsum("lr,lr->l", first, first, dtype=np.float64)
-        own_b += np.einsum("lr,lr->l", second, second, dtype=np.float64)
+        own_a += _sizes(first)
+        own_b += _sizes(second)
     report(n, n)
     return cross, own_a, own_b
 
@@ -253,29 +253,35 @@ def _by_features(a: Floats, b: Floats, most: float, report: Report) -> tuple[Flo
         for layer, own in enumerate(a):
             report(start * len(a) + layer * at_once, others * len(a))
             product = (own.T @ beside).reshape(own.shape[1], -1, e)
-            cross[layer, start : start + at_once] = np.einsum("djk,djk->j", product, product, dtype=np.float64)
+            cross[layer, start : start + at_once] = np.einsum("djk,djk->j", product, product)
     report(others * len(a), others * len(a))
-    own_a, own_b = (np.array([np.square(one.T @ one, dtype=np.float64).sum() for one in each]) for each in (a, b))
+    own_a, own_b = (_sizes(one.T @ one for one in each) for each in (a, b))
     return cross, own_a, own_b
 
 
 def _prepared(x: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """(layers, n, d) centred and of unit size, the sums of squares before that, and which of the layers vary."""
-    by_layer = np.ascontiguousarray(np.asarray(x).transpose(1, 0, 2))
-    mean = by_layer.mean(axis=1, dtype=np.float64, keepdims=True).astype(by_layer.dtype)
-    varies = layers_that_vary(np.asarray(x))
-    by_layer = by_layer - mean
-    size = np.einsum("lnd,lnd->l", by_layer, by_layer, dtype=np.float64)
+    by_layer = np.array(np.asarray(x).transpose(1, 0, 2), order="C")  # a copy, which is then changed in place
+    whole = _sizes(by_layer)
+    by_layer -= by_layer.mean(axis=1, dtype=np.float64, keepdims=True).astype(by_layer.dtype)
+    size = _sizes(by_layer)
+    varies = size > (ROUNDING * _epsilon(by_layer)) ** 2 * whole
     by_layer /= np.sqrt(np.where(varies, size, 1.0))[:, None, None].astype(by_layer.dtype)
     return by_layer, size, varies
 
 
 def layers_that_vary(x: Floats) -> NDArray[np.bool_]:
     """(layers,) whether the inputs of (n, layers, d) differ by more than the rounding of their numbers."""
-    rounding = ROUNDING * np.finfo(np.float32 if x.dtype == np.float32 else np.float64).eps
-    spread = np.sqrt(np.var(x, axis=0, dtype=np.float64).sum(axis=-1))
-    size = np.sqrt(np.mean(np.square(x, dtype=np.float64), axis=0).sum(axis=-1))
-    return np.asarray(spread > rounding * size)
+    return _prepared(x)[2]
+
+
+def _sizes(by_layer: Iterable[Floats]) -> NDArray[np.float64]:
+    """(layers,) sum of squares."""
+    return np.array([float(np.vdot(one, one)) for one in by_layer])
+
+
+def _epsilon(x: Floats) -> float:
+    return float(np.finfo(np.float32 if x.dtype == np.float32 else np.float64).eps)
 
 
 # one pair -------------------------------------------------------------------------------------------------------------
