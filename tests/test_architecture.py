@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "models": {"models", "data"},
     "analysis": {"analysis", "models", "data"},
     "tuning": {"tuning", "analysis", "models", "data"},
-    "demo": {"demo", "widgets", "compute", "tuning", "analysis", "models", "data"},
+    "demo": {"demo", "widgets", "compute", "sweeps", "tuning", "analysis", "models", "data"},
     "figures": {"figures", "sweeps", "analysis"},
     "compute": {"compute"},
     "sweeps": {"sweeps", "analysis", "models", "data"},

@@ -20,6 +20,7 @@ from interp_widgets.analysis.mixture_of_depths import RoutingResult
 from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.compute.cache import results
 from interp_widgets.models import load_demo_pair
+from interp_widgets.sweeps.result import SweepResult
 from interp_widgets.widgets.base.shipped import FOLDER, Recorder, ShippedAnswer, recording, shipped_names
 
 COMMAND = "python -m interp_widgets.demo.answers"
@@ -71,6 +72,7 @@ OPENINGS = (
     Opening("BiasWorkbench", (BiasProbes,), {"tab": "probes"}),
     Opening("BiasWorkbench", (BiasProbes, BiasActivity), {"tab": "neurons"}),
     Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}),
+    Opening("DataSetExplorer", (SweepResult,)),
     Opening("LayerSimilarityExplorer", (MossaResult,), minutes=True),  # a control model per task, where not kept
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers"}),
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers", "against": "A"}),

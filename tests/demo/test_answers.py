@@ -34,6 +34,8 @@ STALE = f"what ships is not what the panels compute: run {COMMAND}"
 NEAR = {"rtol": 2e-3, "atol": 2e-3}
 """Two right computations on two processors; a test on few stimuli may change by one pair of them."""
 LARGEST = 2_000_000
+UNLIKE = ("provenance", "fingerprint", "seconds")
+"""What says when and where an answer was computed."""
 
 
 def differences(first: Any, second: Any, path: str = "") -> list[str]:
@@ -52,7 +54,9 @@ def differences(first: Any, second: Any, path: str = "") -> list[str]:
         same = first.name == second.name and np.allclose(ends[0], ends[1], atol=8) and first.perplexity is not None
         return [] if same and np.isclose(first.perplexity, second.perplexity, rtol=0.05) else [path]  # type: ignore[arg-type]
     if isinstance(first, Record):
-        names = [item.name for item in dataclasses.fields(first) if item.name not in ("provenance", "fingerprint")]  # type: ignore[arg-type]
+        names = [
+            item.name for item in dataclasses.fields(first) if item.name not in ("provenance", "fingerprint", "seconds")
+        ]  # type: ignore[arg-type]
         return [
             text
             for name in names

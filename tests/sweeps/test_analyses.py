@@ -22,6 +22,8 @@ from interp_widgets import (
     decompose_tokens,
     demo_cases,
     demo_stereoset,
+    demo_task_texts,
+    layer_similarity,
     load_model,
     logit_lens,
     prompt_saliency,
@@ -80,6 +82,15 @@ def test_density_over_a_data_set(model: Model) -> None:
     swept = sweep(score, cases)
     assert swept.n_failed == 0, swept.errors
     assert swept.numbers("score").tolist() == [score(case)["score"] for case in cases]
+
+
+def test_similarity_over_tasks_and_layers(model: Model) -> None:
+    tuned, tasks = load_model("demo-tuned"), demo_task_texts(12, names=["plural", "sum"])
+    result = sweep(lambda task: layer_similarity(model, tuned, task.texts), tasks)
+    assert result.measured == tuple(f"layer_{layer}" for layer in range(model.n_layers + 1))
+    for row, task in zip(result.values[:, -len(result.measured) :], tasks, strict=True):
+        alone = layer_similarity(model, tuned, task.texts)
+        assert row == pytest.approx(np.diag(alone.cka), nan_ok=True)
 
 
 def test_stereoset_over_models() -> None:

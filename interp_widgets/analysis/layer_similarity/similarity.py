@@ -58,6 +58,14 @@ class LayerSimilarity(Result):
         """What so many texts do to the biased estimator, in a sentence; empty where there are enough."""
         return small_sample_warning(self.texts, max(self.widths), self.chance, debiased=self.debiased)
 
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """The CKA of each layer with the layer of that number in the other model."""
+        both = [layer for layer in self.layers_a.tolist() if layer in self.layers_b]
+        return {
+            f"layer_{layer}": float(self.cka[self.layers_a.tolist().index(layer), self.layers_b.tolist().index(layer)])
+            for layer in both
+        }
+
     def to_frame(self) -> DataFrame:
         """One row per pair of layers: the CKA shown, both estimates, and the chance level of the biased one."""
         columns = {"cka": self.cka, "biased": self.biased, "debiased": self.unbiased, "chance": self.chance}
