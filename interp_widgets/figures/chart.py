@@ -28,6 +28,9 @@ from interp_widgets.figures.labels import visible
 QUIET = "#8a8f98"
 """Lines and bands to compare with; visible on a light and on a dark page."""
 
+QUIET_TEXT = "#757a82"
+"""Words and numbers that take no colour from the page; read on a light and on a dark one."""
+
 MAX_TICKS = 60
 """Tokens named on an axis; of a longer text every second, third... is named."""
 

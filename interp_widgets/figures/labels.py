@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 _VISIBLE = {32: "·", 9: "⇥", 10: "⏎", 0xA0: "⍽"} | {k: 0x2400 + k for k in range(32) if k not in (9, 10)}
 
@@ -37,6 +38,23 @@ def number(value: float) -> str:
         return "no value"
     text = f"{value:.3g}" if abs(value) < 1000 or abs(value) >= 1e6 else f"{value:.0f}"
     return text.replace("-", "−")
+
+
+def in_column(values: Sequence[float]) -> list[str]:
+    """The numbers of a column with the same decimals, 3 at most; large and whole ones each by itself.
+
+    >>> in_column([0.65, 1.0, 0.5671]), in_column([1.0, 12.0]), in_column([0.5, 1e-6])
+    (['0.650', '1.000', '0.567'], ['1', '12'], ['0.5', '1e−06'])
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    written = [number(value).partition(".")[2] for value in finite if abs(value) >= 1e-3]
+    large = any(abs(value) >= 1000 for value in finite)
+    places = 0 if large else min(3, max(map(len, written), default=0))
+    own = [places > 0 and math.isfinite(value) and (value == 0 or abs(value) >= 1e-3) for value in values]
+    return [
+        f"{value:.{places}f}".replace("-", "−") if shared else number(value)
+        for value, shared in zip(values, own, strict=True)
+    ]
 
 
 def brief(value: float) -> str:

@@ -19,7 +19,7 @@ MOST_NAMED = 12
 class CurveChart(Chart):
     """Named lines over a common axis."""
 
-    EMPTY: ClassVar[str] = "No curves yet: press Run"
+    EMPTY: ClassVar[str] = "No curves yet."
 
     def __init__(self) -> None:
         tips = [("", "@name"), ("x", "@x"), ("value", "@y{0.0000}")]

@@ -13,6 +13,14 @@ pair = load_demo_pair()
 bench = Workbench(pair, live_seconds=float("inf"))
 screen = bench.screen
 """
+CUT = """screen => {
+    const text = document.createElement('canvas').getContext('2d');
+    return [...screen.querySelectorAll('.iw-card select')].filter(select => select.offsetParent).filter(select => {
+        text.font = getComputedStyle(select).font;
+        return text.measureText(select.selectedOptions[0].textContent).width > select.clientWidth - 16;
+    }).map(select => select.selectedOptions[0].textContent);
+}"""
+"""Chosen options that do not fit their boxes."""
 SETTLED = "(screen.busy, screen.status_line.error)"
 
 
@@ -33,6 +41,7 @@ def test_journey(opened: Any, tmp_path: Any) -> None:
     expect(screen.locator(".iw-status")).to_have_count(1)
     assert screen.bounding_box()["height"] < 900
     nb.screenshot("workbench_light", screen)
+    assert screen.evaluate(CUT) == []
 
     # a token of the response: the words at the side, the lens, the shades of the prompt
     tokens = screen.locator(".iw-strip").nth(1).locator(".iw-tok")

@@ -319,6 +319,21 @@ def test_map_without_cells_and_in_a_hidden_tab(nb: Any) -> None:
     expect(nb.page.locator(".iw-heat .iw-empty").nth(1)).to_be_visible()
 
 
+def test_numbers_of_a_column_have_the_same_decimals(nb: Any) -> None:
+    nb.make(
+        "table_decimals.ipynb",
+        "from interp_widgets.widgets.views import Table\n"
+        "Table(columns=[{'label': 'score'}, {'label': 'n'}, {'label': 'p'}],"
+        " rows=[[-0.65, 1, 0.5], [1.0, 2000, 1e-6], [0.12345, 3, 0.0]])",
+    )
+    nb.run_all()
+    rows = nb.page.locator(".iw-table tbody tr")
+    expect(rows).to_have_count(3)
+    assert [row.split("\t") for row in rows.all_inner_texts()] == [
+        ["−0.650", "1", "0.5"], ["1.000", "2000", "1×10⁻⁶"], ["0.123", "3", "0.0"]
+    ]  # fmt: skip
+
+
 TABLE = """
 from interp_widgets.widgets.views import Table
 names = ["position", "prompt token", "density A", "density B", "density, B - A"]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from bokeh.models import ColorBar
 
 from interp_widgets.analysis.bias import BiasActivity, BiasNeurons, stereoset_metrics
 from interp_widgets.figures.bias import ByLayer, Dot, IntervalDots, NeuronDots, Series, TradeOff, activity_lines
 from interp_widgets.figures.bias.trade_off import away
-from interp_widgets.figures.chart import QUIET
+from interp_widgets.figures.chart import QUIET, QUIET_TEXT
 from interp_widgets.figures.static import render_svg
+from interp_widgets.figures.theme import contrast
 
 NAN = float("nan")
 
 
 def test_every_score_has_a_place_of_its_own() -> None:
     chart = IntervalDots()
-    assert "press Run" in chart.message
+    assert chart.message == "No scores yet."
     dots = [
         Dot(row, score, value, (value - 1, value + 1), series)
         for row in ("age", "race")
@@ -42,6 +44,9 @@ def test_neurons_that_are_no_more_than_chance_are_grey() -> None:
         chance=np.array([0.25, 0.25]), n_layers=2, provenance={},
     )  # fmt: skip
     chart = NeuronDots()
+    (bar,) = chart.figure.select(ColorBar)
+    assert {bar.title_text_color, bar.major_label_text_color} == {QUIET_TEXT}, "it takes no colour from the page"
+    assert min(contrast(QUIET_TEXT, page) for page in ("#ffffff", "#111111")) > 4
     chart.update(found, (1, 5))
     rows = chart.source.data
     grey = {(probe, neuron) for probe, neuron, color in zip(rows["probe"], rows["neuron"], rows["color"], strict=True)

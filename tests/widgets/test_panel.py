@@ -259,6 +259,19 @@ def test_what_needs_more_memory_than_there_should_be_waits(toy: Any, monkeypatch
     assert toy.status.state == "waiting"
 
 
+def test_a_panel_that_has_not_run_does_not_say_that_its_inputs_changed(
+    make: Any, model: Any, classes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classes.Toy, "waits", True)
+    panel = make(model)
+    panel.refresh()
+    assert panel.status.text.startswith("Not computed yet: press Run")
+    panel.go()
+    assert panel.wait(120)
+    panel.n = 7
+    assert panel.status.text.startswith("Inputs changed: press Run")
+
+
 def test_a_long_forecast_lights_the_run_button(toy: Any, wire: Any, model: Any) -> None:
     toy.seconds = 12.6
     toy.n = 20

@@ -46,7 +46,7 @@ class Series:
 class IntervalDots(Chart):
     """Scores between 0 and 100 with their 95 % intervals, a row per domain; dotted is 50, no preference."""
 
-    EMPTY: ClassVar[str] = "No scores yet: press Run."
+    EMPTY: ClassVar[str] = "No scores yet."
     TITLE: ClassVar[str] = "What the model prefers, by domain"
     COLUMNS: ClassVar[tuple[str, ...]] = ("x", "y", "low", "high", "row", "score", "series", "color", "note")
 

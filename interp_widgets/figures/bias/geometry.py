@@ -23,7 +23,7 @@ class BiasGeometry(Chart):
     Source: Explainability in Large Language Models (Luo 2024), section 4.3.1, figure 4.9.
     """
 
-    EMPTY: ClassVar[str] = "No probes yet: press Run."
+    EMPTY: ClassVar[str] = "No probes yet."
 
     def __init__(self) -> None:
         tips = [("", "@kind"), ("text", "@text"), ("about", "@group")]

@@ -39,7 +39,7 @@ class ByLayer(Chart):
     """Lines over layers, a colour per model, a dash per kind; a tap on a point selects its row, whose column ``x`` is
     the layer."""
 
-    EMPTY: ClassVar[str] = "Nothing computed yet: press Run."
+    EMPTY: ClassVar[str] = "Nothing computed yet."
 
     def __init__(self, name: str, title: str, y_label: str) -> None:
         tips = [("", "@name"), ("layer", "@x"), (y_label, "@y{0.000}")]

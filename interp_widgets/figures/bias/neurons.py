@@ -8,7 +8,7 @@ import numpy as np
 from bokeh.models import ColorBar, LinearColorMapper, Range1d, TapTool
 
 from interp_widgets.analysis.bias import BiasNeurons
-from interp_widgets.figures.chart import QUIET, Chart, empty_source, place_ticks
+from interp_widgets.figures.chart import QUIET, QUIET_TEXT, Chart, empty_source, place_ticks
 from interp_widgets.figures.static.charts import plot, subtitle_room
 from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import MARK, SEQUENTIAL256
@@ -21,7 +21,7 @@ class NeuronDots(Chart):
     Source: Explainability in Large Language Models (Luo 2024), section 4.3.1, figure 4.10.
     """
 
-    EMPTY: ClassVar[str] = "No neurons yet: press Run."
+    EMPTY: ClassVar[str] = "No neurons yet."
 
     def __init__(self) -> None:
         tips = [("probe of layer", "@probe"), ("neuron", "@neuron of layer @layer"), ("cosine", "@cosine{0.000}"),
@@ -41,8 +41,12 @@ class NeuronDots(Chart):
             x="x", y="y", size=18, source=self.picked, fill_color=None, line_color=MARK, line_width=2.5, name="picked"
         )
         self.figure.add_layout(
-            ColorBar(color_mapper=self.colors, width=10, title="cosine", background_fill_alpha=0), "right"
-        )
+            ColorBar(
+                color_mapper=self.colors, width=10, title="cosine", background_fill_alpha=0,
+                title_text_font_style="normal", title_text_color=QUIET_TEXT, major_label_text_color=QUIET_TEXT,
+            ),
+            "right",
+        )  # fmt: skip
         self.figure.add_tools(TapTool(renderers=[dots]))
         self.hover(dots)
         self.say()

@@ -124,7 +124,7 @@ class CumulativeVariance(LayerLines):
     NAME = "cumulative_variance"
     TITLE = "Variance explained by the first components"
     AXES = ("components of the MLP's output weights", "explained variance, cumulative")
-    EMPTY: ClassVar[str] = "No components yet: press Run."
+    EMPTY: ClassVar[str] = "No components yet."
 
     def __init__(self, results: Sequence[FFNConceptResult] = (), **options: Any) -> None:
         super().__init__()

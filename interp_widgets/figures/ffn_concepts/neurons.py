@@ -23,7 +23,7 @@ class NeuronScatter(Chart):
     Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
     """
 
-    EMPTY: ClassVar[str] = "No neurons yet: press Run."
+    EMPTY: ClassVar[str] = "No neurons yet."
 
     def __init__(self, results: Sequence[NeuronEffectResult] = (), **options: Any) -> None:
         tips = [("neuron", "@neuron"), ("activation", "@activation"), ("effect on the logit", "@effect")]

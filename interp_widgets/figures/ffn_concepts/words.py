@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from bokeh.models import Range1d, Span
 
 from interp_widgets.analysis.ffn_concepts import FFNConceptResult
-from interp_widgets.figures.chart import QUIET, Chart, plain_label, visible_token
+from interp_widgets.figures.chart import QUIET, QUIET_TEXT, Chart, plain_label, visible_token
 from interp_widgets.figures.theme import PALETTE8
 
 
@@ -29,7 +29,7 @@ class ComponentWords(Chart):
         )  # fmt: skip
         self.figure.text(
             x="right", y="row", text="word", text_align="align", x_offset="offset", text_baseline="middle",
-            text_font_size="12px", source=self.source, name="words", text_color="#7d8590",
+            text_font_size="12px", source=self.source, name="words", text_color=QUIET_TEXT,
         )  # fmt: skip
         self.figure.add_layout(Span(location=0, dimension="height", line_color=QUIET, line_width=1))
         self.hover(bars)

@@ -9,10 +9,10 @@ import numpy as np
 from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d, Span, Whisker
 
 from interp_widgets.analysis.mixture_of_depths import LateLayerLosses, ModAblations
-from interp_widgets.figures.chart import QUIET, Chart
+from interp_widgets.figures.chart import QUIET, QUIET_TEXT, Chart
 from interp_widgets.figures.theme import PALETTE8
 
-_NUMBERS = {"text_font_size": "12px", "text_color": "#7d8590", "name": "numbers"}
+_NUMBERS = {"text_font_size": "12px", "text_color": QUIET_TEXT, "name": "numbers"}
 """Numbers at the ends of bars, for bars of length 0 too."""
 
 
@@ -22,7 +22,7 @@ class AblationBars(Chart):
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), Fig. 5.4.
     """
 
-    EMPTY: ClassVar[str] = "No comparison yet: press Run."
+    EMPTY: ClassVar[str] = "No comparison yet."
 
     def __init__(self, result: ModAblations | None = None) -> None:
         tips = [("", "@name"), ("solved", "@y{0.0 %}"), ("trained", "@trained{0,0} parameters"), ("interval", "@told")]
@@ -99,7 +99,7 @@ class OverlapBars(Chart):
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), Fig. 4.8.
     """
 
-    EMPTY: ClassVar[str] = "No problems solved yet: press Run."
+    EMPTY: ClassVar[str] = "No problems solved yet."
 
     def __init__(self, result: LateLayerLosses | None = None) -> None:
         tips = [("solved by", "@name"), ("problems", "@y")]

@@ -268,7 +268,7 @@ class LateLayerCurves(StepLines):
     Fig. 4.7.
     """
 
-    EMPTY: ClassVar[str] = "No curves yet: press Run."
+    EMPTY: ClassVar[str] = "No curves yet."
 
     def __init__(self) -> None:
         super().__init__("mod_late_layers", "Loss of late layers", "nats per token", height=320)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.figures.labels import axis_name, number, visible
+from interp_widgets.figures.labels import axis_name, in_column, number, visible
 from interp_widgets.figures.static.scene import (
     INK,
     MARGIN,
@@ -116,7 +116,8 @@ def table_scene(
     >>> table_scene([("word", 80), ("n", 40)], [["dog", 1]]).height > 20
     True
     """
-    top, lines = 32.0 if title else 4.0, [[name for name, _ in columns], *rows]
+    names = [name for name, _ in columns]
+    top, lines = 32.0 if title else 4.0, [names, *zip(*map(_column, zip(*rows, strict=True)), strict=True)]
     wide = max(sum(wide for _, wide in columns), text_width(title, 15))
     width, height = wide + 2 * MARGIN, top + 20 * len(lines) + 8
 
@@ -128,7 +129,7 @@ def table_scene(
             for column, (cell, (_, wide)) in enumerate(zip(cells, columns, strict=True)):
                 at, ha = (x + wide - 8, "right") if column in right else (x, "left")
                 color = INK if index else MUTED
-                sheet.text(at, y, shorten(_written(cell), wide - 8, _CELL), size=_CELL, ha=ha, color=color)
+                sheet.text(at, y, shorten(cell, wide - 8, _CELL), size=_CELL, ha=ha, color=color)
                 x += wide
         below = top + 20 + 20 * np.arange(len(lines))
         sheet.pixels(width, height).hlines(below, MARGIN, width - MARGIN, colors=RULE, lw=POINT)
@@ -136,7 +137,10 @@ def table_scene(
     return Scene(width, height, draw, title=title)
 
 
-def _written(cell: object) -> str:
-    if cell is None or cell == "":
-        return "–"
-    return number(cell) if isinstance(cell, float) else axis_name(str(cell))
+def _column(cells: Sequence[object]) -> list[str]:
+    """The cells of a column as text, its numbers with the same decimals."""
+    numbers = iter(in_column([cell for cell in cells if isinstance(cell, float)]))
+    return [
+        next(numbers) if isinstance(cell, float) else "–" if cell is None or cell == "" else axis_name(str(cell))
+        for cell in cells
+    ]

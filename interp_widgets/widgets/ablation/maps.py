@@ -94,7 +94,7 @@ class Maps:
             name: pair_view.SideBySide(
                 panel, partial(
                     Heatmap, title=label, row_name="layer", column_name=column, y_label="layer",
-                    empty="No map yet: press Run",
+                    empty="No map yet.",
                 )
             )
             for name, label in labels.items()

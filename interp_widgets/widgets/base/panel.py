@@ -430,7 +430,7 @@ class Panel(Shell):
             self.jobs.drop()
             self._pending = None
             self.mark(stale=True, forecast=forecast.describe())
-            self.status.waiting(forecast.describe())
+            self.status.waiting(forecast.describe(), first=self._shown is None)
 
     @guard
     def go(self) -> None:

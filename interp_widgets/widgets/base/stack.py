@@ -302,7 +302,7 @@ class Stack(Shell):
             line.idle()  # that was said of the tab before
         current.appear()
         if line is not None and line.state == "idle" and current.forecast_label.value:
-            line.waiting(current.forecast_label.value)
+            line.waiting(current.forecast_label.value, first=not current.results)
         if self.screen is not None:
             self.screen.follow(current)
 

@@ -65,7 +65,7 @@ class StatusLine(View):
     state = T.Enum(
         ("idle", "waiting", "queued", "running", "cancelling", "cancelled", "done", "failed"), default_value="idle"
     ).tag(sync=True)
-    """What is going on; "waiting" means that the inputs have changed and Run is to be pressed."""
+    """What is going on; "waiting" means that Run is to be pressed."""
     text = T.Unicode("Ready").tag(sync=True)
     """The line itself."""
     done_steps = T.Int(0).tag(sync=True)
@@ -96,9 +96,10 @@ class StatusLine(View):
         """Nothing is going on."""
         self._say("idle", text)
 
-    def waiting(self, forecast: str) -> None:
-        """The inputs have changed and the run is too long to start by itself."""
-        self._say("waiting", f"Inputs changed: press Run ({forecast})" if forecast else "Inputs changed: press Run")
+    def waiting(self, forecast: str, *, first: bool = False) -> None:
+        """A run does not start by itself; it is the ``first``, or the inputs have changed since the last one."""
+        state = "Not computed yet" if first else "Inputs changed"
+        self._say("waiting", f"{state}: press Run ({forecast})" if forecast else f"{state}: press Run")
 
     def queued(self, title: str = "Computing", *, channel: str = "main", behind: str = "") -> None:
         """A request waits for the device, and for what runs on it."""

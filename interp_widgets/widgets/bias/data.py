@@ -43,7 +43,7 @@ class DataScores(BiasOptions):
         super().build()
         self.chart, self.summary, self.sent = IntervalDots(), W.HTML(""), W.HTML("")
         self.table = Table(
-            empty="No example scored yet: press Run", instruction="a click makes one the prompt of all panels",
+            empty="No example scored yet.", instruction="a click makes one the prompt of all panels",
             height=320,
         )  # fmt: skip
         self.watch(self.table, "selected", self._picked)

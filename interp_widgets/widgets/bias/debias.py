@@ -227,7 +227,7 @@ class Debiasing(EditOptions):
         self.on_click(save, self.hint.of(self._save_edit))
         self.inputs.children = [*self.inputs.children, row(self.switch, self.path, save, self.hint)]
         self.summary, self.chart = W.HTML(""), IntervalDots("bias_edit")
-        self.table = Table(empty="No edit yet: press Run", height=240)
+        self.table = Table(empty="No edit yet.", height=240)
         chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         chart.add_class("iw-chart")
         self.plot.children = [self.summary, chart, self.table]

@@ -156,8 +156,9 @@ class Judging(EditOptions):
         self.charts = [TradeOff() for _ in self.models]
         self.boxes = [W.VBox([BokehFigure(chart.figure, on_error=self.show_error)]) for chart in self.charts]
         charts = row(*self.boxes)
-        for box in self.boxes:
+        for i, box in enumerate(self.boxes):
             box.add_class("iw-chart")
+            shown_if(box, i == 0)  # one empty picture says it
         self.table = Table(empty="Nothing judged yet: press Run", height=240)
         self.written = Table(empty="No continuations yet: press Run", height=200)
         self.plot.children = [self.summary, charts, self.table, self.written]

@@ -81,7 +81,7 @@ class NeuronMap(ProbeOptions):
         self.activity = {what: ByLayer(*about) for what, about in ACTIVITY.items()}
         every = (*self.charts, *self.activity.values())
         self.boxes = [W.VBox([BokehFigure(chart.figure, on_error=self.show_error)]) for chart in every]
-        self.table = Table(empty="No neurons yet: press Run", height=280, instruction="a click selects one")
+        self.table = Table(empty="No neurons yet.", height=280, instruction="a click selects one")
         self.watch(self.table, "selected", self._row_picked)
         dots = W.VBox([*self.boxes[: len(self.charts)], W.VBox([self.table])])
         lines = W.VBox(self.boxes[len(self.charts) :])

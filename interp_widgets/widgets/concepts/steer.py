@@ -154,7 +154,7 @@ class Steering(Sampling, ConceptPanel):
             grid.layout.align_items = "flex-start"
             shown_if(grid, False)
             self.grids.append(grid)
-        self.tables = [Table(empty="No next token yet: press Run.", height=300) for _ in self.models]
+        self.tables = [Table(empty="No next token yet.", height=300) for _ in self.models]
         self.table_boxes = [W.VBox([table]) for table in self.tables]
         tables = W.VBox(self.table_boxes)
         tables.add_class("iw-maps")

@@ -76,12 +76,12 @@ class PrincipalComponents(TextOptions, ComponentPanel):
 
     def build(self) -> None:
         super().build()
-        self.layers = Table(caption="Layers", empty="No layers yet: press Run", height=232)
+        self.layers = Table(caption="Layers", empty="No layers yet.", height=232)
         self.variance, self.bars = CumulativeVariance(), ComponentWords()
         self.variance.lines.selected.on_change("indices", guarded(self, self._line_tapped))
         self.summary = W.HTML("")
         self.summary.add_class("iw-hint")
-        self.table = Table(empty="No components yet: press Run", height=256, on_error=self.show_error)
+        self.table = Table(empty="No components yet.", height=256, on_error=self.show_error)
         self.table.on_edit(self._edited)
         self.annotating = NoteControls(self)
         self.hits = Table(empty="Type a word: the components that have it are listed here.", height=140)

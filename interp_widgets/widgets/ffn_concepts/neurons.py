@@ -93,8 +93,8 @@ class LayerNeurons(TextOptions, PredictionPanel):
         self.summary = W.HTML("")
         self.chart = NeuronScatter()
         self.chart.source.selected.on_change("indices", guarded(self, self._dot_tapped))
-        self.table = Table(instruction="click one for its tokens", empty="No neurons yet: press Run", height=420)
-        self.tokens = Table(empty="No neuron yet: press Run", height=420)
+        self.table = Table(instruction="click one for its tokens", empty="No neurons yet.", height=420)
+        self.tokens = Table(empty="No neuron yet.", height=420)
         self.number = W.BoundedIntText(
             description="Neuron", min=0, max=max(1, min(model.d_mlp for model in self.models) - 1),
             tooltip="Any neuron of the layer, by its number",

@@ -122,7 +122,7 @@ class HeadGrid:
         self.about = W.HTML("")
         self.maps = pair_view.SideBySide(
             panel, lambda: Heatmap(
-                row_name="layer", column_name="head", y_label="layer", x_label="head", empty="No grid yet: press Run"
+                row_name="layer", column_name="head", y_label="layer", x_label="head", empty="No grid yet."
             ), alike=lambda: panel.color == "change",  # which is of both models
         )  # fmt: skip
         self.heat = self.maps.views[0]

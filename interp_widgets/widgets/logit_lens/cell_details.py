@@ -30,7 +30,7 @@ class CellDetails:
         self.panel = panel
         self.numbers = W.HTML("")
         self.numbers.add_class("iw-hint")
-        self.table = Table(instruction="click one to follow it", empty="No reading yet: press Run", height=224)
+        self.table = Table(instruction="click one to follow it", empty="No reading yet.", height=224)
         self.charts = tuple(LensTrajectory(kind=kind) for kind in CHARTS)
         hosts = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.charts]
         boxes = [W.VBox([host]) for host in hosts]

@@ -47,7 +47,7 @@ class LensMap:
     def _heatmap(self) -> Heatmap:
         return Heatmap(
             row_name="layer", column_name="after", y_label="stream entering layer", live_hover=True,
-            mark_name="response", empty="No map yet: press Run",
+            mark_name="response", empty="No map yet.",
         )  # fmt: skip
 
     # drawing ----------------------------------------------------------------------------------------------------------

@@ -81,13 +81,13 @@ class MixtureRouting(MixtureReading):
         self.maps = pair_view.SideBySide(
             self, lambda: Heatmap(
                 row_name="route", column_name="token", y_label="route", x_label="token read",
-                value_label="weight", empty="No routing yet: press Run", mark_name="ensemble ≠ last layer",
+                value_label="weight", empty="No routing yet.", mark_name="ensemble ≠ last layer",
             )
         )  # fmt: skip
         self.strip, self.heat = self.strips.views[0], self.maps.views[0]
         for line in (hint, self.key_line):
             line.add_class("iw-hint")
-        self.tables = [Table(empty="No routing yet: press Run", height=300) for _ in self.models]
+        self.tables = [Table(empty="No routing yet.", height=300) for _ in self.models]
         self.table_boxes = [W.VBox([table]) for table in self.tables]
         for second in self.table_boxes[1:]:
             shown_if(second, False)

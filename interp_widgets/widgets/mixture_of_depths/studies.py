@@ -180,7 +180,7 @@ class GridView(ValueView):
         super().__init__(panel)
         self.heat = Heatmap(
             row_name="k", column_name="top-K", y_label="late layers", x_label="top-K: routes per token",
-            value_label="solved", height=230, empty="No grid yet: press Run", numbers_from=0.0,
+            value_label="solved", height=230, empty="No grid yet.", numbers_from=0.0,
         )  # fmt: skip
         self.parts = [self.heat]
 

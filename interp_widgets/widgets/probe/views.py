@@ -93,7 +93,7 @@ class MapView(ValueView):
         super().__init__(panel)
         self.maps = pair_view.SideBySide(
             panel, lambda: Heatmap(row_name=self.row_name, column_name=self.column_name, y_label=self.row_name,
-                                   x_label=self.column_name, empty="No map yet: press Run")
+                                   x_label=self.column_name, empty="No map yet.")
         )  # fmt: skip
         self.heat = self.maps.views[0]
         self.parts = [self.maps.box]
@@ -222,7 +222,7 @@ class StripView(ValueView):
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
-        self.strips = pair_view.SideBySide(panel, lambda: TokenStrip(empty="No text yet: press Run"))
+        self.strips = pair_view.SideBySide(panel, lambda: TokenStrip(empty="No text yet."))
         self.strip = self.strips.views[0]
         self.parts = [self.strips.box]
         for strip in self.strips.views:
@@ -290,7 +290,7 @@ class TableView(ValueView):
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
-        self.tables = [Table(empty="No table yet: press Run", height=340) for _ in panel.models]
+        self.tables = [Table(empty="No table yet.", height=340) for _ in panel.models]
         self.parts = [_beside(self.tables)]
 
     def paint(self, results: Sequence[Any], shown: str) -> None:

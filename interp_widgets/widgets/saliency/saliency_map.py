@@ -89,12 +89,12 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             self, lambda: TokenStrip(density_label="density", empty="No prompt yet", **shared)
         )
         self.response_strips = pair_view.SideBySide(
-            self, lambda: TokenStrip(density_label="probability", empty="No response yet: press Run", **shared)
+            self, lambda: TokenStrip(density_label="probability", empty="No response yet.", **shared)
         )
         self.maps = pair_view.SideBySide(
             self, lambda: Heatmap(
                 row_name="prompt token", column_name="response token", x_label="response token",
-                y_label="prompt token", row_bars_label="density", empty="No map yet: press Run",
+                y_label="prompt token", row_bars_label="density", empty="No map yet.",
             )
         )  # fmt: skip
         views = self.prompt_strips.views, self.response_strips.views, self.maps.views

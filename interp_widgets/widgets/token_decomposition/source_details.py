@@ -35,8 +35,8 @@ class SourceDetails:
 
     def __init__(self, panel: TokenDecompositionExplorer) -> None:
         self.panel = panel
-        self.sources = Table(empty="No sources yet: press Run", height=272)
-        self.part = Table(empty="No part yet: press Run", height=272)
+        self.sources = Table(empty="No sources yet.", height=272)
+        self.part = Table(empty="No part yet.", height=272)
         self.charts = tuple(PartTrajectories(kind=kind) for kind in ("norm_share", "target_logit"))
         self.figures = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.charts]
         for chart in self.charts:

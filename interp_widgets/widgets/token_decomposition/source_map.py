@@ -32,12 +32,12 @@ class SourceMap:
         self.panel = panel
         self.strips = pair_view.SideBySide(
             panel, lambda: TokenStrip(
-                density_label="share of the norms, last layer", empty="Nothing was read yet: press Run", max_lines=6
+                density_label="share of the norms, last layer", empty="Nothing was read yet.", max_lines=6
             )
         )  # fmt: skip
         self.maps = pair_view.SideBySide(
             panel, lambda: Heatmap(
-                row_name="part of", column_name="layer", y_label="source token", empty="No map yet: press Run",
+                row_name="part of", column_name="layer", y_label="source token", empty="No map yet.",
                 x_label="stream entering layer (output: final norm)",
             )
         )  # fmt: skip

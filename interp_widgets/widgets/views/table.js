@@ -1,9 +1,19 @@
 // A table to read, sort, pick a row from and write into. Text reaches the page only as textContent.
 
-function show(value) {
+function show(value, places) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
-  return typeof value === "number" ? digits(value) : String(value);
+  if (typeof value !== "number") return String(value);
+  const fits = Number.isFinite(value) && (value === 0 || Math.abs(value) >= 1e-3);
+  return places && fits ? value.toFixed(places).replace("-", "−") : digits(value);
+}
+
+// The decimals that the numbers of a column share, 3 at most; 0 where each is written by itself: whole or large numbers.
+function placesOf(values) {
+  const numbers = values.filter((value) => typeof value === "number" && Number.isFinite(value));
+  if (numbers.every(Number.isInteger) || numbers.some((value) => Math.abs(value) >= 1000)) return 0;
+  const each = numbers.filter((value) => Math.abs(value) >= 1e-3).map((value) => digits(value).split(".")[1]?.length ?? 0);
+  return Math.min(3, Math.max(0, ...each));
 }
 
 function compare(a, b) {
@@ -22,6 +32,7 @@ function render({ model, el, signal }) {
   root.append(caption, scroll);
   el.append(root);
   let order = [];
+  let places = []; // decimals of each column
   let sorting = null; // { column, falling }
   let picked = false; // whether the picked row has just changed
   let body = null;
@@ -127,6 +138,7 @@ function render({ model, el, signal }) {
       cell.setAttribute("aria-sort", mine ? (sorting.falling ? "descending" : "ascending") : "none");
       head.append(cell);
     });
+    places = columns.map((_, index) => placesOf(rows.map((row) => row[index])));
     body = table.createTBody();
     for (const index of order) {
       const row = body.insertRow();
@@ -140,7 +152,7 @@ function render({ model, el, signal }) {
   }
 
   function dress(cell, column, value) {
-    const text = column.edit && value === "" ? "–" : show(value);
+    const text = column.edit && value === "" ? "–" : show(value, places[cell.cellIndex]);
     cell.textContent = text;
     cell.dir = "auto";
     cell.className = [column.align === "right" && "iw-right", column.wrap && "iw-wrap"].filter(Boolean).join(" ");
