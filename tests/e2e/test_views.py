@@ -347,7 +347,7 @@ def test_a_narrow_table_cuts_no_number(nb: Any) -> None:
     nb.run_all()
     scroll = nb.page.locator(".iw-table-scroll")
     heights = []
-    for width in (1400, 620):
+    for width in (1400, 480):
         nb.resize(width)
         assert scroll.evaluate("node => node.scrollWidth - node.clientWidth") <= 1
         heights.append(nb.page.locator(".iw-table th").first.bounding_box()["height"])
