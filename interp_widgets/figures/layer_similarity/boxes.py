@@ -61,7 +61,7 @@ def boxes_of(series: BoxSeries) -> list[Box]:
         if not known.any():
             continue
         numbers = column[known]
-        q1, median, q3 = np.quantile(numbers, [0.25, 0.5, 0.75])
+        q1, median, q3 = np.quantile(numbers, [0.25, 0.5, 0.75]).tolist()
         room = _WHISKER * (q3 - q1)
         within = (column >= q1 - room) & (column <= q3 + room)
         beyond = tuple((series.tasks[i], float(column[i])) for i in np.flatnonzero(known & ~within).tolist())
