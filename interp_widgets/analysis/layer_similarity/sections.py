@@ -146,10 +146,9 @@ def layer_sections(
         return LayerSections(
             numbers, mean, low, high, False, (), (), (), float("nan"), float("nan"), len(values), provenance=facts
         )
-    gain, cuts = _best_fit(mean)
-    fits = [_best_fit(sample) for sample in samples]
-    found = numbers[np.array([at for _, at in fits])]
-    bounds = np.quantile(found, [0.025, 0.975], axis=0, method="nearest")
+    (gain,), (cuts,) = _best_fits(mean[None])
+    gains, every = _best_fits(samples)
+    bounds = np.quantile(numbers[every], [0.025, 0.975], axis=0, method="nearest")
     return LayerSections(
         layers=numbers,
         difference=mean,
@@ -159,28 +158,32 @@ def layer_sections(
         change_points=tuple(int(numbers[cut]) for cut in cuts),
         change_intervals=tuple((int(bounds[0, each]), int(bounds[1, each])) for each in range(2)),
         means=tuple(float(part.mean()) for part in np.split(mean, cuts)),
-        bic_gain=gain,
-        clear_share=float(np.mean([own > 0 for own, _ in fits])),
+        bic_gain=float(gain),
+        clear_share=float((gains > 0).mean()),
         tasks=len(values),
         provenance=facts,
     )
 
 
-def _best_fit(values: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
-    """By how much the best three sections beat a single mean by BIC, and the columns at which the later two begin."""
-    n = len(values)
-    centred = values - values.mean()
-    sums, squares = (np.concatenate([[0.0], np.cumsum(one)]) for one in (centred, centred**2))
+def _best_fits(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Of each row of (rows, layers): by how much the best three sections beat a single mean by BIC, and (rows, 2) the
+    columns at which the later two begin."""
+    rows, n = values.shape
+    centred = values - values.mean(axis=1, keepdims=True)
+    zeros = np.zeros((rows, 1))
+    sums, squares = (np.concatenate([zeros, np.cumsum(one, axis=1)], axis=1) for one in (centred, centred**2))
 
-    def rest(start: int, stop: int) -> float:
-        """Sum of squares around the mean of a section."""
-        return float(squares[stop] - squares[start] - (sums[stop] - sums[start]) ** 2 / (stop - start))
+    def rest(start: int, stop: int) -> NDArray[np.float64]:
+        """(rows,) sum of squares around the mean of a section."""
+        inside = squares[:, stop] - squares[:, start] - (sums[:, stop] - sums[:, start]) ** 2 / (stop - start)
+        return np.asarray(inside)
 
-    left, cuts = min(
-        (rest(0, first) + rest(first, second) + rest(second, n), (first, second))
-        for first in range(SHORTEST, n - 2 * SHORTEST + 1)
-        for second in range(first + SHORTEST, n - SHORTEST + 1)
-    )
-    whole, penalty = rest(0, n), (PARAMETERS_OF_SECTIONS - PARAMETERS_OF_MEAN) * np.log(n)
-    rounding = 1e-20 + 1e-12 * float(np.square(values).sum())  # what a perfect fit leaves
-    return float(n * np.log(max(whole, rounding) / max(left, rounding)) - penalty), cuts
+    left, cuts = np.full(rows, np.inf), np.zeros((rows, 2), dtype=np.int64)
+    for first in range(SHORTEST, n - 2 * SHORTEST + 1):
+        for second in range(first + SHORTEST, n - SHORTEST + 1):
+            own = rest(0, first) + rest(first, second) + rest(second, n)
+            better = own < left
+            left[better], cuts[better] = own[better], (first, second)
+    penalty = (PARAMETERS_OF_SECTIONS - PARAMETERS_OF_MEAN) * np.log(n)
+    rounding = 1e-20 + 1e-12 * np.square(values).sum(axis=1)  # what a perfect fit leaves
+    return n * np.log(np.maximum(rest(0, n), rounding) / np.maximum(left, rounding)) - penalty, cuts
