@@ -75,6 +75,7 @@ types: $(VENV)/.tested
 
 demo: $(VENV)/.installed
 	$(PY) -m interp_widgets.demo train
+	$(PY) -m interp_widgets.demo clusters
 
 demo-report: $(VENV)/.installed
 	$(PY) -m interp_widgets.demo report

@@ -89,7 +89,7 @@ def demo_instructions(
             rows = task_table(name)
             _check_count("phrasings_per_task", phrasings_per_task, len(ways), name)
             _check_count("inputs", inputs, len(rows), name)
-            chosen = rng.sample(rows, inputs)
+            chosen = [rows[place] for place in sorted(rng.sample(range(len(rows)), inputs))]
             for way in rng.sample(ways, phrasings_per_task):
                 words, _ = phrase(name, way)
                 instances += [
@@ -153,7 +153,7 @@ def read_instructions(
     for name, (category, words) in tasks.items():
         rows = _pairs(existing_file(source / f"{name}.json", f"the task {name}"), single_word)
         _check_count("inputs", inputs, len(rows), name)
-        chosen = rng.sample(rows, inputs)
+        chosen = [rows[place] for place in sorted(rng.sample(range(len(rows)), inputs))]
         for way in paraphrases:
             instruction = way.replace("{task}", words)
             for x, y in chosen:

@@ -1,4 +1,4 @@
-"""Make what ships: the demo pair, the measures of its bars, its mixtures of depths, what it read, the word vectors."""
+"""Make what ships: the demo pair, its measures, mixtures and token counts, word vectors, a training with clusters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from interp_widgets.data.token_counts import DEMO_COUNTS
 from interp_widgets.data.word_vectors import DEMO_FILE
+from interp_widgets.demo.clusters import make_clusters
 from interp_widgets.demo.mixture import make_mixtures
 from interp_widgets.demo.pair import MODELS, export_checkpoint, report, train_pair
 from interp_widgets.demo.token_counts import make_token_counts
@@ -27,6 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     export_parser = commands.add_parser("export", help="export the last checkpoint of a running training")
     export_parser.add_argument("stage", choices=MODELS)
     commands.add_parser("mixture", help="tune the mixtures of depths, about 15 minutes")
+    commands.add_parser("clusters", help="train on the synthetic instruction task and cluster its checkpoints")
     counts_parser = commands.add_parser("counts", help="count the tokens that the models were trained on")
     counts_parser.add_argument("--out", type=Path, default=DEMO_COUNTS, help="the .npz file to write")
     words_parser = commands.add_parser("words", help="make the word vectors and their manifest")
@@ -39,6 +41,8 @@ def main(arguments: list[str] | None = None) -> None:
         export_checkpoint(options.stage)
     elif options.command == "mixture":
         print(json.dumps(make_mixtures(), indent=1))
+    elif options.command == "clusters":
+        print(json.dumps(make_clusters(), indent=1))
     elif options.command == "counts":
         print(json.dumps(make_token_counts(options.out), indent=1))
     elif options.command == "words":

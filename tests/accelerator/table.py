@@ -582,7 +582,8 @@ def instruction_training(setup: Setup) -> Any:
             for step, path in run.checkpoints.items()
         }
         over = iw.clusters_over_training(models, task, k=3, n_init=2)
-        return run.history.loss[1:], over.same_task_chance, run.load(2).run(task.training()[0].prompt).logits
+        model = models[2]
+        return run.history.loss[1:], over.same_task_chance, model.run(model.tokens(task.training()[0].prompt)).logits
 
 
 @row("tune_mod", "ModReport")

@@ -140,6 +140,26 @@ def test_planted_clusters_are_found_where_they_are(tsne: bool) -> None:
     assert table.query("labels == 'task' and layer == 1").ari.item() == 1
 
 
+def test_within_an_input_the_input_cannot_hide_the_task() -> None:
+    items = instances(distributions=6)
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(len(items), 1, 8))
+    states[:, 0, :4] += 300 * np.eye(4)[[int(item.output) for item in items]]
+    states[:, 0, 4:7] += 30 * np.eye(3)[[int(item.task[-1]) for item in items]]
+    whole = cluster_states(states, items, labels=["task"])
+    within = cluster_states(states, items, labels=["task"], within_input=True)
+    assert whole.f1_matched[0, 0] < 0.6
+    assert within.f1_matched[0, 0] == within.ari[0, 0] == 1
+    assert within.f1_matched_chance[0, 0] < 0.75
+    assert within.n_clusters.tolist() == [12]
+    for output in "0123":
+        part = [place for place, item in enumerate(items) if item.output == output]
+        alone = cluster_states(states[part], [items[place] for place in part], labels=["task"])
+        assert clustering_scores(alone.clusters[0, 0].tolist(), within.clusters[0, 0, part].tolist()).ari == 1
+    with pytest.raises(ValueError, match="within_input needs an input with instances of two labels"):
+        cluster_states(states[:4], items[:4], labels=["task"], within_input=True)
+
+
 def test_labels_that_were_shuffled_score_what_chance_gives() -> None:
     items = instances(mappings=10)
     order = np.random.default_rng(1).permutation(len(items))

@@ -23,6 +23,7 @@ from .scores import clustering_scores, contingency, matched_f1, numbered, pair_f
 
 TSNE_COMPONENTS, TSNE_PERPLEXITY, TSNE_STEPS = 3, 10.0, 2000
 """Of the optional t-SNE before KMeans (Table 5)."""
+_MEASURES = ("f1_matched", "f1_pair", "ari", "ami", "f1_matched_chance", "f1_pair_chance")
 SHUFFLES = 10
 """Shuffled labels that the chance level of the F1 scores is a mean over."""
 
@@ -62,10 +63,10 @@ class HiddenClusters(Result):
     """(labels, layers) The pair F1 of the same clusters with shuffled labels."""
 
     clusters: Ints = with_axes("labels", "layers", "instances")
-    """(labels, layers, instances) Number of each instance's cluster."""
+    """(labels, layers, instances) Number of each instance's cluster; -1 for one that was left out."""
 
     n_clusters: Ints = with_axes("labels")
-    """(labels,) Clusters, as many as there are labels of the kind."""
+    """(labels,) Clusters, as many as there are labels of the kind; within inputs, their sum over inputs."""
 
     def to_frame(self) -> DataFrame:
         """One row per kind of labels and layer, with all scores."""
@@ -81,6 +82,7 @@ def cluster_hidden_states(
     labels: Sequence[LabelKind] = LABEL_KINDS,
     layers: Sequence[int] | None = None,
     tsne: bool = False,
+    within_input: bool = False,
     seed: int = 0,
     n_init: int = 10,
     prepend_bos: bool | None = None,
@@ -98,6 +100,9 @@ def cluster_hidden_states(
         layers: layer l is the stream entering block l (0: the embeddings), n_layers (or -1) the one entering the final
             norm; all by default.
         tsne: first reduce the states by t-SNE to 3 components (perplexity 10, started from principal components).
+        within_input: cluster the instances of each input apart and give the mean scores over inputs, weighted by their
+            instances. In small models the input outweighs the task in a state; this holds it fixed. An input whose
+            instances have one label, or a label each, is left out.
         seed: of KMeans, t-SNE and shuffled labels.
         n_init: starts of KMeans, of which the best counts.
         prepend_bos: overrides the model's BOS policy.
@@ -137,6 +142,7 @@ def cluster_hidden_states(
         labels=labels,
         layers=wanted,
         tsne=tsne,
+        within_input=within_input,
         seed=seed,
         n_init=n_init,
         progress=RunOptions(progress).after(prompts, prompts + works).progress,
@@ -152,6 +158,7 @@ def cluster_states(
     labels: Sequence[LabelKind] = LABEL_KINDS,
     layers: Sequence[int] | None = None,
     tsne: bool = False,
+    within_input: bool = False,
     seed: int = 0,
     n_init: int = 10,
     progress: Callable[[int, int], None] | None = None,
@@ -169,37 +176,64 @@ def cluster_states(
         raise ValueError(f"layers must name the {hidden.shape[1]} layers of states, got {len(numbers)}")
     run, total = RunOptions(progress, check), len(labels) * len(numbers)
     named = {kind: numbered([instance.label(kind) for instance in instances]) for kind in labels}
+    parts = {kind: _checked_parts(clustered_apart(instances, kind, within_input)) for kind in labels}
     shape = (len(labels), len(numbers))
-    scores = {name: np.empty(shape) for name in ("f1_matched", "f1_pair", "ari", "ami")}
-    chances = {name: np.empty(shape) for name in ("f1_matched", "f1_pair")}
-    clusters = np.empty((*shape, len(instances)), dtype=np.int64)
+    scores = {name: np.empty(shape) for name in _MEASURES}
+    clusters = np.full((*shape, len(instances)), -1, dtype=np.int64)
     for column in range(len(numbers)):
         points = hidden[:, column]
         if tsne:
             points = reduced(points, seed, check)
         for row, kind in enumerate(labels):
-            run.stop_if_cancelled()
-            clusters[row, column] = found = kmeans(points, int(named[kind].max()) + 1, seed, n_init)
-            result = clustering_scores(named[kind].tolist(), found.tolist())
-            for name, values in scores.items():
-                values[row, column] = getattr(result, name)
-            by_chance = _by_chance(named[kind], found, seed)
-            for values, value in zip(chances.values(), by_chance, strict=True):
-                values[row, column] = value
+            sums, used = np.zeros(len(_MEASURES)), 0
+            for part in parts[kind]:
+                run.stop_if_cancelled()
+                true = numbered(named[kind][part].tolist())
+                found = kmeans(points[part], int(true.max()) + 1, seed, n_init)
+                clusters[row, column, part] = found + clusters[row, column].max() + 1
+                result = clustering_scores(true.tolist(), found.tolist())
+                values = [getattr(result, name) for name in _MEASURES[:4]]
+                sums += len(part) * np.array([*values, *_by_chance(true, found, seed)])
+                used += len(part)
+            for name, value in zip(_MEASURES, sums / used, strict=True):
+                scores[name][row, column] = value
             run.report(column * len(labels) + row + 1, total)
     return HiddenClusters(
         labels=tuple(labels),
         layers=np.array(numbers),
         clusters=clusters,
-        n_clusters=np.array([int(values.max()) + 1 for values in named.values()]),
+        n_clusters=np.array(
+            [sum(len(np.unique(named[kind][part])) for part in parts[kind]) for kind in labels], dtype=np.int64
+        ),
         f1_matched=scores["f1_matched"],
         f1_pair=scores["f1_pair"],
         ari=scores["ari"],
         ami=scores["ami"],
-        f1_matched_chance=chances["f1_matched"],
-        f1_pair_chance=chances["f1_pair"],
-        provenance=provenance(origin, tsne=tsne, seed=seed, n_init=n_init, instances=len(instances)),
+        f1_matched_chance=scores["f1_matched_chance"],
+        f1_pair_chance=scores["f1_pair_chance"],
+        provenance=provenance(
+            origin, tsne=tsne, within_input=within_input, seed=seed, n_init=n_init, instances=len(instances)
+        ),
     )
+
+
+def clustered_apart(instances: Sequence[InstructionInstance], kind: LabelKind, within_input: bool) -> list[Ints]:
+    """The instances that are clustered together: all, or those of each input that have labels to tell apart."""
+    if not within_input:
+        return [np.arange(len(instances))]
+    true = numbered([instance.label(kind) for instance in instances])
+    inputs = numbered([instance.mapping.partition("→")[0] for instance in instances])
+    parts = [np.flatnonzero(inputs == number) for number in range(int(inputs.max()) + 1)]
+    return [part for part in parts if 1 < len(np.unique(true[part])) < len(part)]
+
+
+def _checked_parts(parts: list[Ints]) -> list[Ints]:
+    if not parts:
+        raise ValueError(
+            "within_input needs an input with instances of two labels, one of them with two instances: give more "
+            "instances, or within_input=False"
+        )
+    return parts
 
 
 def check_instances(instances: Sequence[InstructionInstance]) -> None:

@@ -17,7 +17,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.data.instruction_task import LABEL_KINDS, InstructionInstance, InstructionTask
 from interp_widgets.models import Model, load_model
 
-from .clustering import HiddenClusters, cluster_states
+from .clustering import HiddenClusters, cluster_states, clustered_apart
 from .neighbours import TaskNeighbours, nearest_tasks
 from .state_maps import principal_plane
 
@@ -68,6 +68,13 @@ class ClusterTraining(Result):
 
     f1_pair_chance: Floats = with_axes("checkpoints", "sets", "labels", "layers")
     """(checkpoints, sets, labels, layers) Pair F1 with shuffled labels."""
+
+    f1_within_input: Floats = with_axes("checkpoints", 2, "layers")
+    """(checkpoints, 2, layers) Matched F1 with task labels among instances of one input, mean over inputs, of all
+    training instances and of validation; NaN where tasks share no inputs."""
+
+    f1_within_input_chance: Floats = with_axes("checkpoints", 2, "layers")
+    """(checkpoints, 2, layers) The same with shuffled labels."""
 
     same_task: Floats = with_axes("checkpoints", "layers")
     """(checkpoints, layers) Mean share of the k nearest training instances of a validation instance that are of its
@@ -156,6 +163,7 @@ def clusters_over_training(
     training = task.training()
     every = [*training, *task.validation()]
     clusters: list[list[HiddenClusters]] = []
+    within = np.full((0, 0, 2, 0), np.nan)
     near: list[TaskNeighbours] = []
     xy: dict[str, list[Floats]] = {name: [] for name in groups}
     explained: dict[str, list[list[float]]] = {name: [] for name in groups}
@@ -168,6 +176,8 @@ def clusters_over_training(
                 f"checkpoints must be of one training, got {len(clusters[0][0].layers) - 1} layers and, at step "
                 f"{step}, {model.n_layers}"
             )
+        if not clusters:
+            within = np.full((2, len(checkpoints), 2, len(layers)), np.nan)
         states = last_states(model, [instance.prompt for instance in every], layers, check=check)
         hidden = {"training subset": states[places], "validation": states[len(training) :]}
         run.report(3 * number + 1, total)
@@ -177,6 +187,14 @@ def clusters_over_training(
                 for name, group in groups.items()
             ]
         )
+        for row, (part, group) in enumerate(
+            ((states[: len(training)], training), (hidden["validation"], groups["validation"]))
+        ):
+            if clustered_apart(group, "task", True):
+                found = cluster_states(
+                    part, group, labels=["task"], within_input=True, seed=seed, n_init=min(n_init, 2), check=check
+                )
+                within[0, number, row], within[1, number, row] = found.f1_matched[0], found.f1_matched_chance[0]
         run.report(3 * number + 2, total)
         near.append(
             nearest_tasks(states[: len(training)], training, hidden["validation"], groups["validation"],
@@ -205,6 +223,8 @@ def clusters_over_training(
         ami=scores["ami"],
         f1_matched_chance=scores["f1_matched_chance"],
         f1_pair_chance=scores["f1_pair_chance"],
+        f1_within_input=within[0],
+        f1_within_input_chance=within[1],
         same_task=np.array([each.same_task for each in near]),
         knn_accuracy=np.array([each.accuracy for each in near]),
         same_task_chance=near[0].same_task_chance,

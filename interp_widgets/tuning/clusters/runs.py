@@ -13,16 +13,21 @@ import numpy as np
 from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
+from interp_widgets.analysis.clusters import ClusterTraining
 from interp_widgets.arguments import checked
 from interp_widgets.atomic import whole_file
 from interp_widgets.data.files import parse_json, read_text, short
 from interp_widgets.data.instruction_task import InstructionTask
 from interp_widgets.models import Model, load_model
+from interp_widgets.models.hub_files import DEMO
 
 HEADER = "run.json"
 TASK = "task.json"
 FORMAT = "interp_widgets instruction run"
 VERSION = 1
+CLUSTERS = "clusters.npz"
+DEMO_RUN = DEMO.parent / "clusters"
+"""The training that ships with the package."""
 CURVES = ("step", "epoch", "loss", "subset_accuracy", "validation_accuracy")
 
 
@@ -79,24 +84,36 @@ class InstructionRun:
             raise ValueError(f"step must be one of {', '.join(map(str, self.checkpoints))}, got {step}")
         return load_model(self.checkpoints[step])
 
+    def clusters(self) -> ClusterTraining:
+        """What `clusters_over_training` gave of it, where that was saved in its folder as clusters.npz."""
+        path = self.folder / CLUSTERS
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"there is no {CLUSTERS} in {self.folder}: call clusters_over_training(run.checkpoints, run.task) and "
+                "save its result there"
+            )
+        return ClusterTraining.load(path)
+
 
 @checked
-def read_instruction_run(folder: str | Path) -> InstructionRun:
+def read_instruction_run(folder: str | Path | None = None) -> InstructionRun:
     """Read a training from the folder in which `train_instruction_model` keeps it, finished or not.
+
+    Args:
+        folder: by default the training that ships: the paper's task, a model of width 32, its defaults otherwise.
 
     Raises:
         FileNotFoundError: no such folder, or a checkpoint that is not there.
         ValueError: a folder of something else, or damaged.
 
     Example:
-        >>> import tempfile
-        >>> task = make_instruction_task(tasks=3, subset_tasks=2, validation_tasks=1, hard_tasks=1, max_distributions=1)
-        >>> folder = tempfile.mkdtemp()
-        >>> _ = train_instruction_model(task, folder, width=16, layers=1, heads=2, steps=2, checkpoints=2)
-        >>> read_instruction_run(folder).done
-        True
+        >>> run = read_instruction_run()
+        >>> run.done, len(run.checkpoints), run.load(0).d_model
+        (True, 16, 32)
+        >>> run.clusters().f1_matched.shape
+        (16, 2, 3, 7)
     """
-    source = Path(folder).expanduser()
+    source = DEMO_RUN if folder is None else Path(folder).expanduser()
     content = read_header(source)
     task = InstructionTask.load(source / TASK)
     checkpoints = {}

@@ -60,7 +60,8 @@ def train_instruction_model(
     every next token, in which the output counts three times. Called again with the same folder and settings, a training
     that was stopped goes on from where it was, with the same numbers on the same machine; a finished one is given back.
     The defaults are for a 32-wide model in minutes on a CPU. The paper's main model is 768-wide and trained with
-    ``learning_rate=1e-4, dropout=0.2, embedding_rate=1, output_weight=1, epochs=200``.
+    ``learning_rate=1e-4, dropout=0.2, embedding_rate=1, output_weight=1, epochs=200``: 9 s a step on one busy core, 34
+    hours in all.
 
     Args:
         task: what `make_instruction_task` makes.
