@@ -116,6 +116,13 @@ def test_brushed_prompt_tokens_shade_the_response_by_their_rows(pair: Any, explo
     np.testing.assert_allclose(np.frombuffer(panel["map"].response_strip.values, "<f4"), rows, atol=1e-5)
 
 
+def test_rounding_is_no_difference_in_the_table(pair: Any, explore: Any) -> None:
+    panel = explore(*pair, prompt="The capital of Italy is", response=" Rome.")
+    differences = [row[-1] for row in panel["map"].table.rows]
+    assert differences
+    assert all(value == 0 or abs(value) > 1e-6 for value in differences), differences
+
+
 def test_marks_give_the_instruction_score(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned)
     assert "No instruction marked" in panel["map"].scores.value

@@ -563,7 +563,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         for i in self._listed:
             values = [float(n[i]) if np.isfinite(n[i]) else None for n in numbers]
             if len(values) == 2:
-                values.append(None if None in values else float(numbers[1][i] - numbers[0][i]))
+                one, other = (float(n[i]) for n in numbers)
+                alike = np.isclose(one, other, rtol=1e-6, atol=0)  # what rounding leaves is no difference
+                values.append(None if None in values else 0.0 if alike else other - one)
             start, end = self._rows.spans[i]
             place = start if end == start + 1 else f"{start}–{end - 1}"
             rows.append([place, names[i], *values])
