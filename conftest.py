@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import os
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -34,3 +36,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         test.globs.update(start())
     elif any(name in example.source for example in test.examples for name in MODELS):
         test.globs.update({name: start()[name] for name in MODELS})
+
+
+@pytest.fixture(autouse=True)
+def own_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What an example keeps between sessions is not kept in the user's folder."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path_factory.getbasetemp() / "cache"))
+        yield
