@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from interp_widgets.analysis.clusters import clusters_over_training
-from interp_widgets.data.instruction_task import make_instruction_task
+from interp_widgets.data.instruction_task import InstructionTask, make_instruction_task
 from interp_widgets.tuning.clusters import train_instruction_model
 from interp_widgets.tuning.clusters.runs import CLUSTERS, DEMO_RUN
 
 BUILD = Path("build/clusters")
 
 
-def make_clusters(folder: Path = DEMO_RUN, *, build: Path = BUILD, **options: Any) -> dict[str, Any]:
+def make_clusters(
+    folder: Path = DEMO_RUN, *, build: Path = BUILD, task: InstructionTask | None = None, **options: Any
+) -> dict[str, Any]:
     """Train, or go on with it, analyse every checkpoint, put both in place; returns accuracies, bytes and seconds."""
-    task = make_instruction_task(seed=0)
+    task = make_instruction_task(seed=0) if task is None else task
     began = time.perf_counter()
     run = train_instruction_model(task, build, **options)
     trained = time.perf_counter()
