@@ -259,8 +259,8 @@ def test_a_model_with_itself_and_one_of_another_width() -> None:
     pair = demo_pair()
     own = iw.layer_similarity(pair.base, pair.base, TEXTS, layers=[2, -1])
     assert own.layers_a.tolist() == own.layers_b.tolist() == [2, 6]
-    np.testing.assert_allclose(np.diag(own.cka), 1, rtol=1e-6)
-    np.testing.assert_allclose(own.cka, own.cka.T, rtol=1e-6)
+    np.testing.assert_allclose(np.diag(own.cka), 1, rtol=1e-4)
+    np.testing.assert_allclose(own.cka, own.cka.T, rtol=1e-4)
     other = tiny_model("gpt2", "auto", seed=0)
     across = iw.layer_similarity(pair.base, other, TEXTS)
     assert across.cka.shape == (7, other.n_layers + 1)
