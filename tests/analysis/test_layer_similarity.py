@@ -321,7 +321,7 @@ def test_mossa_is_cka_with_the_control_of_each_task() -> None:
             pair = states[0][:, column], states[1][:, column]
             np.testing.assert_allclose(found.biased[row, column], iw.linear_cka(*pair), atol=1e-5)
             np.testing.assert_allclose(found.cka[row, column], iw.linear_cka(*pair, debiased=True), atol=1e-5)
-    np.testing.assert_allclose(found.cka[1], 1, atol=1e-6)
+    np.testing.assert_allclose(found.cka[1], 1, atol=1e-4)
     assert found.layers.tolist() == list(range(1, experimental.n_layers + 1))
     assert found.unseen.tolist() == [False, False, True]
     assert found.of_cluster("facts").tolist() == [True, True, False]
@@ -335,7 +335,7 @@ def test_mossa_is_cka_with_the_control_of_each_task() -> None:
 def test_controls_by_name_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = demo_pair()
     found = iw.mossa(pair.base, {"cities": "demo-tuned"}, TASKS[:1])
-    np.testing.assert_allclose(found.cka, iw.mossa(pair.base, {"cities": pair.tuned}, TASKS[:1]).cka, atol=1e-6)
+    np.testing.assert_allclose(found.cka, iw.mossa(pair.base, {"cities": pair.tuned}, TASKS[:1]).cka, atol=1e-4)
     assert found.provenance["controls"] == "cities: demo-tuned"
 
 
