@@ -213,6 +213,7 @@ from .widgets.base.fields import Bounds as Bounds
 from .widgets.base.fields import field as field
 from .widgets.base.panel import Panel as Panel
 from .widgets.bias import BiasWorkbench as BiasWorkbench
+from .widgets.clusters import ClusterExplorer as ClusterExplorer
 from .widgets.concepts import ConceptBrowser as ConceptBrowser
 from .widgets.data_set import DataSetExplorer as DataSetExplorer
 from .widgets.ffn_concepts import FFNConceptBrowser as FFNConceptBrowser

@@ -1,0 +1,78 @@
+"""Points in the plane, their groups as colours and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from bokeh.models import DataRange1d, LegendItem
+from numpy.typing import ArrayLike
+
+from interp_widgets.figures.chart import Chart
+from interp_widgets.figures.concepts.groups import LOOKS, SHAPES, group_looks
+from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+
+_LONGEST = 160
+
+
+class Plane(Chart):
+    """A point per text; its group as colour and shape, its text and what else there is to say on hover."""
+
+    TIPS: tuple[str, ...] = ()
+    """What is said of a point besides its text."""
+
+    def __init__(self, name: str, title: str, *, height: int = 380) -> None:
+        tips = [*((tip.replace("_", " "), f"@{tip}") for tip in self.TIPS), ("text", "@text")]
+        self.start(
+            name, title, ("", ""), columns=("x", "y", "text", *self.TIPS, "group", "color", "shape"), tooltips=tips,
+            height=height, x_range=DataRange1d(), y_range=DataRange1d(), match_aspect=True,
+        )  # fmt: skip
+        points = self.figure.scatter(
+            x="x", y="y", size=6, marker="shape", source=self.source, fill_color="color", fill_alpha=0.65,
+            line_color=None, name="points",
+        )  # fmt: skip
+        self.legend([LegendItem(label={"field": "group"}, renderers=[points])], columns=4)
+        self.hover(points)
+        self.groups: dict[str, tuple[str, str]] = {}
+        self.say()
+
+    def place(
+        self, xy: ArrayLike, groups: Sequence[str], texts: Sequence[str], more: Mapping[str, Sequence[str]],
+        *, axes: str, subtitle: str = "",
+    ) -> None:  # fmt: skip
+        """Show points (points, 2) of these groups; `axes` names an axis, ``{}`` its number."""
+        places = np.asarray(xy, dtype=np.float64)
+        looks, labels = group_looks(list(groups))
+        self.groups = {labels[i]: (LOOKS[i].colour, LOOKS[i].shape) for i in dict.fromkeys(looks.tolist())}
+        rows: dict[str, Any] = {
+            "x": places[:, 0].tolist(), "y": places[:, 1].tolist(),
+            **{name: list(values) for name, values in more.items()},
+            "text": [text if len(text) <= _LONGEST else "…" + text[1 - _LONGEST :] for text in texts],
+            "group": [labels[i] for i in looks], "color": [LOOKS[i].colour for i in looks],
+            "shape": [LOOKS[i].shape for i in looks],
+        }  # fmt: skip
+        for number, axis in enumerate((self.figure.xaxis[0], self.figure.yaxis[0]), start=1):
+            axis.axis_label = axes.format(number)
+        self.fill(rows, subtitle=subtitle)
+
+    def scene(self, *, width: float = 520, height: float = 460) -> Scene:
+        """The points on the screen as a static picture; ValueError where there are none."""
+        if self.message:
+            raise ValueError(f"there is nothing to draw: {self.message}")
+        texts, rows, groups = self.described, dict(self.source.data), dict(self.groups)
+        height += legend_room(list(groups), width) + subtitle_room(texts["subtitle"])
+
+        def draw(sheet: Sheet) -> None:
+            axes = plot(sheet, width, height, list(groups), **texts)
+            axes.set_aspect("equal", adjustable="datalim")
+            x, y, named = np.asarray(rows["x"]), np.asarray(rows["y"]), np.asarray(rows["group"])
+            parts = []
+            for name, (color, shape) in groups.items():
+                own = named == name
+                part = axes.scatter(x[own], y[own], s=(5 * POINT) ** 2, c=color, marker=SHAPES[shape], alpha=0.65, lw=0)
+                parts.append((name, part))
+            legend(axes, parts, width)
+
+        return Scene(width, height, draw, title=texts["title"])
