@@ -311,6 +311,28 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
             ),
         ),
     },
+    "13_clusters": {
+        1: Exercise(
+            near(lambda its: 1 / 3, 0.01),
+            "One of the two tasks gets the cluster, the other one gets none.",
+            (
+                (
+                    lambda its: 2 / 3,
+                    "That is the F1 of the task that gets the cluster: the score is the mean over tasks.",
+                ),
+            ),
+        ),
+        2: Exercise(
+            near(lambda its: its.training.f1_matched[-1, 0, 0, -1] - its.training.f1_matched[0, 0, 0, -1], 0.005),
+            "training.f1_matched[checkpoint, 0, 0, -1] is the score; the first checkpoint is 0, the last -1.",
+        ),
+        3: Exercise(
+            lambda layer, its: (
+                layer == its.found[1].f1_matched[list(its.found[1].labels).index("distribution")].argmax()
+            ),
+            "found[1] is of the tuned model; the single tasks are the labels called distribution.",
+        ),
+    },
     "14_layer_similarity": {
         1: Exercise(
             near(lambda its: 192 * 9, 3),

@@ -520,6 +520,36 @@ changed = {job: (shifted - as_it_is)[[one == job for one in jobs]].mean() for jo
 assert sum(one < 0 for one in changed.values()) >= len(changed) - 2, changed
 assert changed["soldiers"] < -0.5 and -0.37 < changed["bakers"] < -0.27""",
     },
+    "13_clusters": {
+        "For five epochs the answers stay below one in ten.": """\
+import numpy as np
+early = run.history.epoch <= 5
+assert run.history.validation_accuracy[early].max() < 0.1 and run.history.subset_accuracy[early].max() < 0.1
+assert run.history.validation_accuracy[-1] > 0.6""",
+        "In the last layer the score goes from 0.19 to 0.67": """\
+within = training.f1_within_input[:, 0]
+assert np.round(within[[0, -1], -1], 2).tolist() == [0.19, 0.67]
+assert (np.diff(within[-1]) > 0).all() and np.argmax(within[:, -1] > 0.3) >= 9""",
+        "Layer 0 stays where it was": """\
+assert np.ptp(training.f1_within_input[:, 0, 0]) < 0.02""",
+        "0.62 in the last layer, where chance gives 0.43.": """\
+assert np.isclose(training.f1_within_input[-1, 1, -1], 0.625, atol=0.006)
+assert round(float(training.f1_within_input_chance[-1, 1, -1]), 2) == 0.43""",
+        "whole states, of all inputs together, hardly cluster by task": """\
+assert training.f1_matched[-1, 0, 0].max() < 0.45""",
+        "From layer 1 on more than half of the neighbours are of the same task": """\
+assert training.same_task[-1, 1:].min() > 0.5 and 0.015 < training.same_task_chance < 0.025""",
+        "in 0.78 of the cases at best, against 0.60": """\
+assert round(float(training.knn_accuracy[-1].max()), 2) == 0.78
+assert round(float(run.history.validation_accuracy[-1]), 2) == 0.60""",
+        "best at layer 2 (0.78, chance 0.36)": """\
+base = found[0].f1_matched[0]
+assert base.argmax() == 2 and np.isclose(base[2], 0.78, atol=0.02) and (base[1:6] > 0.45).all()
+assert np.isclose(found[0].f1_matched_chance[0, 2], 0.36, atol=0.02)""",
+        "The tuned model keeps the single tasks apart better than the base model in every layer from 1 on.": """\
+single = [clusters.f1_matched[1, 1:] for clusters in found]
+assert (single[1] > single[0]).all()""",
+    },
     "14_layer_similarity": {
         "our pair, whose tuning you know: 25 instruction tasks": """\
 from interp_widgets.data.instructions import tasks as trained

@@ -81,6 +81,11 @@ WRONG = {
         "answer_2": "60",
         "answer_3": "(100 - rows['LEACE'].domain('gender').ss) / 100",
     },
+    "13_clusters": {
+        "answer_1": "2 / 3",
+        "answer_2": "float(training.f1_matched[-1, 0, 0, -1])",
+        "answer_3": "2",
+    },
     "14_layer_similarity": {
         "answer_1": "1920",
         "answer_2": "int((tuned.cka > base.cka)[:, -1].sum()) + 3",

@@ -32,7 +32,7 @@ class ScoreCurves(CurveChart):
         numbers = np.asarray(values, dtype=np.float64)
         self._curves = Curves(numbers, list(names), x=np.arange(numbers.shape[1]), x_label=x_label, unit=unit)
         self.update(self._curves, title=title, ends=(0.0, 1.0))
-        self.name_ticks(self.figure.xaxis[0], list(places))
+        self.name_ticks(self.figure.xaxis[0], list(places), most=8)
         self.mark.location = at
 
     def scene(self) -> Scene:

@@ -20,7 +20,7 @@ from interp_widgets.tuning.clusters import InstructionRun, read_instruction_run
 
 from ..base.code import cell
 from ..base.controls import row
-from ..base.fields import Bounds, field, hint_at
+from ..base.fields import Bounds, field, hint_at, variant
 from ..base.request import File, Request
 from ..views import BokehFigure
 from .options import CHANCE, LABELS, SCORES, ClusterOptions, beginning, group_names, label_columns, percent
@@ -70,6 +70,7 @@ class TrainingClusters(ClusterOptions):
         SETS, "training subset", label="Instances", redraws=True,
         help="Of the training, or with instructions that the model has never seen",
     )  # fmt: skip
+    score = variant(ClusterOptions.score, shown_if=lambda panel: panel.curves == "score")
     curves = field(CURVES, "within", label="Curves", redraws=True, help="What the curves over the training are")
 
     @property
@@ -139,7 +140,7 @@ class TrainingClusters(ClusterOptions):
             explained=float(result.explained(self.instances)[at, layer]),
         )  # fmt: skip
         values, chance, unit = self._curves(result, which)
-        names = [f"layer {number}" for number in result.layers]
+        names = [f"L{number}" for number in result.layers]
         own = values[layer]
         if chance is not None:
             names, values = [*names, "chance"], np.vstack([values, chance])
