@@ -18,8 +18,9 @@ def demo_prompts(n: int = 40, seed: int = 0) -> list[dict[str, str]]:
     there are.
 
     Example:
-        >>> demo_prompts(2)[1]
-        {'prompt': '', 'target': '', 'subject': '', 'relation': '', 'wording': 'held out'}
+        >>> row = demo_prompts(2)[1]
+        >>> row["prompt"], row["target"], row["subject"], row["wording"]
+        ('On the map, Graz is part of', ' Austria', 'Graz', 'held out')
     """
     kinds = {"trained": fact_prompts("train"), "held out": fact_prompts("held_out")}
     most = 2 * min(map(len, kinds.values()))
