@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The quick tests of models, analyses, tuning, data and compute once more against TransformerLens 4.3.0, the newest one,
+# The quick tests of models, analyses, tuning, data, compute and sweeps once more against TransformerLens 4.3.0, the newest one,
 # which has only the bridge.
 # It is put into its own folder in front of the environment's 3.9; its other requirements are the same.
 set -euo pipefail
@@ -18,4 +18,4 @@ assert version('transformer-lens') == '$version', version('transformer-lens')
 assert '.venv-tl4' in transformer_lens.__file__, transformer_lens.__file__
 "
 PYTHONPATH="$PWD/$folder" exec "$python" -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not slow" \
-    tests/models tests/analysis tests/tuning tests/data tests/compute "$@"
+    tests/models tests/analysis tests/tuning tests/data tests/compute tests/sweeps "$@"
