@@ -11,8 +11,6 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 # JupyterLab refuses to run as root unless told that it is meant (containers)
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
-# one more than there are cores: a test of the browser or of a notebook waits for other processes half of its time
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
 .PHONY: lab test test-all check test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
@@ -48,7 +46,7 @@ browser: $(VENV)/.tested
 test test-all check: export PYTHONDONTWRITEBYTECODE =
 test: CASES = and not case_between
 test test-all: $(VENV)/.tested browser
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m 'not architectures $(CASES)' $(TEST_OPTIONS)
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(CASES)' $(TEST_OPTIONS)
 
 # The matrix of architectures and functions, held against verdicts.json and the README, which `make architectures` writes
 test-architectures: $(VENV)/.tested
