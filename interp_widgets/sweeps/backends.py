@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ _WAIT = 0.2
 """Seconds between two looks at whether the caller wants to stop."""
 _AHEAD = 4
 """Items that are sent ahead per process, so that none waits for its next one."""
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _UNKNOWN_WORKERS = 16
 """Taken for the workers of an executor that does not say how many it has."""
 
@@ -105,7 +107,8 @@ class _Processes:
         from joblib.externals.loky import ProcessPoolExecutor
 
         # loky's, since it can be told of a worker's death, and starts clean processes also where a GPU is in use
-        return ProcessPoolExecutor(self._count, timeout=None)
+        threads = str(max(1, (os.cpu_count() or 1) // self._count))  # more would wait for each other
+        return ProcessPoolExecutor(self._count, timeout=None, env=dict.fromkeys(_THREADS, threads))
 
     def submit(self, *call: Any) -> Future[Any]:
         try:

@@ -26,3 +26,8 @@ def dies_at(n: int, *, bad: tuple[int, ...], once: str = "") -> dict[str, Any]:
         elif not once:
             os.kill(os.getpid(), signal.SIGKILL)
     return square(n)
+
+
+def threads(_: int) -> dict[str, Any]:
+    """What the process may use."""
+    return {"threads": int(os.environ["OMP_NUM_THREADS"])}

@@ -17,7 +17,7 @@ import pytest
 from interp_widgets import HeadMap, Model, load_model, logit_lens, read_sweep, sweep
 from interp_widgets.sweeps import store
 from interp_widgets.sweeps.items import item_hash
-from tests.sweeps.jobs import dies_at, fails_at_two, square
+from tests.sweeps.jobs import dies_at, fails_at_two, square, threads
 
 PROMPTS = ["The Eiffel Tower is in the city of", "The capital of Italy is", "She gave the book to"]
 
@@ -222,6 +222,11 @@ def test_processes_give_what_this_one_gives(tmp_path: Path) -> None:
     here = sweep(fails_at_two, range(20)).to_frame().drop(columns="seconds")
     there = sweep(fails_at_two, range(20), backend=2, out=tmp_path / "out").to_frame().drop(columns="seconds")
     assert there.equals(here)
+
+
+def test_processes_share_the_cores() -> None:
+    found = sweep(threads, range(2), backend=2).numbers("threads")
+    assert set(found) == {max(1, (os.cpu_count() or 1) // 2)}
 
 
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
