@@ -246,7 +246,7 @@ def _by_gram(a: Floats, b: Floats, most: float, report: Report) -> tuple[Floats,
 
 def _gram_rows(x: Floats, start: int, rows: int) -> Floats:
     """(layers, entries) of some rows of x xᵀ, from the diagonal on; those that a later block mirrors count twice."""
-    block = np.matmul(x[:, start : start + rows], x[:, start:].transpose(0, 2, 1))
+    block: Floats = np.matmul(x[:, start : start + rows], x[:, start:].transpose(0, 2, 1))
     block[:, :, rows:] *= math.sqrt(2)
     return block.reshape(len(x), -1)
 
