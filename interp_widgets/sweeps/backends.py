@@ -131,8 +131,8 @@ def _sent(
 ) -> Iterator[Done]:
     """Items through an executor, a few sent ahead, so that neither side waits and memory stays flat.
 
-    When a process dies, nobody says which item it had. Those under way then go one at a time: the one that is alone
-    when a process dies again is the one that kills it.
+    When a process dies, nobody says which item it had. Those under way then go again, one at a time: the one that is
+    sent alone when a process dies again is the one that kills it.
     """
     name, content = packed(function)
     here[name] = function
@@ -154,12 +154,13 @@ def _sent(
                     under_way = sorted(running.values(), key=lambda one: one.row)
                     running.clear()
                     backend.restart()
-                    if len(under_way) > 1:
+                    sent_alone = suspected & {one.row for one in under_way}
+                    if sent_alone:
+                        suspected -= sent_alone
+                        yield under_way[0], {}, "its process died (killed, crashed or out of memory)", float("nan")
+                    else:
                         suspects.extend(under_way)
                         suspected |= {one.row for one in under_way}
-                        break
-                    suspected -= {under_way[0].row}
-                    yield under_way[0], {}, "its process died (killed, crashed or out of memory)", float("nan")
                     break
                 except (WorkerNotReady, NoRow):
                     raise

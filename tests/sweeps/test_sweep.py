@@ -242,6 +242,14 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     assert result.n_failed == 1
 
 
+def test_an_item_that_was_alone_when_its_process_was_killed_goes_again(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    once.touch()
+    result = sweep(partial(dies_at, bad=(0,), once=str(once)), [0], backend=1)
+    assert not once.exists()
+    assert result.numbers("square").tolist() == [0]
+
+
 def test_a_dead_executor_of_the_users_says_how_to_go_on(tmp_path: Path) -> None:
     once = tmp_path / "once"
     once.touch()
