@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes, unem
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import as_array, wide
 from interp_widgets.models import Model
-from interp_widgets.models.engine import decode, encode, pads
+from interp_widgets.models.engine import TokenTree, TreeMasks, decode, encode, packed, packs, pads
 
 _LOGITS = 2**23
 """Logits held at once."""
@@ -56,9 +56,10 @@ def score_continuations(
 ) -> list[Scored]:
     """The log-probability of every token of every continuation.
 
-    Sequences of similar lengths run as one batch, padded behind their end, where a causal model cannot see it; while
-    you have hooks on the model, or where its positions are scaled by the length of a pass, only sequences of one length
-    run together. Logits are made for the scored positions alone.
+    Tokens with which several sequences begin are computed once. Sequences of similar lengths run as one batch, padded
+    behind their end, where a causal model cannot see it. While you have hooks on the model, or where its positions are
+    scaled by the length of a pass, only whole sequences of one length run together. Logits are made for the scored
+    positions alone.
 
     Raises:
         ValueError: an empty context or continuation, one that does not fit the model's context, or log-probabilities
@@ -68,21 +69,22 @@ def score_continuations(
     run = RunOptions() if run is None else run
     rows = [_fed(model, number, one) for number, one in enumerate(continuations)]
     scored: dict[int, Scored] = {}
-    runner = Runner(model, max(map(len, rows), default=1), run.batch_size, run.check, run.progress, total=len(rows))
-    for order in _batches(model, rows):
+    trees = _trees(model, rows)
+    runner = Runner(model, max(map(len, trees), default=1), run.batch_size, run.check, run.progress, total=len(trees))
+    for group in _groups(model, trees):
 
-        def tokens(start: int, order: Sequence[int] = order) -> int:
-            return len(rows[order[start]])
+        def tokens(start: int, group: Sequence[TokenTree] = group) -> int:
+            return len(group[start])
 
-        def work(start: int, stop: int, order: Sequence[int] = order) -> None:
-            chosen = order[start:stop]
-            width = len(rows[chosen[0]])
-            batch = [[*rows[i], *rows[i][-1:] * (width - len(rows[i]))] for i in chosen]
-            hidden = encode(model, model.embed(torch.tensor(batch, device=model.device)))
-            for i, one in zip(chosen, _scores(model, hidden, [continuations[i] for i in chosen]), strict=True):
-                scored[i] = one
+        def work(start: int, stop: int, group: Sequence[TokenTree] = group) -> None:
+            chosen = group[start:stop]
+            width = len(chosen[0])
+            batch = torch.tensor([[*tree.ids, *tree.ids[-1:] * (width - len(tree))] for tree in chosen])
+            masks = TreeMasks.of(chosen, model.device) if not all(tree.plain for tree in chosen) else None
+            hidden = encode(model, model.embed(batch.to(model.device)), tree=masks)
+            scored.update(_scores(model, hidden, chosen, continuations))
 
-        runner.run(len(order), tokens, work)
+        runner.run(len(group), tokens, work)
     for i, one in sorted(scored.items()):
         if not np.isfinite(one.log_probability).all():
             raise ValueError(
@@ -106,44 +108,68 @@ def _fed(model: Model, number: int, one: Continuation) -> tuple[int, ...]:
     return row
 
 
-def _batches(model: Model, rows: Sequence[tuple[int, ...]]) -> list[list[int]]:
-    """Orders of rows that may share batches, the longest first."""
-    longest_first = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), rows[i]))
-    if pads(model):
-        return [longest_first]
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for i in longest_first:
-        by_length[len(rows[i])].append(i)
-    return list(by_length.values())
+def _trees(model: Model, rows: Sequence[tuple[int, ...]]) -> list[TokenTree]:
+    """The rows packed where the model allows it, the longest first."""
+    if packs(model, max(map(len, rows), default=1)):
+        return packed(rows, model.d_model)
+    trees = [TokenTree() for _ in rows]
+    for number, (tree, row) in enumerate(zip(trees, rows, strict=True)):
+        tree.add(number, row, [])
+    return sorted(trees, key=len, reverse=True)
 
 
-def _scores(model: Model, hidden: Tensor, continuations: Sequence[Continuation]) -> list[Scored]:
-    """What hidden states (rows, tokens, width) say of the rows' continuations."""
+def _groups(model: Model, trees: Sequence[TokenTree]) -> list[list[TokenTree]]:
+    """Rows that may share batches, the longest first."""
+    groups: dict[int, list[TokenTree]] = defaultdict(list)
+    together = pads(model)
+    for tree in trees:
+        groups[0 if together else len(tree)].append(tree)
+    return list(groups.values())
+
+
+def _scores(
+    model: Model, hidden: Tensor, trees: Sequence[TokenTree], continuations: Sequence[Continuation]
+) -> dict[int, Scored]:
+    """What hidden states (trees, tokens, width) say of the trees' continuations, by their numbers."""
     device = hidden.device
-    where = [(row, len(one.context) - 1 + k) for row, one in enumerate(continuations) for k in range(len(one.ids))]
-    at = torch.tensor(where, device=device)
-    own = torch.tensor([token for one in continuations for token in one.ids], device=device)
+    numbers = [number for tree in trees for number in tree.paths]
+    wanted = [
+        (row, token)
+        for row, tree in enumerate(trees)
+        for number, path in tree.paths.items()
+        for token in path[len(continuations[number].context) - 1 :]
+    ]
+    places, which = np.unique(np.array(wanted), axis=0, return_inverse=True)  # logits are made once for each place
+    order = np.argsort(which, kind="stable")
+    ids = np.concatenate([continuations[number].ids for number in numbers])[order]
+    at, rows, own = (torch.from_numpy(part).to(device) for part in (places, which[order], ids))
     states = hidden[at[:, 0], at[:, 1]]
     size = max(1, _LOGITS // model.d_vocab)
+    starts = np.arange(0, len(places), size)
     values, greedy = [], []
-    for part, ids in zip(torch.split(states, size), torch.split(own, size), strict=True):
-        logits = wide(decode(model, part))
-        ours = logits.gather(-1, ids[:, None])[:, 0]
-        values.append(ours - logits.logsumexp(-1))
-        greedy.append(ours >= logits.amax(-1))
-    log_probability = as_array(torch.cat(values)).astype(np.float64)
-    likeliest = as_array(torch.cat(greedy))
-    ends = np.cumsum([len(one.ids) for one in continuations])[:-1]
+    for start, of_block in zip(
+        starts, np.split(np.arange(len(order)), np.searchsorted(which[order], starts[1:])), strict=True
+    ):
+        block = slice(of_block[0], of_block[-1] + 1)
+        logits = wide(decode(model, states[start : start + size]))
+        of, token = rows[block] - int(start), own[block]
+        chosen = logits[of, token]
+        values.append(chosen - logits.logsumexp(-1)[of])
+        greedy.append(chosen >= logits.amax(-1)[of])
+    back = np.argsort(order)
+    log_probability = as_array(torch.cat(values)).astype(np.float64)[back]
+    likeliest = as_array(torch.cat(greedy))[back]
+    ends = np.cumsum([len(continuations[number].ids) for number in numbers])[:-1]
     parts = zip(np.split(log_probability, ends), np.split(likeliest, ends), strict=True)
-    return [Scored(numbers, bool(best.all())) for numbers, best in parts]
+    return {number: Scored(each, bool(best.all())) for number, (each, best) in zip(numbers, parts, strict=True)}
 
 
-def continuations_cost(model: Model, lengths: Sequence[tuple[int, int]]) -> Cost:
-    """Operations and peak bytes of `score_continuations` for (context, continuation) lengths."""
-    rows = [context + scored - 1 for context, scored in lengths]
-    longest, total = max(rows, default=1), float(sum(rows))
-    mean = sum(n * n for n in rows) / max(total, 1.0)
-    scored = float(sum(length for _, length in lengths))
-    batch = min(len(rows), max(1, 1024 // longest))
+def continuations_cost(model: Model, continuations: Sequence[Continuation]) -> Cost:
+    """Operations and peak bytes of `score_continuations`."""
+    trees = _trees(model, [_fed(model, number, one) for number, one in enumerate(continuations)])
+    longest, total = max(map(len, trees), default=1), float(sum(map(len, trees)))
+    mean = sum(len(tree) ** 2 for tree in trees) / max(total, 1.0)
+    scored = min(total, float(sum(len(one.ids) for one in continuations)))
+    batch = min(len(trees), max(1, 1024 // longest))
     flops = pass_flops(model, total, mean) + scored * unembedding_flops(model)
     return Cost(flops, batch * row_bytes(model, longest, longest) + 12.0 * max(_LOGITS, model.d_vocab))

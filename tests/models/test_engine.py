@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from interp_widgets.models import Model, engine, load_model
@@ -106,6 +107,78 @@ def test_a_sliding_window_survives_the_prefix(backend: str) -> None:
     assert largest(model.forward(embeddings) - wanted) < floor(model)
     rest = model.forward(embeddings[:, 7:], prefix=model.prefix(embeddings[:, :7]))
     assert largest(rest - wanted[:, 7:]) < floor(model)
+
+
+# ---- many sequences in one row
+
+SEQUENCES = [IDS, [*IDS[:6], 7, 8, 9], [*IDS[:6], 7, 80], [5], [40, 41], [*IDS[:6], 7, 8], IDS]
+
+
+def test_sequences_share_their_beginnings() -> None:
+    (row,) = engine.packed(SEQUENCES, 256)
+    assert [[row.ids[token] for token in row.paths[number]] for number in range(len(SEQUENCES))] == SEQUENCES
+    assert len(row) == len(IDS) + len([7, 8, 9]) + len([80]) + len([40, 41])
+    for path in row.paths.values():
+        assert [row.parents[token] for token in path] == [-1, *path[:-1]]
+
+
+def test_long_sequences_without_a_beginning_in_common_stay_alone() -> None:
+    rng = torch.Generator().manual_seed(0)
+    sequences = torch.randint(0, 9999, (5, 60), generator=rng).tolist()
+    assert [len(row.paths) for row in engine.packed(sequences, 64)] == [1] * 5
+    assert engine.packed([], 64) == []
+
+
+def in_rows(model: Model, sequences: list[list[int]]) -> list[Tensor]:
+    """The logits of each sequence, from one row that holds all and a second, shorter one."""
+    first, second = engine.packed(sequences, 256)[0], engine.packed(sequences[1:3], 256)[0]
+    tree = engine.TreeMasks.of([first, second], model.device)
+    ids = [[*row.ids, *[0] * (len(first) - len(row))] for row in (first, second)]
+    hidden = engine.encode(model, model.embed(torch.tensor(ids)), tree=tree)
+    logits = engine.decode(model, hidden)
+    again = [logits[1, second.paths[number]] for number in range(2)]
+    found = [logits[0, first.paths[number]] for number in range(len(sequences))]
+    assert all(largest(a - b) < floor(model) for a, b in zip(again, found[1:3], strict=True))
+    return found
+
+
+def test_sequences_in_one_row_are_as_alone(model: Model) -> None:
+    assert engine.packs(model, len(IDS)) == engine.in_blocks(model)
+    if not engine.in_blocks(model):  # the equations do not describe it
+        return
+    for ids, logits in zip(SEQUENCES, in_rows(model, SEQUENCES), strict=True):
+        assert largest(logits - own_logits(model, ids)[0]) < floor(model)
+
+
+def test_a_window_counts_positions_not_tokens_of_the_row() -> None:
+    config = transformers.MistralConfig(
+        vocab_size=400, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, sliding_window=5, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    hf_model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = load_model(hf_model.double(), backend="bridge", dtype=torch.float64)
+    assert engine.packs(model, len(IDS))
+    for ids, logits in zip(SEQUENCES, in_rows(model, SEQUENCES), strict=True):
+        assert largest(logits - own_logits(model, ids)[0]) < floor(model)
+
+
+def test_equations_that_let_sequences_see_each_other_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = engine.TreeMasks.seen
+    monkeypatch.setattr(engine.TreeMasks, "seen", lambda tree, window: right(tree, window) | tree.ancestors.any())
+    model = load_model(tiny_hf("gpt2", dtype=torch.float64), dtype=torch.float64)
+    assert not engine.packs(model, 16)
+
+
+def test_packed_sequences_are_refused_while_hooks_are_on_the_model() -> None:
+    model = tiny_model("gpt2", "auto")
+    (row,) = engine.packed(SEQUENCES, 256)
+    tree = engine.TreeMasks.of([row], model.device)
+    embeddings = model.embed(torch.tensor([row.ids]))
+    with model.tl_model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda value, hook: value)]):
+        assert not engine.packs(model, len(IDS))
+        with pytest.raises(ValueError, match="hooks were put on the model while its sequences were packed"):
+            engine.encode(model, embeddings, tree=tree)
 
 
 # ---- derivatives

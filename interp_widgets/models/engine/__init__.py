@@ -28,6 +28,7 @@ from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
 from .routes import Verdict, last_verdict, scaled_by_length, verdict
 from .traces import Trace
+from .trees import TokenTree, TreeMasks, packed
 from .unembed import ReadOut
 
 __all__ = [
@@ -36,7 +37,9 @@ __all__ = [
     "NoForwardMode",
     "Prefix",
     "ReadOut",
+    "TokenTree",
     "Trace",
+    "TreeMasks",
     "beginnings",
     "decode",
     "decode_blocks",
@@ -47,6 +50,8 @@ __all__ = [
     "jacobian_at",
     "mean_embedding",
     "mlp_values",
+    "packed",
+    "packs",
     "pads",
     "patched",
     "prefix",
@@ -105,6 +110,12 @@ def pads(network: Network) -> bool:
     the length of a pass, which the padding would change.
     """
     return not has_hooks(network.tl_model) and not scaled_by_length(network)
+
+
+def packs(network: Network, tokens: int) -> bool:
+    """Whether sequences of up to ``tokens`` tokens may share a row, and the tokens that they begin with."""
+    with network.lock:
+        return _route(network, tokens).native
 
 
 # ---- whole passes
@@ -187,19 +198,26 @@ def forward(
 
 
 def encode(
-    network: Network, embeddings: Tensor, *, positions: slice | Tensor | None = None, prefix: Prefix | None = None
+    network: Network,
+    embeddings: Tensor,
+    *,
+    positions: slice | Tensor | None = None,
+    prefix: Prefix | None = None,
+    tree: TreeMasks | None = None,
 ) -> Tensor:
     """The hidden states (batch, positions, width) that `decode` turns into logits; arguments as in `forward`.
 
     Their width is d_model, or d_vocab for a model whose logits are more than its unembedding of one state and a soft
-    cap.
+    cap. Each row may hold several sequences, as ``tree`` says, where the model `packs`; without prefix.
     """
     before = 0 if prefix is None else prefix.length
-    _check_embeddings(network, embeddings, before)
+    _check_embeddings(network, embeddings, before, tree)
     chosen = positions.to(embeddings.device) if isinstance(positions, Tensor) else positions
     with network.lock:
-        tokens = before + embeddings.shape[1]
+        tokens = before + embeddings.shape[1] if tree is None else tree.longest
         route = _route(network, tokens, looks=prefix is None)
+        if tree is not None and not route.native:
+            raise ValueError("hooks were put on the model while its sequences were packed: run it again")
         past = None
         if prefix is not None and prefix.embeddings is None:
             if route.hooked or prefix.native != route.native:
@@ -213,7 +231,7 @@ def encode(
             embeddings = torch.cat([prefix.embeddings.expand(embeddings.shape[0], -1, -1), embeddings], dim=1)
         if route.equations is not None:
             fused = not (embeddings.requires_grad and torch.is_grad_enabled()) and not _is_dual(embeddings)
-            return native.encode(route.equations, embeddings, positions=chosen, past=past, fused=fused)
+            return native.encode(route.equations, embeddings, positions=chosen, past=past, fused=fused, tree=tree)
         return modules.encode(
             network, embeddings, positions=chosen, past=past, whole=route.hooked, split=route.split(network)
         )
@@ -223,7 +241,7 @@ def _is_dual(x: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None
 
 
-def _check_embeddings(network: Network, embeddings: Tensor, before: int) -> None:
+def _check_embeddings(network: Network, embeddings: Tensor, before: int, tree: TreeMasks | None = None) -> None:
     if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
         got = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
         raise TypeError(f"embeddings must be a tensor of floating-point numbers, got {got}")
@@ -232,11 +250,9 @@ def _check_embeddings(network: Network, embeddings: Tensor, before: int) -> None
             f"embeddings must have shape (batch, tokens, {network.d_model}) with at least one token, "
             f"got {tuple(embeddings.shape)}"
         )
-    if before + embeddings.shape[1] > network.n_ctx:
-        raise ValueError(
-            f"{before + embeddings.shape[1]} tokens do not fit the model's context of {network.n_ctx} tokens: "
-            "shorten the text"
-        )
+    tokens = before + embeddings.shape[1] if tree is None else tree.longest
+    if tokens > network.n_ctx:
+        raise ValueError(f"{tokens} tokens do not fit the model's context of {network.n_ctx} tokens: shorten the text")
 
 
 # ---- logits

@@ -23,6 +23,7 @@ from ..mixture_of_depths.graft import mixture_in_force, mixture_of, norm_kind
 from ..network import Network
 from ..placement import has_plain_weights
 from ..weights import own_weight
+from .trees import TreeMasks
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys (rotated) and values of one layer, each (batch, n_kv_heads, positions, d_head)."""
@@ -239,11 +240,15 @@ class Block:
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         return scores.masked_fill(self.hidden(rows, key.shape[-2], key.device), -torch.inf).softmax(-1)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, fused: bool) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, *, fused: bool, tree: TreeMasks | None = None
+    ) -> Tensor:
         """(batch, queries, n_heads * d_head): what the last queries read from all keys and values.
 
-        ``fused`` takes the kernel that has no forward-mode derivative.
+        ``fused`` takes the kernel that has no forward-mode derivative; a ``tree`` says what its tokens see.
         """
+        if tree is not None:
+            return self._fused(query, key, value, attn_mask=tree.seen(self.window))
         length, total = query.shape[2], key.shape[2]
         if fused and self.window is None and length == total:
             return self._fused(query, key, value, is_causal=True)
@@ -395,10 +400,14 @@ class Equations:
 
     # ---- where a pass begins and ends
 
-    def start(self, embeddings: Tensor, first: int) -> Tensor:
-        """The first residual stream: token embeddings plus what learned positions add, from position ``first`` on."""
+    def start(self, embeddings: Tensor, first: int | Tensor) -> Tensor:
+        """The first residual stream: token embeddings plus what learned positions add.
+
+        ``first``: position of the first token, or (batch, tokens) the positions of all.
+        """
         if self.network.tl_model.cfg.positional_embedding_type == "standard":
-            return embeddings + self.network.weight("W_pos")[first : first + embeddings.shape[1]]
+            rows = first if isinstance(first, Tensor) else slice(first, first + embeddings.shape[1])
+            return embeddings + self.network.weight("W_pos")[rows]
         return embeddings
 
     def rotation(self, stop: int, spare: int = 0) -> Rotation | None:

@@ -14,6 +14,7 @@ from ..patching import Patch
 from ..stopping import stop_point
 from .equations import At, Block, Equations, KeysValues, Rotation, as_it_is
 from .traces import Trace
+from .trees import TreeMasks
 from .unembed import vocabulary_block
 
 __all__ = [
@@ -52,6 +53,7 @@ def walk(
     fused: bool = True,
     project: Project | None = None,
     rotation: Rotation | None = None,
+    tree: TreeMasks | None = None,
 ) -> Tensor:
     """The residual stream (batch, tokens, d_model) behind some blocks that follow one another.
 
@@ -66,10 +68,12 @@ def walk(
         fused: use the fused attention kernel, which has no forward-mode derivative.
         project: gives the queries, keys and values of the first block instead of its own projections.
         rotation: of at least the positions up to the last one; made here unless given.
+        tree: the tokens of each row are a tree; for whole passes.
     """
     batch, total = stream.shape[0], first + stream.shape[1]
     rotation = equations.rotation(total) if rotation is None else rotation
-    rotation = None if rotation is None else rotation.at(slice(first, total))
+    if rotation is not None:
+        rotation = rotation.at(slice(first, total) if tree is None else tree.positions[:, None])
     for block in blocks:
         stop_point()
         layer, ends = block.index, block is blocks[-1]
@@ -95,7 +99,7 @@ def walk(
             if ends and isinstance(last, Tensor):
                 mixed = block.attend_one(query, key, value, first + last)
             else:
-                mixed = block.attend(query, key, value, fused=fused)
+                mixed = block.attend(query, key, value, fused=fused, tree=tree)
         stream = block.finish(stream, mixed, at)
     return stream
 
@@ -107,13 +111,14 @@ def encode(
     positions: Rows | None = None,
     past: Sequence[KeysValues] | None = None,
     fused: bool = True,
+    tree: TreeMasks | None = None,
 ) -> Tensor:
     """What the unembedding reads, (batch, positions, d_model), from token embeddings (batch, tokens, d_model).
 
     Args:
         positions: indices into the tokens; the last layer computes only from the first of them on.
         past: keys and values of earlier positions, of batch 1 or of the same batch.
-        fused: as in `walk`.
+        fused, tree: as in `walk`.
     """
     first = past[0][0].shape[2] if past else 0
     tokens = slice(0, embeddings.shape[1]) if positions is None else positions
@@ -128,8 +133,9 @@ def encode(
 
     begin = _first_of(tokens, embeddings.shape[1])
     stream = walk(
-        equations, equations.blocks(), equations.start(embeddings, first), first,
-        past=past, at=at if reads < equations.network.n_layers else as_it_is, last=slice(begin, None), fused=fused,
+        equations, equations.blocks(), equations.start(embeddings, first if tree is None else tree.positions), first,
+        past=past, at=at if reads < equations.network.n_layers else as_it_is,
+        last=slice(begin, None) if begin else None, fused=fused, tree=tree,
     )  # fmt: skip
     if isinstance(tokens, Tensor):
         stream = stream[:, tokens - begin]

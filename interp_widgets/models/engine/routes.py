@@ -25,6 +25,7 @@ from ..stopping import unstoppable
 from . import modules, native
 from .equations import Equations
 from .jacobian import NativeJacobian
+from .trees import TokenTree, TreeMasks
 
 __all__ = ["Verdict", "last_verdict", "verdict"]
 
@@ -134,6 +135,7 @@ def _compare(network: Network, tokens: int) -> Verdict:
             and same(
                 native.decode(equations, native.encode(equations, embeddings[:, cut:], past=past)), wanted[:, cut:]
             )
+            and all(same(native.decode(equations, own), wanted) for own in _in_one_row(equations, embeddings))
             and _same_patched(network, equations, embeddings, split)
             and _same_derivative(network, equations, embeddings)
         )
@@ -151,6 +153,16 @@ def _serves(route: Callable[[], bool]) -> bool:
         if is_out_of_memory(error):
             raise
         return False
+
+
+def _in_one_row(equations: Equations, embeddings: Tensor) -> list[Tensor]:
+    """The hidden states of a sequence that lies twice in one row, as two that begin alike: a token that saw the other's
+    would differ."""
+    tree, numbers = TokenTree(), range(embeddings.shape[1])
+    first = tree.add(0, numbers, [])
+    again = tree.add(1, numbers, first[: len(first) // 2])
+    hidden = native.encode(equations, embeddings[:, tree.ids], tree=TreeMasks.of([tree], embeddings.device))
+    return [hidden[:, first], hidden[:, again]]
 
 
 def _same_patched(network: Network, equations: Equations, embeddings: Tensor, split: bool) -> bool:

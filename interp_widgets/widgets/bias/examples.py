@@ -14,7 +14,7 @@ import interp_widgets
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.bias import score_crows, score_stereoset, train_bias_probes
 from interp_widgets.analysis.bias.probes import LEAST_GROUPS, bias_probes_cost
-from interp_widgets.analysis.continuations import continuations_cost
+from interp_widgets.analysis.continuations import Continuation, continuations_cost
 from interp_widgets.arguments import short
 from interp_widgets.data.bias import (
     CrowsPair,
@@ -170,6 +170,13 @@ def lengths_of(model: Model, texts: Sequence[str]) -> tuple[list[int], float]:
     return [max(1, len(ids)) for ids in model.token_lists(list(some))], len(texts) / len(some)
 
 
+def reading_cost(model: Model, texts: Sequence[str]) -> Cost:
+    """What it takes to score every token of texts but the first."""
+    return continuations_cost(
+        model, [Continuation(tuple(ids[:1]), tuple(ids[1:])) for ids in model.token_lists(list(texts)) if len(ids) > 1]
+    )
+
+
 def scores_request(examples: Examples) -> Request:
     """The call that scores examples by the rules of their data set."""
     crows = isinstance(examples.read()[0], CrowsPair)
@@ -178,9 +185,10 @@ def scores_request(examples: Examples) -> Request:
 
 def scores_cost(examples: Examples, model: Model) -> Cost:
     """What scoring examples takes."""
-    lengths, times = lengths_of(model, sentences_of(examples.read()))
-    cost = continuations_cost(model, [(1, length) for length in lengths])
-    return Cost(cost.flops * times, cost.bytes)
+    data = examples.read()
+    some = data[:: max(1, len(data) // SAMPLED)]
+    cost = reading_cost(model, sentences_of(some))
+    return Cost(cost.flops * len(data) / len(some), cost.bytes)
 
 
 class ProbeOptions(BiasOptions):

@@ -12,7 +12,6 @@ import traitlets as T
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.bias import DebiasComparison, compare_debiasing
-from interp_widgets.analysis.continuations import continuations_cost
 from interp_widgets.data.bias import StereoSetExample, read_bbq, read_crows_pairs, read_stereoset
 from interp_widgets.data.demo_texts import demo_texts
 from interp_widgets.data.files import existing_file
@@ -28,7 +27,7 @@ from ..base.sampling import Sampling
 from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from .debias import METHODS, EditOptions
-from .examples import Examples, cell_of, lengths_of, scores_cost
+from .examples import SAMPLED, Examples, cell_of, reading_cost, scores_cost
 
 PRICES = {"lms": "LMS", "perplexity": "perplexity"}
 PROMPTS = (
@@ -218,8 +217,9 @@ class Judging(EditOptions):
         options, examples = dict(request.comparison.arguments), request.comparison.inputs[1]
         scoring = scores_cost(examples, model) if isinstance(examples, Examples) else making
         texts = options["texts"]
-        lengths, times = lengths_of(model, texts.read_by(model) if isinstance(texts, Ordinary) else texts)
-        reading = continuations_cost(model, [(1, length) for length in lengths]).flops * times
+        ordinary = texts.read_by(model) if isinstance(texts, Ordinary) else texts
+        some = ordinary[:: max(1, len(ordinary) // SAMPLED)]
+        reading = reading_cost(model, some).flops * len(ordinary) / len(some)
         writing = len(options["prompts"]) * options["max_new_tokens"] * flops_per_token(model)
         count = 1 + len(self.methods) * (1 + self.control)
         return Cost(making.flops + count * (scoring.flops + reading + writing), max(making.bytes, scoring.bytes))

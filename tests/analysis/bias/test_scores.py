@@ -244,7 +244,7 @@ def test_scoring_can_be_cancelled_and_tells_how_far_it_is() -> None:
     model = tiny_model("gpt2", "auto")
     seen: list[tuple[int, int]] = []
     score_stereoset(model, [INTRA, INTER], resamples=2, batch_size=2, progress=lambda *done: seen.append(done))
-    assert seen[-1][0] == seen[-1][1] > 3
+    assert seen[-1][0] == seen[-1][1] > 1
 
     def stop() -> None:
         raise KeyboardInterrupt

@@ -1,0 +1,148 @@
+"""Many sequences in one row: what several begin with is there once, and a token sees only what its sequence has before.
+
+Such a row is a forest: every token but the first ones has a parent, the token before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["TokenTree", "TreeMasks", "packed"]
+
+_ATTENTION = 8
+"""What an operation of a masked attention takes against one of a product with weights (measured)."""
+_ROOM = 8
+"""d_model divided by the tokens of a row that short ones are put together in: its attention stays small."""
+
+
+@dataclass
+class TokenTree:
+    """Tokens of one row."""
+
+    ids: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    """The token before each in its sequence; -1 for a first one."""
+    paths: dict[int, list[int]] = field(default_factory=dict)
+    """By the number of a sequence, its tokens in order."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is one sequence, of which a token sees all before it."""
+        return len(self.paths) == 1
+
+    def add(self, number: int, ids: Sequence[int], path: Sequence[int]) -> list[int]:
+        """Add a sequence whose beginning the tree has: ``path``, the tokens that it shares."""
+        whole = list(path)
+        for token in ids[len(path) :]:
+            self.parents.append(whole[-1] if whole else -1)
+            whole.append(len(self.ids))
+            self.ids.append(token)
+        self.paths[number] = whole
+        return whole
+
+    def join(self, other: TokenTree) -> None:
+        """Add another row's tokens."""
+        first = len(self)
+        self.ids += other.ids
+        self.parents += [parent if parent < 0 else first + parent for parent in other.parents]
+        self.paths |= {number: [first + token for token in path] for number, path in other.paths.items()}
+
+
+def packed(sequences: Sequence[Sequence[int]], width: int) -> list[TokenTree]:
+    """Rows that hold all sequences, the longest first.
+
+    A sequence joins the one before it in order of their ids where what both begin with saves more than the larger
+    attention costs. Short rows are put together, so that little padding is needed.
+
+    Args:
+        sequences: token ids, one or more each.
+        width: d_model, which says what a token costs beside its attention.
+
+    >>> [row.ids for row in packed([(1, 2, 3), (1, 2, 4), (5, 6)], 64)]
+    [[1, 2, 3, 4, 5, 6]]
+    """
+    trees: list[TokenTree] = []
+    before: Sequence[int] = ()
+    path: list[int] = []
+    for number in sorted(range(len(sequences)), key=lambda i: tuple(sequences[i])):
+        own = sequences[number]
+        common = next(
+            (k for k, (a, b) in enumerate(zip(before, own, strict=False)) if a != b), min(len(before), len(own))
+        )
+        if not trees or not _saves(len(trees[-1]), common, len(own), width):
+            trees.append(TokenTree())
+            common = 0
+        path = trees[-1].add(number, own, path[:common])
+        before = own
+    return _together(sorted(trees, key=len, reverse=True), width // _ROOM)
+
+
+def _saves(nodes: int, common: int, length: int, width: int) -> bool:
+    """Whether a sequence costs less in a row of ``nodes`` tokens than alone; operations in units of 4 · d_model."""
+    products, new = 6 * width, length - common
+    alone = length * products + _ATTENTION * length * length
+    joined = new * products + _ATTENTION * ((nodes + new) ** 2 - nodes**2)
+    return common > 0 and joined <= alone
+
+
+def _together(trees: Sequence[TokenTree], room: int) -> list[TokenTree]:
+    """Trees, the largest first, in rows of up to ``room`` tokens: each in the first that has room for it."""
+    rows: list[TokenTree] = []
+    for tree in trees:
+        row = next((row for row in rows if len(row) + len(tree) <= room), None)
+        if row is None:
+            rows.append(tree)
+        else:
+            row.join(tree)
+    return sorted(rows, key=len, reverse=True)
+
+
+@dataclass(frozen=True)
+class TreeMasks:
+    """What the tokens of a batch of rows see; a batch is as wide as its longest row."""
+
+    positions: Tensor
+    """(batch, width) position of each token in its own sequence."""
+    longest: int
+    """Tokens of the longest sequence."""
+    ancestors: Tensor
+    """(batch, width, width) True where a token stands before another in its sequence, and for itself."""
+
+    @staticmethod
+    def of(trees: Sequence[TokenTree], device: torch.device) -> TreeMasks:
+        """Of rows; what stands behind the end of a shorter one sees only itself."""
+        width = max(map(len, trees))
+        parents = np.full((len(trees), width), -1)
+        for row, tree in zip(parents, trees, strict=True):
+            row[: len(tree)] = tree.parents
+        ancestors = _ancestors(parents)
+        positions = ancestors.sum(-1) - 1
+        longest = int(positions.max()) + 1
+        return TreeMasks(torch.from_numpy(positions).to(device), longest, torch.from_numpy(ancestors).to(device))
+
+    def seen(self, window: int | None) -> Tensor:
+        """(batch, 1, width, width) True where a token may look, in a layer whose attention has this window."""
+        seen = self.ancestors
+        if window is not None:
+            seen = seen & (self.positions[:, :, None] - self.positions[:, None] < window)
+        return seen[:, None]
+
+
+def _ancestors(parents: NDArray[Any]) -> NDArray[np.bool_]:
+    rows, width = np.arange(len(parents)), parents.shape[1]
+    ancestors = np.zeros((len(parents), width, width), dtype=bool)
+    for token in range(width):
+        above = parents[:, token]
+        ancestors[:, token] = np.where((above >= 0)[:, None], ancestors[rows, above], False)
+        ancestors[:, token, token] = True
+    return ancestors
