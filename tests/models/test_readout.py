@@ -116,7 +116,7 @@ def test_a_soft_cap_is_applied() -> None:
 
 def test_a_bridge_is_left_without_patterns() -> None:
     """TransformerLens would keep those of every layer, at 128 tokens more than all residual streams together."""
-    model = tiny_model("gpt2", "bridge")
+    model = tiny_model("gemma2", "bridge")  # its own modules run: the equations do not describe it
     model.run(IDS)
     residual_streams(model, IDS)
     assert not any(getattr(module, "_pattern", None) is not None for module in model.tl_model.modules())
@@ -152,7 +152,7 @@ def test_a_hook_in_a_block_moves_the_streams_after_it(backend: str) -> None:
         after = residual_streams(model, IDS)
         own = model.run(IDS).logits[0]
         assert largest(read_out(model).whole(after)[-1] - own) < limit(model) * largest(own)
-    assert torch.equal(after[:2], before[:2])
+    assert largest(after[:2] - before[:2]) < limit(model)
     assert largest(after[2:] - before[2:]) > 0.1
 
 

@@ -329,7 +329,11 @@ def residual_streams(network: Network, ids: Any) -> Tensor:
         ids: (positions,) token ids to feed.
     """
     with network.lock:
-        return unembed.residual_streams(network, ids, whole=has_hooks(network.tl_model))
+        batch = network._batch(ids)
+        route = _route(network, batch.shape[1])
+        if route.equations is not None:
+            return native.residual_streams(route.equations, network.embed(batch))
+        return modules.residual_streams(network, batch, whole=route.hooked)
 
 
 def run_blocks(network: Network, batch: Tensor, hooks: Sequence[tuple[str, Callable[..., Tensor]]]) -> None:

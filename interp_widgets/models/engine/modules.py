@@ -22,7 +22,7 @@ from ..network import Network
 from ..patching import Patch, Site, entries_for, site_changes, site_hook
 from ..soft_cap import soft_cap, soft_capped
 from .equations import KeysValues
-from .traces import Trace
+from .traces import Trace, empty_streams
 
 __all__ = [
     "cache_layers",
@@ -272,6 +272,26 @@ def run_blocks(
         else:
             with unembedding_input(tl_model, keep=False):
                 tl_model(batch, **_without_cache(tl_model))
+
+
+@torch.no_grad()
+def residual_streams(network: Network, batch: Tensor, *, whole: bool) -> Tensor:
+    """`engine.residual_streams` of ids (1, positions) by the model's own modules."""
+    streams = empty_streams(network, batch.shape[1])
+
+    def keep(layer: int) -> Callable[..., Tensor]:
+        def write(value: Tensor, hook: object) -> Tensor:
+            streams[:, layer] = value[0]
+            if layer > 0:
+                drop_pattern(network.tl_model.blocks[layer - 1])
+            return value
+
+        return write
+
+    layers = range(network.n_layers + 1)
+    hooks = [(site_hook("resid", layer, network.n_layers), keep(layer)) for layer in layers]
+    run_blocks(network, batch, hooks, whole=whole)
+    return streams.transpose(0, 1)
 
 
 def drop_pattern(block: Any) -> None:

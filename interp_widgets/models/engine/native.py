@@ -13,7 +13,7 @@ from torch import Tensor
 from ..patching import Patch
 from ..stopping import stop_point
 from .equations import At, Block, Equations, KeysValues, Rotation, as_it_is
-from .traces import Trace
+from .traces import Trace, empty_streams
 from .trees import TreeMasks
 from .unembed import vocabulary_block
 
@@ -26,6 +26,7 @@ __all__ = [
     "keys_values",
     "mlp_values",
     "patched",
+    "residual_streams",
     "streams_at",
     "trace",
     "walk",
@@ -184,6 +185,21 @@ def streams_at(
         return start[rows, last][:, None]
     stream = walk(equations, equations.blocks(range(top)), start, first, past=past, at=at, last=last)
     return torch.stack([*seen, stream[:, 0]], dim=1)
+
+
+@torch.no_grad()
+def residual_streams(equations: Equations, embeddings: Tensor) -> Tensor:
+    """`engine.residual_streams` of one sequence (1, positions, d_model)."""
+    network, streams = equations.network, empty_streams(equations.network, embeddings.shape[1])
+
+    def at(site: str, layer: int, value: Tensor) -> Tensor:
+        if site == "resid":
+            streams[:, layer] = value[0]
+        return value
+
+    end = walk(equations, equations.blocks(), equations.start(embeddings, 0), 0, at=at)
+    streams[:, network.n_layers] = end[0]
+    return streams.transpose(0, 1)
 
 
 def mlp_values(

@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..network import Network
 from ..patching import Site
 from .equations import KeysValues
 
-__all__ = ["Trace"]
+__all__ = ["Trace", "empty_streams"]
+
+
+def empty_streams(network: Network, positions: int) -> Tensor:
+    """(positions, layers + 1, d_model) to write residual streams into: float32 or wider, the layers of one position
+    side by side."""
+    dtype = torch.float64 if network.dtype == torch.float64 else torch.float32
+    return torch.empty(positions, network.n_layers + 1, network.d_model, dtype=dtype, device=network.device)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ A mixture of depths mixes several residual streams. One stream alone is read as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,9 +23,9 @@ from ..network import Network
 from ..patching import site_hook
 from ..soft_cap import soft_cap, soft_capped
 from .equations import Norm
-from .modules import drop_pattern, run_blocks
+from .modules import residual_streams
 
-__all__ = ["ReadOut", "blocks_agree", "residual_streams", "vocabulary_block"]
+__all__ = ["ReadOut", "blocks_agree", "vocabulary_block"]
 
 
 def vocabulary_block(network: Network, hidden: Tensor, ids: slice | Tensor) -> Tensor:
@@ -91,33 +90,6 @@ def _in_type_of(rows: Tensor, norm: torch.nn.Module) -> Tensor:
 
 
 @torch.no_grad()
-def residual_streams(network: Network, ids: Tensor, *, whole: bool) -> Tensor:
-    """(layers + 1, positions, d_model) the residual stream entering every block and, last, the final norm.
-
-    In float32 or wider. In memory the layers of one position lie side by side. The unembedding does not run, unless
-    the user has hooks on the model (``whole``): these see the pass they would always see.
-    """
-    batch = network._batch(ids)
-    dtype = torch.float64 if network.dtype == torch.float64 else torch.float32
-    shape = batch.shape[1], network.n_layers + 1, network.d_model
-    streams = torch.empty(shape, dtype=dtype, device=network.device)
-
-    def keep(layer: int) -> Callable[..., Tensor]:
-        def write(value: Tensor, hook: object) -> Tensor:
-            streams[:, layer] = value[0]
-            if layer > 0:
-                drop_pattern(network.tl_model.blocks[layer - 1])
-            return value
-
-        return write
-
-    layers = range(network.n_layers + 1)
-    hooks = [(site_hook("resid", layer, network.n_layers), keep(layer)) for layer in layers]
-    run_blocks(network, batch, hooks, whole=whole)
-    return streams.transpose(0, 1)
-
-
-@torch.no_grad()
 def blocks_agree(network: Network) -> bool | None:
     """Whether `ReadOut.block` gives the model's own logits, for the first residual stream too; None if these are NaN.
 
@@ -128,7 +100,7 @@ def blocks_agree(network: Network) -> bool | None:
         wanted = network.tl_model(ids).to(ids.device)
     if not bool(torch.isfinite(wanted).all()):
         return None
-    streams = residual_streams(network, ids[0], whole=False)[[0, -1]]
+    streams = residual_streams(network, ids[:1], whole=False)[[0, -1]]
     read = ReadOut(network, in_blocks=True)
     own = read.whole(streams)
     if not agree(own[1:], wanted.to(own.dtype), network.precision):
