@@ -236,8 +236,8 @@ def _response(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("top probabilities", own.top_probability, rows.topk(3, -1).values, 1.0)
 
 
-CONTINUATIONS = [(LONG[:66], LONG[66:69]), (LONG[:20], LONG[20:28]), (FEW[:1], FEW[1:2])]
-"""Contexts and what is scored behind them; of different lengths, so that they share a padded batch."""
+CONTINUATIONS = [(LONG[:66], LONG[66:69]), (LONG[:20], LONG[20:28]), (LONG[:40], FEW[1:4]), (FEW[:1], FEW[1:2])]
+"""Contexts and what is scored behind them: three begin alike and share a row, of different lengths and a batch."""
 
 
 def _scored(model: Any) -> list[Any]:
