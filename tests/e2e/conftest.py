@@ -260,13 +260,14 @@ class Notebook:
         self.page.evaluate("async () => { await jupyterapp.commands.execute('notebook:run-all-cells'); }")
         self.no_error_outputs()
 
-    def show(self, widget: str, *, name: str = "panel") -> Notebook:
+    def show(self, widget: str, *, name: str = "panel", before: str = "") -> Notebook:
         """Open a notebook that calls a widget of the demo `pair` by a name, and wait for its first result."""
         self.shown = name
         kind = widget.partition("(")[0]
         self.make(
             f"{kind}.ipynb",
-            f"from interp_widgets import {kind}, load_demo_pair\npair = load_demo_pair()\n{name} = {widget}\n{name}",
+            f"from interp_widgets import {kind}, load_demo_pair\npair = load_demo_pair()\n{before}"
+            f"{name} = {widget}\n{name}",
         )
         self.run_all()
         self.done()

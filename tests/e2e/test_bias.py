@@ -47,14 +47,7 @@ def test_journey(opened: Any) -> None:
         tab(nb, name)
         nb.bokeh_idle()
         assert nb.py("panel.status.error") == ""
-        for theme in ("Light", "Dark"):
-            nb.set_theme(f"JupyterLab {theme}")
-            for width in (1400, 700):
-                nb.resize(width, 2400)
-                nb.bokeh_idle()
-                nb.screenshot(f"bias_{name.lower()}_{theme.lower()}_{width}", panel)
-        nb.set_theme("JupyterLab Light")
-        nb.resize(1400, 2400)
+        nb.looks(f"bias_{name.lower()}", panel, height=2400, first=420)
 
     # a neuron is selected for all panels
     tab(nb, "Neurons")
@@ -63,6 +56,7 @@ def test_journey(opened: Any) -> None:
 
     # an edit, switched on: the title line says so, and the data are scored anew
     tab(nb, "Debias")
+    nb.looks("bias_debias", panel, height=2400, first=420)
     panel.get_by_label("Method", exact=True).select_option("LEACE")
     nb.wait_py("panel.method", "leace")
     nb.done()

@@ -74,7 +74,7 @@ def test_journey(nb: Any) -> None:
     nb.wait_py("(panel['tune'].going, panel.report.done)", (False, done + 6))
     nb.wait_py("panel.busy", False)
     nb.bokeh_idle()
-    nb.looks("mod_tune", panel_of(nb), height=2200)
+    nb.looks("mod_tune", panel_of(nb), height=2200, first=420)
 
     # what is wrong is said, and nothing is lost
     nb.py(code="panel.k = 9")
@@ -94,7 +94,7 @@ def test_journey(nb: Any) -> None:
     nb.wait_py("panel.routes", 1)
     nb.done()
     assert nb.py("panel.result.top_k") == 1
-    nb.looks("mod_route", panel_of(nb), height=2200)
+    nb.looks("mod_route", panel_of(nb), height=2200, first=420)
     open_tab(nb, "Speed")
     panel.get_by_role("button", name="Run", exact=True).click()
     nb.wait_py("(len(panel['speed'].picture.tables[0].rows), panel.busy)", (3, False))

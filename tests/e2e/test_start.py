@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "00_start.ipynb"
+CASE = "from interp_widgets.data.cases import default_prompt\ncase = default_prompt()\n"
 PROMPT = "Instruction: Please give the plural of the word.\nInput: cat\nResponse:"
 
 
@@ -35,7 +36,7 @@ def test_first_journey(start: Any) -> None:
     strips = panel.locator(".iw-strip:visible")
     tokens = strips.nth(1).locator(".iw-tok")
     expect(tokens.first).to_be_visible()
-    nb.looks("saliency", panel, height=1900)
+    nb.looks("saliency", panel, height=1900, first=420)
 
     # another prompt, typed; the response follows by itself or with Run
     box = panel.get_by_role("textbox", name="Prompt", exact=True)
@@ -76,6 +77,11 @@ def test_first_journey(start: Any) -> None:
     panel.get_by_role("button", name="difference").click()
     nb.wait_py("explorer.view", "difference")
     nb.screenshot("saliency_difference", panel)
+
+
+def test_the_map_of_the_first_lesson_is_above_the_fold(nb: Any) -> None:
+    nb.show("SaliencyExplorer(pair, prompt=case.prompt, instruction=case.instruction)", name="explorer", before=CASE)
+    nb.looks("saliency_lesson", explorer_of(nb), height=1900, first=420)
 
 
 def test_an_error_the_check_and_a_data_set(nb: Any) -> None:

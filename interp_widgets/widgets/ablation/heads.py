@@ -31,11 +31,13 @@ class HeadAblation(Removal):
 
     title = "Head ablation"
     analysis = staticmethod(ablate_heads)
-    heads_at = field(T.Int(None, allow_none=True, min=-1), chooses=True, argument="position")
+    heads_at = field(
+        T.Int(None, allow_none=True, min=-1), label="Removed at", chooses=True, argument="position",
+        control=lambda panel: panel.removed_at,
+    )  # fmt: skip
     """Where the heads are removed: None for every token, -1 for the last."""
 
     def build(self) -> None:
-        super().build()
         self.removed_at = W.Dropdown(
             description="Removed at", options=[("every token", False), ("the selected token", True)],
             tooltip="The token selected in the maps of the modules or in another panel; without one, the last",
@@ -44,9 +46,7 @@ class HeadAblation(Removal):
             self.removed_at, "heads_at", read=lambda chosen: self.position if chosen else None,
             write=lambda at: at is not None,
         )  # fmt: skip
-        self.where = W.HTML("")
-        self.where.add_class("iw-hint")
-        self.inputs.children = (*self.inputs.children, self.controls.row(self.removed_at, self.where))
+        super().build()
         self.watch(self, "heads_at", self._heads_placed)
         self.watch(self, "position", self._position_moved)
 
@@ -102,9 +102,6 @@ class HeadAblation(Removal):
 
     def draw_selection(self) -> None:
         at, axis, picked = self.heads_at, self.texts.axis, self.kind == "head"
-        self.where.value = ""
-        if at is not None and axis:
-            self.where.value = escape(at_token(at if at >= 0 else len(axis) - 1, axis))
         self.maps.select(self.layer if self.layer_chosen or picked else -1, self.head if picked else -1, self.kind)
         super().draw_selection()
 

@@ -46,11 +46,11 @@ class MapPanel(PredictionPanel):
 
     color_range = field(
         Annotated[float, Bounds(0.05, 1.0, 0.05, slider=True, shown_as=".0%")], 1.0, label="Full colour at",
-        group="picture", redraws=True, help="Share of the largest effect from which on the colour is the strongest",
+        more=True, redraws=True, help="Share of the largest effect from which on the colour is the strongest",
     )  # fmt: skip
     threshold = field(
         Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".0%")], 0.2, label="Numbers from",
-        group="picture", redraws=True, help="Share of the largest effect from which on a cell shows its number",
+        more=True, redraws=True, help="Share of the largest effect from which on a cell shows its number",
     )  # fmt: skip
     layer = field(in_model(), selects=True)
     """The selected layer."""

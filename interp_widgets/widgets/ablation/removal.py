@@ -59,7 +59,7 @@ class Removal(MapPanel):
     )  # fmt: skip
     reference = field(
         Annotated[list, Lines(3)], [example.prompt for example in PRESETS], label="Reference texts, one per line",
-        new_row=True, width="grow", help="Texts to take the mean over",
+        width="grow", help="Texts to take the mean over",
         shown_if=lambda panel: panel.replacement == "mean",
         required="the mean needs reference texts: write at least one, each on a line of its own",
     )  # fmt: skip
@@ -73,7 +73,7 @@ class Removal(MapPanel):
     preset_fields = ("foil", "corrupted")
 
     def build(self) -> None:
-        self.inputs.children = [*self.text_inputs(), *self.controls.rows(spare=self.controls.rows("picture"))]
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
         self.maps = self.make_maps()
         self.words = W.HTML("")
         self.words.add_class("iw-after")

@@ -85,7 +85,7 @@ class CausalTracing(MapPanel):
         return super().defaults(keywords) | {name: value for name, value in usual.items() if name not in keywords}
 
     def build(self) -> None:
-        self.inputs.children = [*self.text_inputs(), *self.controls.rows(), *self.controls.rows("picture")]
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
         self.strips = pair_view.SideBySide(
             self, lambda: TokenStrip(
                 marking=True, empty="No prompt yet", max_lines=4, value_label=f"{UNIT} by its embedding",

@@ -314,12 +314,10 @@ class Controls:
         *,
         before: Mapping[str, Iterable[Any]] | None = None,
         after: Mapping[str, Iterable[Any]] | None = None,
-        spare: Sequence[W.HBox] = (),
     ) -> list[W.HBox]:
         """The rows of a group's fields, with other widgets before and after some of them, and what is under *More*.
 
-        On a screen, where room is short, the first few are in sight; the others are under *More*, as are `spare` rows,
-        which follow where there is room.
+        On a screen, where room is short, the first few are in sight; the others are under *More*.
         """
         fields = {
             name: made
@@ -340,14 +338,12 @@ class Controls:
             return lines
 
         rows, folded = [self.row(*line) for line in lines_of(False)], [self.row(*line) for line in lines_of(True)]
-        if short:
-            folded += spare
         if not folded:
-            return [*rows, *spare]
+            return rows
         if not rows:
             names = ", ".join(fields)
             raise TypeError(f"of the fields {names} one at least must be in sight: declare it without more=True")
-        return [*rows, self.fold(rows[-1], folded), *(() if short else spare)]
+        return [*rows, self.fold(rows[-1], folded)]
 
     def fold(self, beside: W.HBox, rows: Sequence[W.HBox]) -> W.VBox:
         """Rows that *More*, at the end of the row `beside`, shows; open where one of their options is another than

@@ -128,7 +128,7 @@ class BiasOptions(Panel):
     data = field(_Data(None, allow_none=True))
     """Your own examples, from a reader or made by hand; None for those of the file, or the demo's."""
     data_file = field(
-        str, label="File", width="grow", placeholder="the demo's planted groups",
+        str, label="File", width="grow", placeholder="the demo's groups",
         help="StereoSet (.json), CrowS-Pairs (.csv), or pairs of your own (.csv with biased and benign); empty for the "
         "demo's", shown_if=lambda panel: panel.data is None,
     )  # fmt: skip

@@ -123,7 +123,7 @@ class Judging(EditOptions):
         variant(one, label="") for one in (EditOptions.pool, EditOptions.splits, EditOptions.penalty)
     )
     judge_file = field(
-        str, label="Judged by", width="grow", placeholder="the demo's held-out examples",
+        str, label="Judged by", width="grow", placeholder="the demo's, held out",
         help="StereoSet (.json) that SS, LMS and ICAT are of; empty for the demo's, or for the data given as a keyword",
     )  # fmt: skip
     methods = field(T.Tuple(default_value=("lope", "subtraction", "inlp", "leace")), label="Methods", new_row=True,

@@ -286,7 +286,7 @@ class MixtureOptions(T.HasTraits):
         shown_if=lambda panel: panel.dataset is None and not panel.data_file.strip(),
     )  # fmt: skip
     data_file = field(
-        str, label="Data file", placeholder="empty: the demo's tasks; else .json or .jsonl", group="tune",
+        str, label="Data file", placeholder="the demo's tasks", group="tune",
         width="grow", argument=None, help="A .json or .jsonl file of problems to learn",
         shown_if=lambda panel: panel.dataset is None,
     )  # fmt: skip

@@ -58,7 +58,10 @@ class MixtureTuning(MixturePanel):
             "Resume", self.resume, "Go on with the mixture looked at, up to so many steps in all"
         )
         self.folder = W.Text(
-            description="Checkpoint folder", value="", placeholder="beside the notebook, by a name of its own"
+            description="Folder",
+            value="",
+            placeholder="beside the notebook",
+            tooltip="Where the checkpoint is or will be",
         )
         self.folder.add_class("iw-grow")
         self.save_button = self._button("Save checkpoint", self.save_checkpoint)

@@ -364,7 +364,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         made = (
             f", {RULE_LABELS[rule].replace('its', 'their')}" if rule is not None and self._rows.kind != "tokens" else ""
         )
-        what = f"Importance of each prompt {self._rows.name} for each response token"
+        what = f"Importance of each prompt {self._rows.name}"
         return f"{which}{what} ({method}, {result.target}{made}{rest}){self.verdict.warning(view)}"
 
     def _title_maps(self) -> None:

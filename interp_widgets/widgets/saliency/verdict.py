@@ -57,9 +57,7 @@ class Verdict:
         """A few words on a map that is not to be trusted; empty for another."""
         if self.agreement is not None and not self.agreement >= PARTLY:
             return f"agrees poorly with exact: rank correlation {_signed(self.agreement)}"
-        return {True: "", False: "worse than a random order", None: "no better than a random order"}[
-            self.faithful.beats_random
-        ]
+        return {True: "", False: "worse than random", None: "no better than random"}[self.faithful.beats_random]
 
     @property
     def sentences(self) -> str:
