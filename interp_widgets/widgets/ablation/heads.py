@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from html import escape
 from typing import Any
 
 import ipywidgets as W
@@ -101,7 +100,7 @@ class HeadAblation(Removal):
         self.draw_words(_strongest(results))
 
     def draw_selection(self) -> None:
-        at, axis, picked = self.heads_at, self.texts.axis, self.kind == "head"
+        picked = self.kind == "head"
         self.maps.select(self.layer if self.layer_chosen or picked else -1, self.head if picked else -1, self.kind)
         super().draw_selection()
 
