@@ -260,9 +260,9 @@ def test_stale_keys_and_values_would_be_noticed(monkeypatch: pytest.MonkeyPatch)
     wanted = by_whole_passes(model, [patch], len(IDS))
     right = Block.attend
 
-    def stale(block: Block, query: Tensor, key: Tensor, value: Tensor, *, fused: bool) -> Tensor:
+    def stale(block: Block, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         old = [part.expand_as(key) for part in clean.projected[block.index][1:]]
-        return right(block, query, *old, fused=fused)
+        return right(block, query, *old, **options)
 
     assert largest(resumed(model, clean, [patch], len(IDS)) - wanted) < 1e-10
     monkeypatch.setattr(Block, "attend", stale)
