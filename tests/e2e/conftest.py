@@ -278,6 +278,14 @@ class Notebook:
         """The first panel of the page."""
         return self.page.locator(".iw-panel").first
 
+    def handle(self, name: str = "", within: Any = None) -> Any:
+        """The handle of a slider by its label, with the focus, once it is in sight: a hidden one takes no keys."""
+        sliders = (within or self.panel).locator(".widget-hslider:visible").filter(has_text=name)
+        handle = sliders.locator(".noUi-handle").first
+        handle.wait_for()
+        handle.focus()
+        return handle
+
     def done(self) -> None:
         """Wait until nothing of the shown widget runs; on a busy machine its forecast asks for Run first."""
         end, pause = time.monotonic() + PATIENCE, 50.0

@@ -37,11 +37,6 @@ def run_if_asked(nb: Any) -> None:
         nb.wait_py("panel.busy", False)
 
 
-def handle(panel: Any, name: str) -> Any:
-    """The handle of a slider that is in sight."""
-    return panel.locator(".widget-hslider:visible").filter(has_text=name).locator(".noUi-handle")
-
-
 def place(nb: Any, name: str) -> tuple[float, float]:
     """Page pixels of a concept's point on the map."""
     x, y = nb.py(f"[float(v) for v in panel['map'].chart.xy[panel.sets[1].index({name!r})]]")
@@ -114,9 +109,7 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("len(panel['steer'].looked_at)", 1)
     assert nb.py("[round(float(p), 2) for p in panel['steer'].looked_at[0].comparison.word_probability]")[1] > 0.5
     nb.looks("concepts_steer", nb.panel, height=2600)
-    strength = handle(panel, "α")
-    strength.focus()
-    strength.press("ArrowLeft")
+    nb.handle("α").press("ArrowLeft")
     nb.wait_py("(round(panel.strength, 2), panel.busy)", (0.75, False))
     panel.get_by_label("Direction", exact=True).select_option("erased")
     nb.wait_py("(panel.mode, panel.busy)", ("erase", False))
@@ -142,9 +135,7 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("(panel.concept, panel.busy)", ("parrot", False))
 
     # another layer without reading anything again, then both models
-    layer = handle(panel, "Layer").first
-    layer.focus()
-    layer.press("ArrowLeft")
+    nb.handle("Layer").press("ArrowLeft")
     nb.wait_py("panel.stream", 2)
     run_if_asked(nb)
     nb.wait_py("(panel.stream, panel.sets[-1].layer, panel.busy)", (2, 2, False))

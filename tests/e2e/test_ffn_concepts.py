@@ -92,9 +92,7 @@ def test_journey(opened: Any) -> None:
     panel.locator(".iw-table").first.locator("tbody tr").nth(3).click()
     nb.wait_py("panel.layer", 3)
     expect(panel.get_by_text("components of layer 3", exact=False).first).to_be_visible()
-    handle = panel.locator(".widget-hslider").filter(has_text="Layer").locator(".noUi-handle")
-    handle.focus()
-    handle.press("End")
+    nb.handle("Layer").press("End")
     nb.wait_py("panel.layer", 5)
 
     # a word and where it is

@@ -72,8 +72,7 @@ def test_journey(opened: Any) -> None:
 
     # fewer labels, without a run
     before = nb.py("sum(map(bool, lens.map.heat.texts))")
-    handle = panel.locator(".noUi-handle").first
-    handle.focus()
+    handle = nb.handle()
     for _ in range(8):
         handle.press("ArrowRight")
     nb.wait_py("round(lens.threshold, 2)", 0.6)

@@ -61,12 +61,6 @@ def panel_of(nb: Any, cell: int = 1) -> Any:
     return nb.page.locator(".jp-Cell").nth(cell).locator(".iw-panel")
 
 
-def slide(nb: Any, panel: Any, key: str) -> None:
-    handle = panel.locator(".noUi-handle").first
-    handle.focus()
-    handle.press(key)
-
-
 def test_run_cancel_errors_and_forecast(nb: Any) -> None:
     nb.make("panel.ipynb", TOY, "toy = Toy(model); toy")
     nb.run_all()
@@ -79,7 +73,7 @@ def test_run_cancel_errors_and_forecast(nb: Any) -> None:
     )
 
     nb.py(code="gate.clear()")
-    slide(nb, panel, "ArrowRight")
+    nb.handle(within=panel).press("ArrowRight")
     cancel = panel.get_by_role("button", name="Cancel")
     expect(cancel).to_be_visible()
     expect(panel.get_by_role("progressbar", name="Progress")).to_be_visible()
@@ -92,9 +86,7 @@ def test_run_cancel_errors_and_forecast(nb: Any) -> None:
 
     panel.get_by_role("button", name="Run", exact=True).click()
     expect(cancel).to_be_visible()
-    slider = panel.locator(".noUi-handle").first
-    slider.focus()
-    slider.press("Escape")
+    nb.handle(within=panel).press("Escape")
     expect(status).to_have_text("Cancelled")
     nb.py(code="gate.set()")
     panel.get_by_role("button", name="Run", exact=True).click()
@@ -112,7 +104,7 @@ def test_run_cancel_errors_and_forecast(nb: Any) -> None:
     expect(panel.get_by_text("A: (16,)")).to_be_visible()
 
     nb.py(code="SECONDS = 42")
-    slide(nb, panel, "ArrowRight")
+    nb.handle(within=panel).press("ArrowRight")
     expect(status).to_have_text("Inputs changed: press Run (about 42 s, 300 MB)")
     expect(panel.locator(".jupyter-button.mod-primary", has_text="Run")).to_be_visible()
     nb.screenshot("panel_waiting", panel)

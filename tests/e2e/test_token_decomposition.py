@@ -16,11 +16,6 @@ def opened(nb: Any) -> Any:
     return nb.show("TokenDecompositionExplorer(pair)")
 
 
-def handle(panel: Any, name: str) -> Any:
-    """The handle of a slider."""
-    return panel.locator(".widget-hslider").filter(has_text=name).locator(".noUi-handle")
-
-
 def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
     """Page pixels of the middle of a cell."""
     found: tuple[float, float] = nb.map_cell(row, column, nb.py("panel.map.heat.shape"))
@@ -64,8 +59,7 @@ def test_journey(opened: Any) -> None:
     # the threshold relabels and runs nothing
     before = nb.py("(sum(map(bool, panel.map.heat.texts)), panel.status.text)")
     panel.get_by_role("button", name="More").click()
-    slider = handle(panel, "Labels from")
-    slider.focus()
+    slider = nb.handle("Labels from")
     for _ in range(3):
         slider.press("ArrowLeft")
     nb.wait_py("round(panel.threshold, 2)", 0.05)
@@ -84,8 +78,7 @@ def test_journey(opened: Any) -> None:
     nb.screenshot("token_decomposition_logit", panel)
 
     # another position
-    place = handle(panel, "Position")
-    place.focus()
+    place = nb.handle("Position")
     place.press("ArrowLeft")
     nb.wait_py("panel.position", nb.py("len(panel.texts.axis)") - 2)
     nb.done()
