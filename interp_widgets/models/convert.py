@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .bridge_cache import take_either_keyword
 from .hub_files import LoadError
 from .memory import is_out_of_memory
 from .placement import is_offloaded, is_placed, kept_elsewhere
@@ -245,4 +246,5 @@ def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
             with torch.no_grad():
                 bridge(torch.zeros(1, 2, dtype=torch.long, device=device))
     silence_bridge()
+    take_either_keyword(bridge)
     return bridge.eval()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..bridge_cache import cache_keyword
 from ..devices import is_spread
 from ..hooks import attached, check_hook_names
 from ..mixture_of_depths.graft import mixture_of
@@ -149,7 +150,8 @@ def _bridge_keys_values(tl_model: Any, embeddings: Tensor) -> list[KeysValues]:
 
     cache = DynamicCache()
     try:
-        tl_model.original_model(inputs_embeds=embeddings, past_key_values=cache, use_cache=True)
+        options = {cache_keyword(tl_model.original_model): cache, "use_cache": True}
+        tl_model.original_model(inputs_embeds=embeddings, **options)
     except (AttributeError, TypeError, ValueError, LookupError, NotImplementedError):
         return []  # an architecture with a cache of its own kind
     layers = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
@@ -164,7 +166,7 @@ def _bridge_options(tl_model: Any, batch: int, past: Sequence[KeysValues] | None
         from transformers import DynamicCache
 
         expanded = [tuple(part.expand(batch, -1, -1, -1) for part in past[layer]) for layer in range(len(past))]
-        options = {"use_cache": True, "past_key_values": DynamicCache(expanded)}
+        options = {"use_cache": True, cache_keyword(tl_model.original_model): DynamicCache(expanded)}
     if hasattr(tl_model, "pos_embed"):  # the bridge repeats position ids by this number
         tl_model.pos_embed._current_batch_size = batch
     return options
@@ -238,10 +240,11 @@ def cached_steps(network: Network) -> Callable[[Tensor], Tensor]:
     tl_model = network.tl_model
     if network.backend == "bridge":
         past: list[Any] = [None]
+        keyword = cache_keyword(tl_model.original_model)
 
         def bridge_step(ids: Tensor) -> Tensor:
-            output = tl_model.original_model(ids, past_key_values=past[0], use_cache=True)
-            past[0] = output.past_key_values
+            output = tl_model.original_model(ids, use_cache=True, **{keyword: past[0]})
+            past[0] = output[keyword]
             return output.logits
 
         return bridge_step
