@@ -20,6 +20,7 @@ from interp_widgets.analysis.mixture_of_depths import RoutingResult
 from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.compute.cache import results
 from interp_widgets.models import load_demo_pair
+from interp_widgets.models.build import BackendChoice
 from interp_widgets.sweeps.result import SweepResult
 from interp_widgets.widgets.base.shipped import FOLDER, Recorder, ShippedAnswer, recording, shipped_names
 
@@ -81,13 +82,15 @@ OPENINGS = (
 """What ships of which widgets."""
 
 
-def recorded(widgets: Collection[str] = (), *, takes: bool = False, minutes: bool = True) -> Iterator[Recorder]:
+def recorded(
+    widgets: Collection[str] = (), *, takes: bool = False, minutes: bool = True, backend: BackendChoice = "auto"
+) -> Iterator[Recorder]:
     """For every opening, on one demo model, on the other and on both: what it computes, and takes of what ships.
 
     Of all widgets, or of these. With `takes`, what ships already is not computed; without `minutes`, what takes
     minutes is left out.
     """
-    pair = load_demo_pair()
+    pair = load_demo_pair(backend=backend)
     results.clear()  # what was computed before is neither computed nor taken
     for opening in OPENINGS:
         if (widgets and opening.widget not in widgets) or (opening.minutes and not minutes):
@@ -101,9 +104,11 @@ def recorded(widgets: Collection[str] = (), *, takes: bool = False, minutes: boo
             yield recorder
 
 
-def computed(widgets: Collection[str] = (), *, minutes: bool = True) -> dict[str, ShippedAnswer]:
+def computed(
+    widgets: Collection[str] = (), *, minutes: bool = True, backend: BackendChoice = "auto"
+) -> dict[str, ShippedAnswer]:
     """All answers that ship, computed now, by the names of their files; without `minutes`, the quick ones."""
-    found = recorded(widgets, minutes=minutes)
+    found = recorded(widgets, minutes=minutes, backend=backend)
     return {name: answer for recorder in found for name, answer in recorder.computed.items()}
 
 

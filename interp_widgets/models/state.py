@@ -42,6 +42,7 @@ __all__ = [
     "Watched",
     "check_as_loaded",
     "edits",
+    "is_as_loaded",
     "last_remembered",
     "remembered",
     "state_key",
@@ -165,6 +166,11 @@ def edits(network: Watched) -> Edits | None:
     lasting = [key for _, key in differences if key is not None]
     key = xxhash.xxh3_128_hexdigest("\n".join(lasting).encode()) if lasting else None
     return Edits(f"{'; '.join(sentences[:3])}{more}", key)
+
+
+def is_as_loaded(network: Watched) -> bool:
+    """Whether a model is just what was loaded, hooks included."""
+    return edits(network) is None and weights_key(network) == network._watch.loaded_weights
 
 
 def check_as_loaded(network: Watched, purpose: str) -> None:

@@ -1,8 +1,9 @@
 """Answers that ship with the package: what takes long of what the panels open on with the demo models.
 
 ``python -m interp_widgets.demo.answers`` computes and writes them. A file holds what one model answers to one request,
-and its name says which: it is made of the panel's name, the request, and the models with their weights, dtype and
-backend. For an edited model, another dtype or another option there is no file.
+and its name says which: it is made of the panel's name, the request, and the models with the file of their weights and
+their dtype. For an edited model, another dtype or another option there is no file. Both backends compute the same from
+the same weights, but for rounding, so that one answer serves both.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
+import xxhash
+
 from interp_widgets.analysis._core.result import Result, record
-from interp_widgets.models.hub_files import DEMO
+from interp_widgets.models.hub_files import DEMO, DEMO_NAMES
+from interp_widgets.models.state import is_as_loaded
 
 FOLDER = DEMO / "answers"
 LONGEST = 2**20
 """Characters of a request; no longer one ships."""
-_MODEL_FACTS = ("model", "weight_hash", "backend", "dtype", "processed", "shares_weights")
 
 
 @record
@@ -122,7 +125,7 @@ def _opened(name: str) -> Any:
 
 def _is_demo(model: Any) -> bool:
     """Whether a model was loaded by the name of a shipped one, whatever became of it."""
-    return getattr(model, "source", None) in ("demo-base", "demo-tuned")
+    return getattr(model, "source", None) in DEMO_NAMES
 
 
 def _facts(model: Any, wait: float) -> tuple[Any, ...] | None:
@@ -130,10 +133,17 @@ def _facts(model: Any, wait: float) -> tuple[Any, ...] | None:
     if not model.lock.acquire(timeout=wait):
         return None
     try:
-        facts = model.provenance()
+        as_loaded = is_as_loaded(model)
     finally:
         model.lock.release()
-    return None if "edited" in facts else (*(facts[name] for name in _MODEL_FACTS), model.prepend_bos)
+    facts = (model.name, _weights_digest(model.source), str(model.dtype), model.processed, model.prepend_bos)
+    return facts if as_loaded else None
+
+
+@cache
+def _weights_digest(source: str) -> str:
+    """Of the file of a demo model's weights."""
+    return xxhash.xxh3_128_hexdigest((DEMO / DEMO_NAMES[source] / "model.safetensors").read_bytes())
 
 
 @lru_cache(maxsize=8)
