@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
-# The quick tests of models, analyses, tuning, data, compute and sweeps once more against TransformerLens 4.3.0, the newest one,
-# which has only the bridge.
-# It is put into its own folder in front of the environment's 3.9; its other requirements are the same.
+# The quick tests of what computes, and of the widgets without a browser, once more with what `pip install interp_widgets` takes:
+# TransformerLens 4.3.0, which has only the bridge, and transformers 5.24.0.
+# They are put into their own folder in front of the environment's; their other requirements are the same.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-version=4.3.0
+lens=4.3.0 transformers=5.24.0
 python=${PYTHON:-.venv/bin/python}
 folder=.venv-tl4/lib
-if ! [ -d "$folder/transformer_lens-$version.dist-info" ]; then
+if ! [ -d "$folder/transformer_lens-$lens.dist-info" ] || ! [ -d "$folder/transformers-$transformers.dist-info" ]; then
     rm -rf .venv-tl4
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" "transformer-lens==$version"
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" \
+        "transformer-lens==$lens" "transformers==$transformers"
 fi
 PYTHONPATH="$PWD/$folder" "$python" -c "
-from importlib.metadata import version
 import transformer_lens
-assert version('transformer-lens') == '$version', version('transformer-lens')
+import transformers
+from importlib.metadata import version
+assert (version('transformer-lens'), transformers.__version__) == ('$lens', '$transformers')
 assert '.venv-tl4' in transformer_lens.__file__, transformer_lens.__file__
 "
 PYTHONPATH="$PWD/$folder" exec "$python" -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not slow" \
-    tests/models tests/analysis tests/tuning tests/data tests/compute tests/sweeps "$@"
+    tests/models tests/analysis tests/tuning tests/data tests/compute tests/sweeps tests/widgets "$@"

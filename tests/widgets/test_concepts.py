@@ -765,7 +765,7 @@ def test_saves_and_opens_a_set(
 def test_a_set_that_does_not_fit_is_said_and_nothing_is_lost(
     pair: Any, browse: Any, own: ConceptSet, wire: Any, tmp_path: Path
 ) -> None:
-    tiny = tiny_model("llama", "hooked")
+    tiny = tiny_model("llama")
     small = concept_directions(tiny, FEW[:3], layer=2, shuffles=1).save(tmp_path / "tiny.npz")
     saved = own.save(tmp_path / "tuned.npz")
     text = tmp_path / "broken.npz"

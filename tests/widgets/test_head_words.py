@@ -409,7 +409,7 @@ def test_many_verbs_are_enough(few: Any) -> None:
 
 
 def test_models_of_different_shape(browse: Any) -> None:
-    a, b = tiny_model("gpt2", "hooked"), tiny_model("gpt2", "hooked", seed=1)
+    a, b = tiny_model("gpt2"), tiny_model("gpt2", seed=1)
     heads = head_word_pairs(a, **FEW)
     shallow = head_word_pairs(b, layers=[0, 1], **FEW)
     panel = browse(heads, shallow)

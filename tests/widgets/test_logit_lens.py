@@ -236,7 +236,7 @@ def test_without_a_target_the_likeliest_token_is_followed(pair: Any, explore: An
 
 
 def test_a_result_with_anothers_likeliest_token_is_not_taken_from_the_cache(explore: Any) -> None:
-    models = [tiny_model("gpt2", "hooked", seed=seed) for seed in range(3)]
+    models = [tiny_model("gpt2", seed=seed) for seed in range(3)]
     targets = []
     for other in models[1:]:
         panel = explore(models[0], other, prompt="one two three")
@@ -324,7 +324,7 @@ def test_opens_on_either_backend_and_precision(explore: Any, family: str, backen
 
 
 def test_models_of_different_depth(explore: Any, pair: Any) -> None:
-    shallow = tiny_model("gpt2", "hooked")
+    shallow = tiny_model("gpt2")
     deep = load_model(tiny_hf("gpt2", n_layers=4), tokenizer=tiny_tokenizer("gpt2"), device="cpu")
     panel = explore(shallow, deep, prompt="one two three", view="B", reading=4)
     assert panel.map.heat.shape[0] == 5

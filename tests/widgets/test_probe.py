@@ -429,7 +429,7 @@ def test_cancel_and_close_stop_the_function_itself(show: Any, monkeypatch: pytes
 
 @pytest.mark.hooked
 def test_troubles_of_the_model_are_told(show: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("gpt2", "hooked", seed=4)
+    model = tiny_model("gpt2", seed=4)
     panel = show(probes.lens, model, prompt="one two three")
     told_of_broken_weights(panel, model, "LayerByPosition.values must be finite")
     told_of_a_failing_hook(panel, model)

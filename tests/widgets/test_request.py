@@ -101,7 +101,7 @@ class Measured(Panel):
 @pytest.fixture
 def models() -> list[Any]:
     """A model and two others to set it against."""
-    found = [tiny_model("gpt2", "hooked", seed=seed) for seed in range(3)]
+    found = [tiny_model("gpt2", seed=seed) for seed in range(3)]
     for model, name in zip(found, ("first", "second!", "third"), strict=True):
         model.name = name
     return found

@@ -157,7 +157,7 @@ def test_a_cell_chosen_in_one_map_is_chosen_in_the_other(name: str, pair: Any, s
 def test_models_of_two_depths_stand_beside_each_other(show: Any, tmp_path: Path) -> None:
     tiny_hf("gpt2", n_layers=2).save_pretrained(tmp_path)
     tiny_tokenizer("gpt2").save_pretrained(tmp_path)
-    deep, shallow = tiny_model("gpt2", "hooked"), load_model(tmp_path, backend="hooked")
+    deep, shallow = tiny_model("gpt2"), load_model(tmp_path)
     for name in ("logit lens", "modules", "token decomposition"):
         panel = show(name, ModelPair(deep, shallow), view="beside")
         a, b = [view for view in pictures(panel) if isinstance(view, Heatmap)][:2]
