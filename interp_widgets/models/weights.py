@@ -19,6 +19,9 @@ MLP = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
 NORMS = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln1_post_w", "ln1_post_b", "ln2_post_w", "ln2_post_b")
 FINAL_NORM = ("ln_final_w", "ln_final_b")
 GLOBAL = ("W_E", "W_pos", "W_U", "b_U", *FINAL_NORM)
+_READING = ("W_in", "W_gate", "b_in", "b_gate")
+_EXPERTS = ("experts", "moe")
+"""Parts of a bridge's block that run beside its MLP and whose output is added to that of the MLP."""
 _OFFSETS = (0, 1)
 _ADDED: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """What norms of transformers add to their weight before they multiply by it, as far as it was seen."""
@@ -44,7 +47,7 @@ def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False
     if name in NORMS:
         return _norm(tl_model, tl_model.blocks[layer], name)
     value = own_weight(tl_model, name, layer)
-    value = _missing(tl_model, name) if value is None else value.detach()
+    value = _missing(tl_model, name, layer) if value is None else value.detach()
     heads = tl_model.cfg.n_heads
     if name in SHARED and value.shape[0] != heads and not grouped:
         value = value.repeat_interleave(heads // value.shape[0], 0)
@@ -69,14 +72,25 @@ def token_embeddings(tl_model: Any, ids: Tensor) -> Tensor:
 
 def own_weight(tl_model: Any, name: str, layer: int) -> Tensor | None:
     """A weight of a block's attention or MLP as the library holds it; None where there is no such single tensor."""
-    part = getattr(tl_model.blocks[layer], "attn" if name in ATTENTION else "mlp", None)
+    block = tl_model.blocks[layer]
+    part = getattr(block, "attn" if name in ATTENTION else "mlp", None)
+    if name in MLP and any(getattr(block, beside, None) is not None for beside in _EXPERTS):
+        return None  # the matrix of a part of what counts as the MLP
     # a bridge looks weights up in a property, which raises an error of its own for blocks of another kind
     try:
         # HookedTransformer keeps shared key/value heads once, under a name of their own
         value = getattr(part, f"_{name}" if name in SHARED and hasattr(part, f"_{name}") else name, None)
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    return value if isinstance(value, Tensor) else None
+    if not isinstance(value, Tensor):
+        return None
+    return None if name in _READING and _holds_two(tl_model, value, layer) else value
+
+
+def _holds_two(tl_model: Any, value: Tensor, layer: int) -> bool:
+    """Whether a matrix or bias in front of the neurons is that of a gate and of the linear branch in one."""
+    written = own_weight(tl_model, "W_out", layer)
+    return written is not None and value.shape[-1] != written.shape[0]
 
 
 def mlp_width(tl_model: Any) -> int:
@@ -141,8 +155,8 @@ def _global(tl_model: Any, name: str) -> Tensor:
     raise ValueError(f"this model has no {name}: its positions are {tl_model.cfg.positional_embedding_type}")
 
 
-def _missing(tl_model: Any, name: str) -> Tensor:
-    """An absent bias is a zero bias; an absent gate is an error."""
+def _missing(tl_model: Any, name: str, layer: int) -> Tensor:
+    """An absent bias of a matrix is a zero bias; an absent matrix is an error."""
     cfg, width = tl_model.cfg, mlp_width(tl_model)
     shared = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
     shape = {
@@ -154,9 +168,12 @@ def _missing(tl_model: Any, name: str) -> Tensor:
         "b_gate": (width,),
         "b_out": (cfg.d_model,),
     }.get(name)
+    matrix = "W_in" if name == "b_gate" else name.replace("b_", "W_")  # an MLP without a gate has no bias of it
+    if shape is not None and own_weight(tl_model, matrix, layer) is None:
+        shape = None
     if shape is None and getattr(cfg, "attn_only", False):
         raise ValueError(f"this model has no {name}: its blocks are attention only, there is no MLP to read")
-    if name == "W_gate" and own_weight(tl_model, "W_out", 0) is not None:
+    if name == "W_gate" and own_weight(tl_model, "W_in", layer) is not None:
         raise ValueError(f"this model has no {name}: its MLP has no gate, use W_in and W_out")
     if shape is None:
         part = "attention" if name in ATTENTION else "MLP"

@@ -141,7 +141,7 @@ class LinearisedBlock:
     @property
     def parallel(self) -> bool:
         """Whether attention and MLP read the same stream."""
-        return self.model.capabilities.parallel_layers[self.index]
+        return self.model.last_capabilities.parallel_layers[self.index]
 
     @property
     def separable(self) -> bool:
