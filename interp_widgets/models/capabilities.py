@@ -483,6 +483,8 @@ def _unembeds(tl_model: Any, seen: _Seen) -> bool:
         matrix, bias = weight(tl_model, "W_U", None), weight(tl_model, "b_U", None)
     except NotImplementedError:
         return True
+    except ValueError:  # another module runs in its place than was loaded
+        return False
     if seen.logits is None or seen.read is None or matrix.is_meta or not matrix.is_floating_point():
         return True
     if seen.read.shape[-1] != matrix.shape[0]:

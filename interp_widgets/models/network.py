@@ -52,6 +52,7 @@ class Network:
         self.lock = threading.RLock()
         self.tl_model = tl_model
         self._watch = Watch(tl_model)
+        weights.note_places(tl_model)
         self._hashes: dict[bytes, str] = {}
         self.name = name
         self.backend: Backend = backend
