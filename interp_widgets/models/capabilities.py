@@ -52,6 +52,11 @@ _HEADS = ("W_Q", "W_K", "W_V", "W_O")
 _WATCHED = ("hook_resid_pre", "hook_resid_post", "attn.hook_pattern", "mlp.hook_pre")
 _CHANGED = ("hook_attn_out", "hook_mlp_out", "attn.hook_z", "mlp.hook_post")
 """Values that are changed in the first block, each in a row of its own; row 0 stays as it is."""
+_NO_HEADS = 1 + len(_CHANGED)
+"""The row in which the heads of the first block give zero: what attention writes must be the same everywhere."""
+_ENTERED = 2 + len(_CHANGED)
+"""The row in which attention's output is NaN in every block, but not in what enters the MLP's branch: an MLP that gives
+NaN reads the stream elsewhere too."""
 _SHOWN = {
     "hook_attn_out": "attention",
     "attn.hook_z": "outputs of single heads",
@@ -110,6 +115,8 @@ class Capabilities:
     """Where the weights are."""
     attention_only: bool = False
     """Layers of attention without any MLP."""
+    norms_behind_attention: bool = False
+    """The first norm of a layer reads what its attention writes; none is before it."""
     reasons: Mapping[Capability, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -162,22 +169,46 @@ class BlockValues:
     """The output of the norm before attention."""
     entered: dict[str, Tensor] = field(default_factory=dict)
     """What entered the block's parts, by name."""
+    restored: bool = False
+    """Whether what entered the MLP's branch was the clean stream in the row `_ENTERED`."""
+    elsewhere: bool = False
+    """Whether the MLP reads the stream in another place too, as experts beside an MLP do."""
 
     def branch(self) -> MlpBranch | None:
-        """How the stream comes to the MLP, seen in the first sequence; None where the MLP reads something else."""
-        if self.before is None or self.attention is None:
+        """How the stream comes to the MLP, seen in the first sequence; None where the MLP reads something else, or the
+        stream in several places."""
+        if self.before is None or self.attention is None or self.elsewhere:
             return None
-        before, attention = (value[0].cpu().double() for value in (self.before, self.attention))
         for entry in ENTRIES:
-            value = self.entered.get(entry)
-            if value is None or value.shape != self.before.shape:
-                continue
-            seen = value[0].cpu().double()
-            after, apart = float((seen - before - attention).norm()), float((seen - before).norm())
-            if min(after, apart) <= 0.03 * float(seen.norm()):  # rounding in half precision
-                return MlpBranch(entry, _share(seen - before, attention) > 0.25)
+            reads = self._reads(self.entered.get(entry))
+            if reads is not None:
+                return MlpBranch(entry, reads)
         shared = _same(self.entered.get("mlp"), self.normed) and _same(self.entered.get("ln1"), self.before)
         return MlpBranch(None, False) if shared else None
+
+    def _reads(self, value: Tensor | None) -> bool | None:
+        """Whether a value is the stream with the attention's output in it, or without; None where it is neither."""
+        if self.before is None or self.attention is None or value is None or value.shape != self.before.shape:
+            return None
+        before, attention, seen = (part[0].cpu().double() for part in (self.before, self.attention, value))
+        after, apart = float((seen - before - attention).norm()), float((seen - before).norm())
+        if min(after, apart) > 0.03 * float(seen.norm()):  # rounding in half precision
+            return None
+        return _share(seen - before, attention) > 0.25
+
+    def enter(self, part: str, value: Tensor) -> Tensor:
+        """Keep what enters a part; of the MLP's branch give it back with the row `_ENTERED` as it is without change."""
+        self.entered[part] = value
+        if part not in ENTRIES or self.restored or len(value) <= _ENTERED or self._reads(value) is None:
+            return value
+        self.restored = True
+        return _with_row(value, _ENTERED, value[0])
+
+
+def _with_row(value: Tensor, row: int, new: Tensor | float) -> Tensor:
+    changed = value.clone()
+    changed[row] = new
+    return changed
 
 
 def _same(value: Tensor | None, other: Tensor | None) -> bool:
@@ -186,6 +217,11 @@ def _same(value: Tensor | None, other: Tensor | None) -> bool:
         return False
     wanted = other[0].cpu().double()
     return float((value[0].cpu().double() - wanted).norm()) <= 0.03 * float(wanted.norm())
+
+
+def _depends_on_changes(value: Tensor | None) -> bool:
+    """Whether a value is another one in the rows in which attention or the MLP of the first block were changed."""
+    return value is not None and not all(_same(value[row:][:1], value[:1]) for row in range(1, _NO_HEADS))
 
 
 def _share(difference: Tensor, attention: Tensor) -> float:
@@ -200,12 +236,15 @@ def _share(difference: Tensor, attention: Tensor) -> float:
 
 @contextmanager
 def _watching(block: Any, values: BlockValues) -> Iterator[None]:
-    """Inside, the values that enter a block's norms and MLP, and what leaves its first norm, are kept."""
+    """Inside, the values that enter a block's norms and MLP, and what leaves its first norm, are kept; the MLP's branch
+    gets what `BlockValues.enter` gives."""
 
-    def entering(part: str) -> Callable[..., None]:
-        def keep(module: Any, inputs: tuple[Any, ...]) -> None:
-            if inputs and isinstance(inputs[0], Tensor):
-                values.entered[part] = inputs[0]
+    def entering(part: str) -> Callable[..., Any]:
+        def keep(module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            if not inputs or not isinstance(inputs[0], Tensor):
+                return None
+            value = values.enter(part, inputs[0])
+            return None if value is inputs[0] else (value, *inputs[1:])
 
         return keep
 
@@ -235,6 +274,15 @@ class _Seen:
     """(rows, tokens, d_model) what the final norm gives; without one, the stream behind the last block."""
     logits: Tensor | None = None
 
+    def adds_stream(self) -> bool:
+        """Whether what the first block shows as attention's output has the stream in it: without heads it differs from
+        position to position."""
+        attention = self.blocks[0].attention
+        if attention is None or len(attention) <= _NO_HEADS or _same(attention[_NO_HEADS:][:1], attention[:1]):
+            return False  # nothing is known, or the heads change nothing
+        rows = attention[_NO_HEADS].cpu().double()
+        return float((rows - rows[:1]).norm()) > 0.03 * float(rows.norm())
+
 
 @contextmanager
 def _hooks_off(tl_model: Any) -> Iterator[None]:
@@ -257,11 +305,12 @@ def _hooks_off(tl_model: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def _look(tl_model: Any) -> _Seen:
-    """One pass of a few tokens, in which each row of the batch has one value of the first block replaced by NaN."""
+    """One pass of a few tokens, in which each row of the batch has one value of the first block replaced by NaN, or is
+    what `_NO_HEADS` and `_ENTERED` say."""
     known, seen, parameter = tl_model.hook_dict, _Seen(), next(tl_model.parameters())
     cfg = tl_model.cfg
     tokens = min(_TOKENS, cfg.n_ctx, cfg.d_vocab)
-    ids = torch.arange(tokens, device=parameter.device).expand(1 + len(_CHANGED), -1)
+    ids = torch.arange(tokens, device=parameter.device).expand(1 + _ENTERED, -1)
     last = f"blocks.{cfg.n_layers - 1}.hook_resid_post"
 
     def watch(name: str) -> Callable[..., Tensor]:
@@ -278,11 +327,17 @@ def _look(tl_model: Any) -> _Seen:
                 seen.read = value
             if name.endswith(".hook_attn_out"):
                 values.attention = value
-            if row is None or value.shape[0] != len(ids):
+            if value.shape[0] != len(ids):
                 return value
-            changed = value.clone()
-            changed[row] = torch.nan
-            return changed
+            if name.endswith(".hook_resid_pre"):
+                return _with_row(value, _ENTERED, value[0])
+            if name.endswith(".hook_mlp_out"):
+                values.elsewhere = values.restored and bool(value[_ENTERED].isnan().any())
+            if name.endswith(".hook_attn_out"):
+                value = _with_row(value, _ENTERED, torch.nan)
+            if name == "blocks.0.attn.hook_z":
+                value = _with_row(value, _NO_HEADS, 0.0)
+            return value if row is None else _with_row(value, row, torch.nan)
 
         return hook_function
 
@@ -348,6 +403,7 @@ def find_capabilities(
             return f"{len(layers) - len(some)} of its {len(layers)} layers have no {what}"
         return f"its {what} are of an unusual kind"
 
+    mixed = "its layers show it with the stream added" if seen.adds_stream() else ""
     attention = shown("hook_attn_out", cfg.d_model)
     head_width = (seen.shapes.get("blocks.0.attn.hook_z", ())[3:] or (cfg.d_head,))[0]
     heads = shown("attn.hook_z", cfg.n_heads, head_width)
@@ -360,7 +416,7 @@ def find_capabilities(
             mlp or "its MLPs have no single output matrix of one width")  # fmt: skip
     parallel, reads = _branches(seen)
     decide("residual_stream", stream, "its layers do not show it")
-    decide("attention", not attention, attention)
+    decide("attention", not (attention or mixed), attention or mixed)
     decide("heads", not (attention or heads), attention or heads)
     patterns = everywhere("attn.hook_pattern", None, None)
     decide("attention_patterns", patterns, attention or "its attention never computes them")
@@ -371,7 +427,8 @@ def find_capabilities(
     decide("mlp_neurons", not neurons, neurons)
     inputs = neurons or ("" if everywhere("mlp.hook_pre", d_mlp) else "its MLPs compute it together with their gate")
     decide("neuron_inputs", not inputs, inputs)
-    decide("mlp_input", reads, mlp or "its MLPs read something else")
+    elsewhere = any(values.elsewhere for values in seen.blocks)
+    decide("mlp_input", reads, mlp or f"its MLPs read {'it in several places' if elsewhere else 'something else'}")
     decide("unembedding", _unembeds(tl_model, seen), "its logits are more than that")
     # offloaded weights have them too: accelerate brings them in, and the check at load has compared a gradient
     whole = all(parameter.is_floating_point() for parameter in tl_model.parameters())
@@ -401,6 +458,7 @@ def find_capabilities(
         normalization=normalization,
         devices=tuple(sorted({str(parameter.device) for parameter in tl_model.parameters()})),
         attention_only="attention" not in reasons and not _shows(seen, "hook_mlp_out"),
+        norms_behind_attention=not first and _depends_on_changes(seen.blocks[0].entered.get("ln1")),
         reasons=MappingProxyType(reasons),
     )
 
@@ -425,6 +483,8 @@ def _unembeds(tl_model: Any, seen: _Seen) -> bool:
         matrix, bias = weight(tl_model, "W_U", None), weight(tl_model, "b_U", None)
     except NotImplementedError:
         return True
+    except ValueError:  # another module runs in its place than was loaded
+        return False
     if seen.logits is None or seen.read is None or matrix.is_meta or not matrix.is_floating_point():
         return True
     if seen.read.shape[-1] != matrix.shape[0]:

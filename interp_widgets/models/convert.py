@@ -28,6 +28,11 @@ LONGEST_TABLE = 8192
 _PATH_WORDS = ("llama", "gemma", "bert", "t5", "coder", "wav2vec", "phi", "qwen", "opt-", "olmo", "redwood")
 
 
+_ROW_FACTORS = {"falcon_h1": "embedding_multiplier"}
+"""By type of a model, the setting by which transformers multiplies the embedding rows of ids, but not rows that it is
+given."""
+
+
 def has_hooked_transformer() -> bool:
     """Whether the installed TransformerLens still has HookedTransformer (3.x has, 4.x has not)."""
     try:
@@ -113,7 +118,22 @@ def prepare(hf_model: Any, *, device: torch.device, dtype: torch.dtype) -> Any:
     if hf_model.dtype == torch.float64:  # the other ways of transformers to run experts have no float64
         hf_model.set_experts_implementation("eager")
     _attend_eagerly(hf_model)
+    feed_rows(hf_model)
     return hf_model.eval()
+
+
+def feed_rows(hf_model: Any) -> None:
+    """Have a transformers model compute the same from ids and from the rows of its embedding table for them."""
+    config = hf_model.config.get_text_config()
+    factor = getattr(config, _ROW_FACTORS.get(config.model_type, ""), 1.0)
+    if factor == 1.0:
+        return
+
+    def multiply(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        rows = kwargs.get("inputs_embeds")
+        return args, kwargs if rows is None else {**kwargs, "inputs_embeds": rows * factor}
+
+    hf_model.get_decoder().register_forward_pre_hook(multiply, with_kwargs=True)
 
 
 def _move(hf_model: Any, device: torch.device, dtype: torch.dtype) -> None:
@@ -238,6 +258,8 @@ def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
             device=device,
             model_name=getattr(hf_model.config, "_name_or_path", "") or type(hf_model).__name__,
         )
+        if not processed:  # hooks get their usual names; what some adapters refuse is the processing of weights
+            bridge.adapter.supports_compatibility_mode = True
         bridge.enable_compatibility_mode(disable_warnings=True, no_processing=not processed)
         limit = position_limit(hf_model.config.get_text_config())
         if limit is not None:  # the bridge looks for it under one name only, and takes 2048 where it is not there

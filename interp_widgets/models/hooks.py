@@ -45,8 +45,8 @@ _SWITCHES = {
 
 
 _OWN_HOOKS = (
-    "transformer_lens.model_bridge", "interp_widgets.models.engine.modules", "interp_widgets.models.stopping",
-    "interp_widgets.models.bridge_cache",
+    "transformer_lens.model_bridge", "interp_widgets.models.bridge_cache", "interp_widgets.models.convert",
+    "interp_widgets.models.engine.modules", "interp_widgets.models.stopping",
 )  # fmt: skip
 """Modules whose hooks are part of how a pass works, or stop it: they change no numbers."""
 HOOK_TABLES = {

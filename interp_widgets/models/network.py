@@ -20,7 +20,8 @@ from .devices import is_spread
 from .hooks import Edit, Objective, Run, canonical_hook_names, run_hooked
 from .memory import free_bytes
 from .placement import is_offloaded, quantisation, readable
-from .state import Watch, weights_key
+from .state import Watch, last_remembered, remembered, weights_key
+from .stopping import unstoppable
 
 Backend = Literal["hooked", "bridge"]
 
@@ -51,6 +52,7 @@ class Network:
         self.lock = threading.RLock()
         self.tl_model = tl_model
         self._watch = Watch(tl_model)
+        weights.note_places(tl_model)
         self._hashes: dict[bytes, str] = {}
         self.name = name
         self.backend: Backend = backend
@@ -118,10 +120,20 @@ class Network:
                 self._hashes[key] = weights.weight_hash(self.tl_model)
             return self._hashes[key]
 
-    @functools.cached_property
+    @property
     def capabilities(self) -> Capabilities:
-        """What the model can be asked for, and why not for the rest; found in one short pass at the load."""
-        with self.lock:
+        """What the model can be asked for, and why not for the rest; found in one short pass at the load, and again
+        where its modules, functions or settings have been edited."""
+        return remembered(self, "capabilities", self._find_capabilities)
+
+    @property
+    def last_capabilities(self) -> Capabilities:
+        """`capabilities` as last asked for, for what follows in one call: the model is not looked at again."""
+        held: Capabilities | None = last_remembered(self, "capabilities")
+        return self.capabilities if held is None else held
+
+    def _find_capabilities(self) -> Capabilities:
+        with unstoppable():
             return find_capabilities(
                 self.tl_model, caches=self.caches, normalization=self.normalization, d_mlp=self.d_mlp
             )
@@ -249,8 +261,16 @@ class Network:
         b_out (d_model); the norms before attention and MLP ln1_w, ln1_b, ln2_w, ln2_b (d_model), and ln1_post_w,
         ln1_post_b, ln2_post_w, ln2_post_b of models that norm what both write. Shared key/value heads are repeated per
         query head unless ``grouped``; an absent bias is zero, the scale of a norm without one (or folded away) is one,
-        and Gemma's is what it multiplies by.
+        and Gemma's is what it multiplies by. Matrices are what the model holds: a norm or a factor between two of them
+        (BitNet, Falcon-H1) is in neither.
         """
+        value = self.own_weight(name, layer, grouped=grouped)
+        if name in ("ln1_w", "ln1_b") and self.capabilities.norms_behind_attention:
+            return torch.ones_like(value) if name == "ln1_w" else torch.zeros_like(value)
+        return value
+
+    def own_weight(self, name: str, layer: int | None = None, *, grouped: bool = False) -> Tensor:
+        """`weight` without a look at what the norms of the blocks read."""
         owners = list(self._owners(layer))
         if not owners:  # plain weights are read at any time, also while another thread computes
             return self._weight(name, layer, grouped)
@@ -265,8 +285,6 @@ class Network:
 
     def _weight(self, name: str, layer: int | None, grouped: bool) -> Tensor:
         value = weights.weight(self.tl_model, name, layer, grouped=grouped)
-        if name in ("ln1_w", "ln1_b") and not self.capabilities.input_norms:  # a norm behind attention
-            value = torch.ones_like(value) if name == "ln1_w" else torch.zeros_like(value)
         return value.to(self.device) if self.spread else value
 
     def _owners(self, layer: int | None) -> Iterator[torch.nn.Module]:

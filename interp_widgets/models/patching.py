@@ -157,7 +157,7 @@ def site_changes(
     """
     if site != "attn_to_mlp":
         return [(site_hook(site, layer, network.n_layers), change)]
-    if network.capabilities.parallel_layers[layer]:
+    if network.last_capabilities.parallel_layers[layer]:
         return []
     entering: list[Tensor] = []
 

@@ -346,6 +346,7 @@ def _check_twin(classes: tuple[Any, Any], key: str, backend: Backend, processed:
     try:
         config = twin.twin_config(config_class.from_dict(json.loads(key)))
         hf_model, length = twin.make_twin(model_class, config), twin.length_past(config)
+        convert.feed_rows(hf_model)
         with few_threads(hf_model.num_parameters()):
             reference = reference_of(hf_model, check_ids(twin.D_VOCAB, length, length), gradient=True)
     except Exception as error:

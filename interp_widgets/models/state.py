@@ -129,14 +129,20 @@ def state_key(network: Watched, *, exact: bool = False, wait: float = -1) -> Sta
 
 def remembered(network: Watched, name: str, find: Callable[[], T]) -> T:
     """What ``find`` gives for a model whatever its weights and hooks are; found again when there are other modules,
-    functions, settings, or types and shapes of tensors."""
-    with network.lock:
-        architecture = network._watch.look(network.tl_model).architecture()
-        held = network._watch.memory.get(name)
-        if held is None or held[0] != architecture:
-            held = network._watch.memory[name] = architecture, find()
-        answer: T = held[1]
-        return answer
+    functions, settings, or types and shapes of tensors.
+
+    Nobody waits for a pass of another thread to be told of a model that is as it was.
+    """
+    watch = network._watch
+    held = watch.memory.get(name)
+    if held is None or held[0] != watch.look(network.tl_model).architecture():
+        with network.lock:
+            architecture = watch.look(network.tl_model).architecture()
+            held = watch.memory.get(name)
+            if held is None or held[0] != architecture:
+                held = watch.memory[name] = architecture, find()
+    answer: T = held[1]
+    return answer
 
 
 def last_remembered(network: Watched, name: str) -> Any:

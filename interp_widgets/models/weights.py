@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,9 +18,18 @@ SHARED = ("W_K", "W_V", "b_K", "b_V")
 """Of heads that several query heads may share."""
 MLP = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
 NORMS = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln1_post_w", "ln1_post_b", "ln2_post_w", "ln2_post_b")
+OUTER = ("embed", "pos_embed", "ln_final", "unembed")
+"""Parts of a model around its blocks."""
 FINAL_NORM = ("ln_final_w", "ln_final_b")
 GLOBAL = ("W_E", "W_pos", "W_U", "b_U", *FINAL_NORM)
+_READING = ("W_in", "W_gate", "b_in", "b_gate")
+_EXPERTS = ("experts", "moe")
+"""Parts of a bridge's block that run beside its MLP and whose output is added to that of the MLP."""
 _OFFSETS = (0, 1)
+_Place = tuple[Callable[[], Any], Callable[[], Any], str]
+"""A part, the module of transformers that it lies in, and under which name; kept alive by neither."""
+_PLACES: weakref.WeakKeyDictionary[Any, list[_Place]] = weakref.WeakKeyDictionary()
+"""Where the parts of bridges, and those within them, lay when they were first seen."""
 _ADDED: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """What norms of transformers add to their weight before they multiply by it, as far as it was seen."""
 
@@ -43,12 +53,65 @@ def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False
         raise ValueError(f"layer must be in {-n_layers}..{n_layers - 1} for this {n_layers}-layer model, got {layer}")
     if name in NORMS:
         return _norm(tl_model, tl_model.blocks[layer], name)
+    _check_in_place(getattr(tl_model.blocks[layer], "attn" if name in ATTENTION else "mlp", None), name)
     value = own_weight(tl_model, name, layer)
-    value = _missing(tl_model, name) if value is None else value.detach()
+    value = _missing(tl_model, name, layer) if value is None else value.detach()
     heads = tl_model.cfg.n_heads
     if name in SHARED and value.shape[0] != heads and not grouped:
         value = value.repeat_interleave(heads // value.shape[0], 0)
     return value
+
+
+def note_places(tl_model: Any) -> None:
+    """Keep where a bridge's parts lie in the transformers model, so that one that is replaced there is not taken for
+    what runs."""
+    model = getattr(tl_model, "original_model", None)
+    if model is None:
+        return
+    for label in OUTER:
+        _note_place(getattr(tl_model, label, None), model)
+    for block in tl_model.blocks:
+        for part in block.children():
+            _note_place(part, getattr(block, "original_component", None))
+
+
+def _note_place(part: Any, around: Any) -> None:
+    if part is None or part in _PLACES or not hasattr(part, "original_component"):
+        return
+    found = [_place(part, around)]
+    found += [_place(inner, part.original_component, around) for inner in part.children()]
+    _PLACES[part] = [place for place in found if place is not None]
+
+
+def _place(part: Any, *around: Any) -> _Place | None:
+    """Where a part lies in the first of the modules in which it is found; None where it stands for none of their own."""
+    name = getattr(part, "name", None)
+    path, _, leaf = name.rpartition(".") if isinstance(name, str) else ("", "", "")
+    for module in around:
+        try:
+            holder = module.get_submodule(path)
+        except (AttributeError, TypeError):
+            continue
+        if holder._modules.get(leaf) is part:
+            return weakref.ref(part), weakref.ref(holder), leaf
+    return None
+
+
+def is_replaced(part: Any) -> bool:
+    """Whether another module runs in the place of a bridge's part, or of one within it, than when it was loaded."""
+    for known, holder, leaf in _PLACES.get(part, ()):
+        module = holder()
+        if module is None or module._modules.get(leaf) is not known():
+            return True
+    return False
+
+
+def _check_in_place(part: Any, name: str) -> None:
+    if part is not None and is_replaced(part):
+        raise ValueError(
+            f"this model has no {name} any more, because that part of the transformers model was replaced after it "
+            "was loaded: load the changed transformers model with load_model"
+        )
 
 
 def token_embeddings(tl_model: Any, ids: Tensor) -> Tensor:
@@ -69,14 +132,27 @@ def token_embeddings(tl_model: Any, ids: Tensor) -> Tensor:
 
 def own_weight(tl_model: Any, name: str, layer: int) -> Tensor | None:
     """A weight of a block's attention or MLP as the library holds it; None where there is no such single tensor."""
-    part = getattr(tl_model.blocks[layer], "attn" if name in ATTENTION else "mlp", None)
+    block = tl_model.blocks[layer]
+    part = getattr(block, "attn" if name in ATTENTION else "mlp", None)
+    if name in MLP and any(getattr(block, beside, None) is not None for beside in _EXPERTS):
+        return None  # the matrix of a part of what counts as the MLP
+    if part is not None and is_replaced(part):
+        return None
     # a bridge looks weights up in a property, which raises an error of its own for blocks of another kind
     try:
         # HookedTransformer keeps shared key/value heads once, under a name of their own
         value = getattr(part, f"_{name}" if name in SHARED and hasattr(part, f"_{name}") else name, None)
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    return value if isinstance(value, Tensor) else None
+    if not isinstance(value, Tensor):
+        return None
+    return None if name in _READING and _holds_two(tl_model, value, layer) else value
+
+
+def _holds_two(tl_model: Any, value: Tensor, layer: int) -> bool:
+    """Whether a matrix or bias in front of the neurons is that of a gate and of the linear branch in one."""
+    written = own_weight(tl_model, "W_out", layer)
+    return written is not None and value.shape[-1] != written.shape[0]
 
 
 def mlp_width(tl_model: Any) -> int:
@@ -91,6 +167,7 @@ def _norm(tl_model: Any, parent: Any, name: str) -> Tensor:
     norm = getattr(parent, label, None)
     if norm is None and label != "ln_final":
         raise ValueError(f"this model has no {name}: its blocks have no {label}")
+    _check_in_place(norm, name)
     inner = getattr(norm, "original_component", None)  # the bridge's norm hands on what transformers' module holds
     value = getattr(
         norm if inner is None else inner, kind if inner is None else {"w": "weight", "b": "bias"}[kind], None
@@ -126,6 +203,7 @@ def _scale_of_ones(norm: Any, own: Tensor) -> Tensor:
 
 
 def _global(tl_model: Any, name: str) -> Tensor:
+    _check_in_place(getattr(tl_model, {"W_E": "embed", "W_pos": "pos_embed"}.get(name, "unembed"), None), name)
     value = getattr(tl_model, name, None)
     if value is None and name == "W_pos":  # the bridge keeps it on the component only
         value = getattr(getattr(tl_model, "pos_embed", None), "weight", None)
@@ -141,8 +219,8 @@ def _global(tl_model: Any, name: str) -> Tensor:
     raise ValueError(f"this model has no {name}: its positions are {tl_model.cfg.positional_embedding_type}")
 
 
-def _missing(tl_model: Any, name: str) -> Tensor:
-    """An absent bias is a zero bias; an absent gate is an error."""
+def _missing(tl_model: Any, name: str, layer: int) -> Tensor:
+    """An absent bias of a matrix is a zero bias; an absent matrix is an error."""
     cfg, width = tl_model.cfg, mlp_width(tl_model)
     shared = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
     shape = {
@@ -154,9 +232,12 @@ def _missing(tl_model: Any, name: str) -> Tensor:
         "b_gate": (width,),
         "b_out": (cfg.d_model,),
     }.get(name)
+    matrix = "W_in" if name == "b_gate" else name.replace("b_", "W_")  # an MLP without a gate has no bias of it
+    if shape is not None and own_weight(tl_model, matrix, layer) is None:
+        shape = None
     if shape is None and getattr(cfg, "attn_only", False):
         raise ValueError(f"this model has no {name}: its blocks are attention only, there is no MLP to read")
-    if name == "W_gate" and own_weight(tl_model, "W_out", 0) is not None:
+    if name == "W_gate" and own_weight(tl_model, "W_in", layer) is not None:
         raise ValueError(f"this model has no {name}: its MLP has no gate, use W_in and W_out")
     if shape is None:
         part = "attention" if name in ATTENTION else "MLP"

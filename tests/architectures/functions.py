@@ -199,7 +199,7 @@ def _exact(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 
 @_once
-def _gradients(naive: Naive) -> tuple[Tensor, Tensor]:
+def _gradients(naive: Naive) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
     return naive.first_order(PROMPT, RESPONSE), naive.first_order(FEW, MANY, COLUMNS)
 
 
@@ -211,8 +211,14 @@ def _gradients(naive: Naive) -> tuple[Tensor, Tensor]:
     ],
 )
 def _first_order(naive: Naive, own: Any) -> Iterator[Comparison]:
-    yield Comparison("long prompt", own[0], _gradients(naive)[0])
-    yield Comparison("long response", own[1][:, COLUMNS], _gradients(naive)[1])
+    (wanted, size), (other, other_size) = _gradients(naive)
+    yield Comparison("long prompt", own[0], wanted, _least(wanted, size))
+    yield Comparison("long response", own[1][:, COLUMNS], other, _least(other, other_size))
+
+
+def _least(naive: Tensor, size: float) -> float:
+    """The largest number, or the part of the sizes behind it where sums cancel."""
+    return max(float(naive.abs().max()), 0.1 * size)
 
 
 @_once
@@ -518,7 +524,7 @@ def _parts(naive: Naive, own: Any) -> Iterator[Comparison]:
 @_function("decompose logit", lambda model: decompose_logit(model, MIDDLE, TARGET))
 def _shares(naive: Naive, own: Any) -> Iterator[Comparison]:
     logits = _plain(naive)[len(MIDDLE) - 1]
-    config = naive.hf.config
+    config = naive.config
     cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
     logits = cap * torch.atanh(logits / cap) if cap else logits
     yield Comparison("sum of the shares", [own.share.sum() + own.bias], logits[TARGET : TARGET + 1], _size(naive))
@@ -583,8 +589,10 @@ def _mlp_weights(naive: Naive, own: Any) -> Iterator[Comparison]:
         x = x.double()
         linear = x @ w["W_in"] + w["b_in"]
         if "W_gate" in w:
-            linear = naive.activation(x @ w["W_gate"] + w["b_gate"]) * linear
-        yield Comparison(f"neurons of layer {layer}", linear if "W_gate" in w else naive.activation(linear), neurons)
+            own_neurons = naive.neurons(layer, x @ w["W_gate"] + w["b_gate"], linear)
+        else:
+            own_neurons = naive.neurons(layer, linear)
+        yield Comparison(f"neurons of layer {layer}", own_neurons, neurons)
         yield Comparison(f"output of layer {layer}", neurons.double() @ w["W_out"] + w["b_out"], written)
 
 

@@ -22,17 +22,18 @@ class Names:
     """What the parts of a block and of the model around the blocks are called in an architecture's own code."""
 
     attention: str | None = "self_attn.o_proj"
-    """The last linear map of attention: it reads the heads one after the other. None where not every block has it."""
+    """The last linear map of attention: it reads the heads one after the other. None where not every block has it; of
+    two names with a stroke between them, a block has one."""
     mlp: str | None = "mlp"
     """What writes the MLP's output."""
-    mlp_reads: str | None = "post_attention_layernorm"
+    mlp_reads: str | tuple[str, ...] | None = "post_attention_layernorm"
     """What the stream enters on its way to the MLP; None where the MLP does not read the same block's attention."""
     mlp_enters: str | None = "mlp"
     """What the normed stream enters: the MLP itself, or its first linear map."""
     neurons: str | None = "mlp.down_proj"
     """The last linear map of the MLP; None for experts."""
     activation: str = "hidden_act"
-    """Where the configuration says which activation function the MLP has."""
+    """Where the configuration says which activation function the MLP has; with a dot, the function's module."""
     qkv: str | tuple[str, str, str] | None = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     """The linear maps to queries, keys and values, or the one to all; None where there are no such maps."""
     split: Split | None = None
@@ -45,6 +46,12 @@ class Names:
     """The norm before the unembedding; None without one."""
     post_norm: bool = False
     """Whether the stream itself is normed after attention and after the MLP."""
+    neuron_norm: str | None = None
+    """The norm between the activation function and the last linear map of the MLP, where there is one."""
+    gate_factor: float = 1.0
+    """By which what enters the activation function is multiplied."""
+    row_factor: str | None = None
+    """Where the configuration says what the rows of ids are multiplied by, but not rows that the model is given."""
 
 
 def _heads(x: Tensor, count: int) -> Tensor:
@@ -128,6 +135,7 @@ NAMES: dict[str, Names] = {
     "gpt2": _GPT2,
     "gpt2_narrow_mlp": _GPT2,
     "openai_gpt": replace(_GPT2, activation="gelu_new", final_norm=None, norm=None, post_norm=True),
+    "gpt2_scaled_by_layer": _GPT2,
     "gpt_neo": _NEO,
     "gpt_neo_narrow_mlp": _NEO,
     "gptj": _GPTJ,
@@ -140,6 +148,7 @@ NAMES: dict[str, Names] = {
     "xglm": replace(_OPT, final_norm="model.layer_norm"),
     "biogpt": replace(_OPT, activation="hidden_act", final_norm="biogpt.layer_norm"),
     "bloom": _BLOOM,
+    "bloom_norm_in_stream": _BLOOM,
     "mpt": Names(
         attention="attn.out_proj", mlp="ffn.down_proj", mlp_reads="norm_2", mlp_enters="ffn",
         neurons="ffn.down_proj", activation="gelu", qkv="attn.Wqkv", split=_in_turn, norm="norm_1",
@@ -147,21 +156,43 @@ NAMES: dict[str, Names] = {
     ),
     "falcon": _FALCON,
     "falcon_alibi": replace(_FALCON, mlp_reads="post_attention_layernorm", split=_by_head),
+    "falcon_sequential": replace(_FALCON, mlp_reads="post_attention_layernorm"),
     "falcon_new_decoder": replace(_FALCON, split=_by_group, norm="ln_attn"),
+    "llama4": replace(_EXPERTS, mlp="feed_forward", mlp_enters="feed_forward"),
+    "apertus": replace(
+        _LLAMA, mlp_reads="feedforward_layernorm", norm="attention_layernorm", activation="mlp.act_fn"
+    ),
+    "bitnet": replace(_LLAMA, neuron_norm="mlp.ffn_sub_norm"),
+    "nanochat": replace(_LLAMA, neurons="mlp.fc2"),
     "mixtral": _EXPERTS,
     "qwen2_moe": _EXPERTS,
     "qwen3_moe": _EXPERTS,
     "qwen3_next": replace(_EXPERTS, attention=None, qkv=None),
+    "qwen3_5_moe": replace(_EXPERTS, attention=None, qkv=None),
     "qwen3_5": replace(_LLAMA, attention=None, qkv=None),
     "olmoe": _EXPERTS,
     "gpt_oss": _EXPERTS,
     "phimoe": _EXPERTS,
     "granitemoe": replace(_EXPERTS, mlp="block_sparse_moe"),
+    "granite_hybrid": replace(_LLAMA, attention=None, qkv=None, mlp=None, mlp_reads=None, neurons=None),
+    "granite_hybrid_dense": replace(
+        _LLAMA, mlp="shared_mlp", mlp_enters="shared_mlp", neurons="shared_mlp.output_linear"
+    ),
+    "glm4_moe": _EXPERTS,
+    "minimax_m2": _EXPERTS,
+    "afmoe": replace(_EXPERTS, mlp_reads="pre_mlp_layernorm", mlp_norm="post_mlp_layernorm"),
+    "ernie4_5_moe": _EXPERTS,
     "gemma": _LLAMA,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA2,
     "gemma4": _GEMMA2,
+    "gemma4_experts": replace(
+        _GEMMA2, neurons=None, mlp="post_feedforward_layernorm",
+        mlp_reads=("pre_feedforward_layernorm", "pre_feedforward_layernorm_2", "router"),
+    ),
     "gemma4_rows_of_its_own": _GEMMA2,
+    "gemma3_with_images": replace(_GEMMA2, final_norm="model.language_model.norm"),
+    "vaultgemma": replace(_GEMMA2, mlp_norm=None),
     "phi": replace(
         _PARALLEL, attention="self_attn.dense", neurons="mlp.fc2", final_norm="model.final_layernorm"
     ),
@@ -181,6 +212,8 @@ NAMES: dict[str, Names] = {
     "glm4": replace(_LLAMA, mlp_norm="post_mlp_layernorm"),
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
+    "deepseek_v3_yarn": _LATENT,
+    "youtu": replace(_LLAMA, qkv=None),
     "dbrx": Names(
         attention="norm_attn_norm.attn.out_proj", mlp="ffn", mlp_reads="norm_attn_norm.norm_2", mlp_enters="ffn",
         neurons=None, qkv="norm_attn_norm.attn.Wqkv", split=_in_turn_shared, norm="norm_attn_norm.norm_1",
@@ -191,6 +224,26 @@ NAMES: dict[str, Names] = {
         _LLAMA, attention=None, qkv=None, mlp="feed_forward", mlp_reads="ffn_norm", mlp_enters="feed_forward",
         neurons="feed_forward.w2", activation="silu", norm="operator_norm", final_norm="model.embedding_norm",
     ),
+    "lfm2_moe": replace(
+        _LLAMA, attention=None, qkv=None, mlp="feed_forward", mlp_reads="ffn_norm", mlp_enters="feed_forward",
+        neurons=None, norm="operator_norm", final_norm="model.embedding_norm",
+    ),
+    "modernbert_decoder": replace(
+        _LLAMA, attention="attn.Wo", mlp_reads="mlp_norm", neurons="mlp.Wo", activation="hidden_activation",
+        qkv=("attn.q_proj", "attn.k_proj", "attn.v_proj"), norm="attn_norm", final_norm="model.final_norm",
+    ),
+    "bert_decoder": Names(
+        attention="attention.output.dense", mlp="output.dense", mlp_reads="intermediate",
+        mlp_enters="intermediate.dense", neurons="output.dense",
+        qkv=("attention.self.query", "attention.self.key", "attention.self.value"), norm=None,
+        final_norm="cls.predictions.transform.LayerNorm", post_norm=True,
+    ),
+    "falcon_h1": replace(
+        _LLAMA, mlp="feed_forward", mlp_reads="pre_ff_layernorm", mlp_enters="feed_forward",
+        neurons="feed_forward.down_proj", gate_factor=0.7, final_norm="model.final_layernorm",
+        row_factor="embedding_multiplier",
+    ),
+    "zamba2": replace(_MAMBA, norm="input_layernorm", final_norm="model.final_layernorm"),
     "jamba": replace(
         _LLAMA, attention=None, qkv=None, mlp="feed_forward", mlp_reads="pre_ff_layernorm",
         mlp_enters="feed_forward", neurons=None, final_norm="model.final_layernorm",
@@ -206,6 +259,8 @@ NAMES: dict[str, Names] = {
     ),
     "nemotron_h": replace(_MAMBA, final_norm="model.norm_f"),
     "mamba2": _MAMBA,
+    "falcon_mamba": _MAMBA,
+    "rwkv": replace(_MAMBA, norm="ln1", final_norm="rwkv.ln_out"),
     "mamba": _MAMBA,
 }  # fmt: skip
 """By the names of `models.ARCHITECTURES`; what is not here is called as in LLaMA."""
@@ -226,17 +281,18 @@ class Naive:
     def __init__(self, hf_model: Any, names: Names) -> None:
         self.hf = hf_model
         self.names = names
+        self.config = hf_model.config.get_text_config()
         self.layers = next(
             module
             for _, module in hf_model.named_modules()
-            if isinstance(module, torch.nn.ModuleList) and len(module) == hf_model.config.num_hidden_layers
+            if isinstance(module, torch.nn.ModuleList) and len(module) == self.config.num_hidden_layers
         )
-        self.n_heads = hf_model.config.num_attention_heads if names.attention else 0
+        self.n_heads = self.config.num_attention_heads if names.attention else 0
 
     def has(self, part: str) -> bool:
         """Whether the architecture has what a field of `Names` names."""
         if part == "unembedding":  # from the stream itself, not from a projection of it
-            return bool(self.hf.get_output_embeddings().in_features == self.hf.config.hidden_size)
+            return bool(self.hf.get_output_embeddings().in_features == self.config.hidden_size)
         if part == "pre_norm":
             return not self.names.post_norm
         return getattr(self.names, part) is not None
@@ -247,7 +303,9 @@ class Naive:
         return self.names.attention is not None and self.names.mlp_reads is None
 
     def part(self, layer: int, name: str) -> torch.nn.Module:
-        return self.layers[layer].get_submodule(name)
+        block = self.layers[layer]
+        first, _, second = name.partition("|")
+        return block.get_submodule(second if second and not hasattr(block, first.split(".")[0]) else first)
 
     def embeddings(self, ids: Sequence[int]) -> Tensor:
         """(1, tokens, width) rows of the embedding."""
@@ -263,8 +321,10 @@ class Naive:
             return self._pass(inputs, hooks)
 
     def _pass(self, inputs: Sequence[int] | Tensor, hooks: Iterable[Hook] = ()) -> Tensor:
-        embedded = isinstance(inputs, Tensor)
-        fed = {"inputs_embeds": inputs} if embedded else {"input_ids": torch.tensor([list(inputs)])}
+        if isinstance(inputs, Tensor):
+            fed = {"inputs_embeds": inputs * getattr(self.config, self.names.row_factor or "", 1.0)}
+        else:
+            fed = {"input_ids": torch.tensor([list(inputs)])}
         with _attached(hooks):
             logits: Tensor = self.hf(**fed, use_cache=False).logits[0]
         return logits
@@ -319,15 +379,18 @@ class Naive:
 
     def first_order(
         self, prompt: Sequence[int], response: Sequence[int], numbers: Sequence[int] | None = None
-    ) -> Tensor:
-        """(prompt, response) gradient of every probability, or of some, times the row."""
-        columns = []
+    ) -> tuple[Tensor, float]:
+        """(prompt, response) gradient of every probability, or of some, times the row; and the largest sum of sizes
+        that a number is made of. Where rows are normed first, the products cancel, and rounding is what remains."""
+        columns, size = [], 0.0
         for number in range(len(response)) if numbers is None else numbers:
             rows = self.embeddings([*prompt, *response]).requires_grad_(True)
             value = self._targets(rows, len(prompt), response)[number]
             (gradient,) = torch.autograd.grad(value, rows)
-            columns.append((gradient * rows).sum(-1)[0, : len(prompt)].detach())
-        return torch.stack(columns, 1)
+            products = (gradient * rows)[0, : len(prompt)].detach()
+            columns.append(products.sum(-1))
+            size = max(size, float(products.abs().sum(-1).max()))
+        return torch.stack(columns, 1), size
 
     # ---- readings and changes
 
@@ -355,9 +418,10 @@ class Naive:
         if names.mlp_reads is None:
             return []
         store: list[Tensor] = []
+        reading = [names.mlp_reads] if isinstance(names.mlp_reads, str) else names.mlp_reads
         return [
             (self.layers[layer], _keeping(store), True),
-            (self.part(layer, names.mlp_reads), _rows_from(store, positions), True),
+            *((self.part(layer, name), _rows_from(store, positions), True) for name in reading),
         ]
 
     def without_head(self, layer: int, head: int, positions: slice | Sequence[int] = slice(None)) -> list[Hook]:
@@ -431,9 +495,18 @@ class Naive:
         size = q.shape[-1] // self.n_heads
         return tuple(part.unflatten(-1, (-1, size)) for part in (q, k, v))  # type: ignore[return-value]
 
-    def activation(self, x: Tensor) -> Tensor:
-        name = self.names.activation
-        return ACT2FN[getattr(self.hf.config, name, name)](x)
+    def neurons(self, layer: int, x: Tensor, linear: Tensor | None = None) -> Tensor:
+        """What enters the last linear map, from what enters the activation function, and for gated ones the linear
+        branch."""
+        names, wide = self.names, x.dtype
+        x = x * names.gate_factor
+        with torch.no_grad():
+            if "." in names.activation:
+                y = self.part(layer, names.activation)(x.to(self.hf.dtype)).to(wide)
+            else:
+                y = ACT2FN[getattr(self.config, names.activation, names.activation)](x)
+            y = y if linear is None else y * linear
+            return y if names.neuron_norm is None else self.part(layer, names.neuron_norm)(y.to(self.hf.dtype)).to(wide)
 
     def norm(self, layer: int | None) -> torch.nn.Module | None:
         """The norm before a layer's attention, or with None the final one; None where there is none."""
@@ -443,8 +516,8 @@ class Naive:
 
     def scale(self, norm: torch.nn.Module | None) -> Tensor:
         """(width,) what a norm multiplies by; ones without one."""
-        width = self.hf.config.hidden_size
-        if norm is None:
+        width = self.config.hidden_size
+        if norm is None or isinstance(norm, torch.nn.Identity):
             return torch.ones(width, dtype=self.hf.dtype)
         signs = torch.ones(width, dtype=self.hf.dtype)
         signs[::2] = -1

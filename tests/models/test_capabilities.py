@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -343,3 +344,179 @@ def test_an_unembedding_of_something_else_is_refused() -> None:
             call()
     for other in ("gpt_neo", "falcon", "olmo2", "bloom"):
         assert model_of(other).capabilities.unembedding
+
+
+# ---- after an edit of the model
+
+
+class Doubling(torch.nn.Module):
+    """What a user puts around a part of a model."""
+
+    def __init__(self, part: torch.nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        value: Tensor = self.part(x)
+        return 2 * value
+
+
+@functools.cache
+def of_the_matrix(architecture: str) -> Model:
+    return load_model(random_model(architecture), tokenizer=tokenizer(), backend="bridge")
+
+
+def fresh(architecture: str) -> tuple[Model, Any]:
+    """A bridge that has been asked everything, and the transformers model inside it."""
+    model = load_model(random_model(architecture), tokenizer=tokenizer(), backend="bridge")
+    for ask in QUESTIONS.values():
+        refusal(ask, model)
+    return model, model.tl_model.original_model
+
+
+def test_blocks_that_a_user_makes_sequential_are_no_longer_parallel() -> None:
+    """Their attention-to-MLP effects stayed at zero."""
+    model, inside = fresh("gpt_neox")
+    before = model.capabilities
+    edited = random_model("gpt_neox")
+    edited.gpt_neox.layers[1].use_parallel_residual = False
+    inside.gpt_neox.layers[1].original_component.use_parallel_residual = False
+    assert before.parallel_layers == (True, True)
+    assert model.capabilities.parallel_layers == (True, False)
+    naive, ids = Naive(edited, names_of("gpt_neox_sequential")), [5, 17, 30, 44, 8, 9]
+    clean = naive.logits(ids)[-1, 7]
+    wanted = [float(clean - naive.logits(ids, naive.without("attn_to_mlp", 1, [at]))[-1, 7]) for at in (0, 3, 5)]
+    found = ablate_modules(model, ids, 7, kinds=("attn_to_mlp",), positions=(0, 3, 5)).effect[0]
+    np.testing.assert_allclose(found[1], wanted, atol=1e-6)
+    assert not found[0].any()
+    with ablation(model, Ablation("attn_to_mlp", 1)):
+        torch.testing.assert_close(
+            model.run(ids).logits[0], naive.logits(ids, naive.without("attn_to_mlp", 1)), atol=1e-6, rtol=0
+        )
+
+
+def final_norm(inside: Any) -> None:
+    inside.model.norm = torch.nn.Identity()
+
+
+def output_matrix(inside: Any) -> None:
+    mlp = inside.model.layers[1].mlp.original_component
+    mlp.down_proj = Doubling(mlp.down_proj)
+
+
+def whole_mlp(inside: Any) -> None:
+    block = inside.model.layers[1].original_component
+    block.mlp = Doubling(torch.nn.Linear(32, 32, dtype=torch.float64))
+
+
+def first_norm(inside: Any) -> None:
+    inside.model.layers[1].original_component.input_layernorm = torch.nn.Identity()
+
+
+def unembedding(inside: Any) -> None:
+    inside.lm_head = Doubling(inside.lm_head)
+
+
+@pytest.mark.parametrize(
+    ("edit", "weights", "refused"),
+    [
+        (final_norm, [("ln_final_w", None)], {"neuron_tokens", *SPLIT}),
+        (output_matrix, [("W_out", 1), ("W_in", 1)], NEURONS | SPLIT),
+        (whole_mlp, [("W_out", 1), ("b_out", 1)], NEURONS | SPLIT | {"ablate_modules", "causal_trace"}),
+        (first_norm, [("ln1_w", 1)], SPLIT),
+        (unembedding, [("W_U", None), ("b_U", None)], {"neuron_tokens", *SPLIT}),
+    ],
+)
+def test_a_part_that_a_user_replaced_is_not_read_as_it_was(
+    edit: Callable[[Any], None], weights: list[tuple[str, int | None]], refused: set[str]
+) -> None:
+    """The weights of what had been loaded were read on, and neurons of them ablated."""
+    model, inside = fresh("llama")
+    assert not {question for question, ask in QUESTIONS.items() if refusal(ask, model)}
+    edit(inside)
+    for name, layer in weights:
+        with pytest.raises(ValueError, match=f"no {name} any more, because that part .* was replaced .*: load the"):
+            model.weight(name, layer)
+    sentences = {question: sentence for question, ask in QUESTIONS.items() if (sentence := refusal(ask, model))}
+    assert refused <= set(sentences)
+    assert not any("hook" in sentence or "\n" in sentence for sentence in sentences.values())
+    with torch.no_grad():
+        wanted = inside(torch.tensor([IDS])).logits
+    torch.testing.assert_close(model.run(IDS).logits, wanted, atol=1e-5, rtol=0)
+
+
+def test_a_model_as_it_was_is_told_of_while_another_thread_computes() -> None:
+    model, told = of_the_matrix("llama"), list[Any]()
+    before = model.capabilities
+    with model.lock:
+        other = threading.Thread(target=lambda: told.append(model.capabilities))
+        other.start()
+        other.join(60)
+    assert told == [before]
+    assert told[0] is before
+
+
+# ---- parts of unusual blocks
+
+
+def test_experts_beside_an_mlp_are_part_of_it() -> None:
+    """Gemma 4's: what is taken from the dense part alone left the experts as they were."""
+    model = of_the_matrix("gemma4_experts")
+    assert model.capabilities.experts
+    for name in ("W_in", "W_out", "b_out"):
+        with pytest.raises(ValueError, match=f"no {name}: its MLP is not made of one such matrix per layer"):
+            model.weight(name, 1)
+    with pytest.raises(ValueError, match="does not have: its MLPs read it in several places"):
+        ablate_modules(model, IDS, kinds=("attn_to_mlp",))
+    assert ablate_modules(model, IDS, kinds=("mlp",)).effect.any()
+
+
+def test_a_bias_of_a_matrix_that_is_not_there_is_not_zero() -> None:
+    """The biases of gpt-oss's experts, which are not zero, were read as such."""
+    model = of_the_matrix("gpt_oss")
+    for name in ("b_in", "b_out"):
+        with pytest.raises(ValueError, match=f"no {name}: its MLP is not made of one such matrix per layer"):
+            model.weight(name, 0)
+    assert not of_the_matrix("llama").weight("b_out", 0).any()
+
+
+def test_attention_that_is_shown_with_the_stream_in_it_is_refused() -> None:
+    """BERT's: an ablation took the stream out too."""
+    model = of_the_matrix("bert_decoder")
+    assert model.capabilities.heads
+    assert not model.capabilities.attention
+    with pytest.raises(ValueError, match="does not have: its layers show it with the stream added"):
+        ablate_modules(model, IDS, kinds=("attn",))
+
+
+def test_a_gate_and_a_linear_branch_in_one_matrix_are_refused() -> None:
+    """ModernBERT's W_in was both of them side by side."""
+    model = of_the_matrix("modernbert_decoder")
+    assert model.weight("W_out", 0).shape == (48, 32)
+    for name in ("W_in", "b_in", "W_gate"):
+        with pytest.raises(ValueError, match=f"no {name}: its MLP"):
+            model.weight(name, 0)
+
+
+def test_a_second_norm_before_attention_is_read() -> None:
+    """RWKV norms its embeddings in front of the first block's own norm; that one was read as no norm at all."""
+    model = of_the_matrix("rwkv")
+    own = model.tl_model.original_model.rwkv.blocks[1].ln1.original_component.weight
+    torch.testing.assert_close(model.weight("ln1_w", 1), own.detach())
+    assert bool((of_the_matrix("olmo2").weight("ln1_w", 1) == 1).all())
+
+
+def test_rows_are_fed_as_ids_are_where_transformers_multiplies_only_these() -> None:
+    """Falcon-H1 with its factors was refused."""
+    hf_model, model = random_model("falcon_h1"), of_the_matrix("falcon_h1")
+    with torch.no_grad():
+        wanted = hf_model(torch.tensor([IDS])).logits[0]
+        rows = hf_model.get_input_embeddings()(torch.tensor(IDS))
+        as_given = hf_model(inputs_embeds=rows[None]).logits[0]  # of the user's own model, which is left as it was
+    torch.testing.assert_close(model.token_embeddings(IDS), rows)
+    torch.testing.assert_close(model.forward(rows[None])[0], wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(model.run(IDS, embeddings=rows).logits[0], wanted, atol=1e-5, rtol=0)
+    assert (as_given - wanted).abs().max() > 0.1
+    load_model(hf_model, backend="bridge")
+    with torch.no_grad():
+        torch.testing.assert_close(hf_model(inputs_embeds=rows[None]).logits[0], as_given)

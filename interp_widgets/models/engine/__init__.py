@@ -632,4 +632,4 @@ def _exists(network: Network, trace: Trace, patch: Patch) -> bool:
     """Whether there is anything to replace: some models have no MLPs, or MLPs that never read the attention."""
     if patch.site in ("mlp", "neuron", "attn_to_mlp") and not trace.mlp:
         return False
-    return patch.site != "attn_to_mlp" or not network.capabilities.parallel_layers[patch.layer]
+    return patch.site != "attn_to_mlp" or not network.last_capabilities.parallel_layers[patch.layer]

@@ -141,7 +141,7 @@ class LinearisedBlock:
     @property
     def parallel(self) -> bool:
         """Whether attention and MLP read the same stream."""
-        return self.model.capabilities.parallel_layers[self.index]
+        return self.model.last_capabilities.parallel_layers[self.index]
 
     @property
     def separable(self) -> bool:
@@ -581,7 +581,7 @@ class _Reader:
         return rounded_gain(exact, before, after.to(self.dtype))
 
     def _norm(self, label: str) -> LinearisedNorm | None:
-        if label not in self.norms:
+        if label not in self.norms or f"{label}.hook_scale" not in self.seen:  # none, or taken out of the block
             return None
         weight, shift = (self.model.weight(f"{label}_{part}", self.index).to(self.dtype) for part in "wb")
         scale = self.seen.pop(f"{label}.hook_scale").to(self.dtype)
