@@ -233,6 +233,8 @@ def test_neighbours_equal_a_naive_loop(k: int) -> None:
     np.testing.assert_allclose(near.same_task, shares)
     np.testing.assert_allclose(near.accuracy, right)
     assert near.same_task[1] > near.same_task[0], "positive control: layer 1 has the tasks"
+    small = nearest_tasks(1e-6 * known, old, 1e-6 * asked, new, k=k)
+    assert small.same_task.tolist() == near.same_task.tolist(), "which are near does not depend on the scale of states"
     assert near.same_task_chance == pytest.approx(1 / 3)
     assert near.k == k
     assert near.to_frame().columns.tolist() == ["layer", "same_task", "accuracy", "same_task_chance", "accuracy_chance"]
@@ -321,7 +323,8 @@ def test_results_come_back_from_files(tmp_path: Any) -> None:
         (lambda m, i: cluster_hidden_states(m, i, layers=[9]), "layer must be in -7..6"),
         (lambda m, i: cluster_hidden_states(m, i, n_init=0), "n_init must be 1 or more, got 0"),
         (lambda m, i: knn_task(m, i, i, k=999), "k must be in 1..20 for 20 training instances, got 999"),
-        (lambda m, i: knn_task(m, i, []), "instances must not be empty"),
+        (lambda m, i: knn_task(m, i, []), "instances must have at least one instance, got none"),
+        (lambda m, i: knn_task(m, [], i), "training must have at least one instance, got none"),
         (lambda m, i: clusters_over_training({}, make_instruction_task()), "checkpoints must not be empty"),
     ],
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import interp_widgets as iw
@@ -90,6 +92,34 @@ def test_what_cka_does_and_does_not_see(debiased: bool, two: tuple[Array, Array]
     assert abs(iw.linear_cka(x, stretched, debiased=debiased) - value) > 0.05
 
 
+@pytest.mark.parametrize("debiased", [False, True])
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_no_scale_is_too_small_or_too_large(scale: float, debiased: bool, two: tuple[Array, Array]) -> None:
+    x, y = two
+    for function in (iw.linear_cka, functools.partial(iw.rbf_cka, threshold=0.5)):
+        found = function(scale * x, y, debiased=debiased)
+        assert found == pytest.approx(function(x, y, debiased=debiased), rel=1e-9)
+    assert iw.minibatch_cka(scale * x, y) == pytest.approx(iw.minibatch_cka(x, y), rel=1e-9)
+
+
+def test_tensors_of_any_type_are_taken(two: tuple[Array, Array]) -> None:
+    for kind in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        x, y = (torch.tensor(one, dtype=kind, requires_grad=True) for one in two)
+        wide = x.detach().double().numpy(), y.detach().double().numpy()
+        assert iw.linear_cka(x, y) == iw.linear_cka(*wide)
+        assert iw.layer_sections(x, resamples=9).difference.tolist() == wide[0].mean(axis=0).tolist()
+        assert iw.importance_density(x).tolist() == iw.importance_density(wide[0]).tolist()
+        assert iw.instruction_score(x[0].abs(), torch.ones(5)) == iw.instruction_score(abs(wide[0][0]), np.ones(5))
+
+
+def test_rounding_makes_no_layer_more_alike_than_alike() -> None:
+    states = np.random.default_rng(0).normal(size=(12, 4, 300)).astype(np.float32)
+    biased, debiased, _ = alignments(states, states * np.float32(1.7))
+    assert biased.max() <= 1
+    assert debiased.max() <= 1
+    assert np.diag(debiased) == pytest.approx(1, abs=1e-5)
+
+
 @pytest.mark.parametrize("n", [6, 40])
 def test_both_forms_and_any_memory_agree(n: int) -> None:
     rng = np.random.default_rng(n)
@@ -161,6 +191,9 @@ def test_rbf_against_a_loop(debiased: bool, two: tuple[Array, Array]) -> None:
 
 
 def test_a_wide_rbf_kernel_is_the_linear_one(two: tuple[Array, Array]) -> None:
+    for debiased in (False, True):
+        widest = iw.rbf_cka(*two, threshold=1e9, debiased=debiased)
+        assert widest == pytest.approx(iw.linear_cka(*two, debiased=debiased), rel=1e-6)
     assert iw.rbf_cka(*two, threshold=1e3) == pytest.approx(iw.linear_cka(*two), rel=1e-4)
     assert abs(iw.rbf_cka(*two, threshold=0.2) - iw.linear_cka(*two)) > 0.05
 

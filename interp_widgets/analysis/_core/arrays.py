@@ -12,6 +12,17 @@ Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
 
 
+def float64(values: ArrayLike) -> NDArray[np.float64]:
+    """The numbers of a list, an array, or a tensor of any type on any device.
+
+    >>> import torch
+    >>> float64(torch.tensor([0.5, 2], dtype=torch.bfloat16, requires_grad=True)).tolist()
+    [0.5, 2.0]
+    """
+    tensor: Any = values
+    return np.asarray(tensor.detach().cpu().double() if hasattr(tensor, "detach") else values, dtype=np.float64)
+
+
 def ratio(part: ArrayLike, whole: ArrayLike) -> NDArray[np.float64]:
     """``part`` over ``whole`` (of one shape), NaN where the whole is not above 0.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.arrays import Floats, float64
 from interp_widgets.analysis._core.checks import check_choice, check_range
 from interp_widgets.analysis._core.result import Record, Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -82,7 +82,7 @@ def stereoset_metrics(
         >>> metrics.lms, metrics.ss, metrics.icat
         (100.0, 50.0, 100.0)
     """
-    values = np.asarray(scores, dtype=np.float64)
+    values = float64(scores)
     if values.ndim != 2 or values.shape[1] != 3 or len(values) == 0:
         raise ValueError(
             "scores must have shape (n, 3), of stereotype, anti-stereotype and unrelated sentence, n of 1 or more, "

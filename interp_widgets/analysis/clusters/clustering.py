@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.arrays import Floats, Ints, float64
 from interp_widgets.analysis._core.checks import check_range, stream_indices
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import Check, RunOptions
@@ -244,7 +244,7 @@ def check_instances(instances: Sequence[InstructionInstance]) -> None:
 
 def checked_states(states: ArrayLike, count: int) -> Floats:
     """(instances, layers, d_model) finite numbers."""
-    hidden = np.asarray(states, dtype=np.float64)
+    hidden = float64(states)
     if hidden.ndim != 3 or len(hidden) != count:
         raise ValueError(f"states must have shape ({count}, layers, d_model), got {hidden.shape}")
     if not np.isfinite(hidden).all():

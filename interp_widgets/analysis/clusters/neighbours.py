@@ -23,6 +23,8 @@ from .clustering import checked_states
 
 _ROWS = 256
 """Instances whose distances are held at once."""
+_ROUNDING = 1e-12
+"""Squared distances that differ by less than this share of the largest squared state are equal."""
 
 
 @record
@@ -174,16 +176,17 @@ def nearest_tasks(
 
 
 def _check_sizes(training: Sequence[Any], instances: Sequence[Any], k: int) -> None:
-    if not instances:
-        raise ValueError("instances must not be empty")
+    if not instances or not training:
+        raise ValueError(f"{'training' if instances else 'instances'} must have at least one instance, got none")
     check_range("k", k, 1, len(training), f"{len(training)} training instances")
 
 
 def _nearest(points: Floats, known: Floats, k: int) -> Ints:
     """(points, k) the places of the nearest known points, the nearest first; of equal distances the first ones."""
-    squares = (points**2).sum(1)[:, None] + (known**2).sum(1)[None] - 2 * points @ known.T
+    sizes = (known**2).sum(1)
+    squares = (points**2).sum(1)[:, None] + sizes - 2 * points @ known.T
     # the same point may come out a rounding apart, which must not decide an order
-    squares = np.round(squares, 9)
+    squares = np.round(squares / (_ROUNDING * sizes.max() or 1.0))
     return np.argsort(squares, axis=1, kind="stable")[:, :k]
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.arrays import Floats, float64
 from interp_widgets.analysis._core.checks import check_choice, stream_indices
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
@@ -121,7 +121,7 @@ def map_states(
     """Ready hidden states of one layer, (instances, d_model), in the plane; see `state_map`."""
     check_instances(instances)
     check_choice("method", method, StateMapMethod)
-    given = np.asarray(states)
+    given = float64(states)
     points = checked_states(given[:, None] if given.ndim == 2 else given, len(instances))[:, 0]
     explained = None
     if method == "pca":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.arrays import Floats, float64
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
@@ -173,7 +173,7 @@ def decompose_state(
         >>> [round(decompose_state(state, concepts, n_concepts=n).error, 2) for n in (1, 2, 3)]
         [0.96, 0.93, 0.93]
     """
-    rest = np.asarray(state, dtype=np.float64)
+    rest = float64(state)
     if rest.shape != (concepts.d_model,) or not np.isfinite(rest).all():
         raise ValueError(f"state must be {concepts.d_model} finite numbers for this set, got shape {rest.shape}")
     check_choice("solver", solver, Solver)

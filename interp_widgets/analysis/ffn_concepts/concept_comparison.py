@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.arrays import Floats, Ints, float64
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
@@ -44,7 +44,7 @@ def subspace_angles(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
         >>> subspace_angles([[1.0, 0, 0], [0, 1, 0]], [[0, 2.0, 0], [0, 0, 3]]) / np.pi
         array([0. , 0.5])
     """
-    a, b = (np.asarray(directions, dtype=np.float64) for directions in (first, second))
+    a, b = (float64(directions) for directions in (first, second))
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise ValueError(f"both must be (rank, width) directions of one width, got {a.shape} and {b.shape}")
     for directions in (a, b):

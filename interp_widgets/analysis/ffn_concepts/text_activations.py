@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.arrays import Floats, Ints, float64
 from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, place_of
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
@@ -141,7 +141,7 @@ def text_activations(
         chosen = _of_neurons(model, neurons)
     else:
         model.capabilities.require("mlp", "text_activations")
-        chosen = _along(model, np.atleast_2d(np.asarray(directions, dtype=np.float64)))
+        chosen = _along(model, np.atleast_2d(float64(directions)))
     return _over_texts(model, texts, {layer: chosen}, prepend_bos, run)[layer]
 
 

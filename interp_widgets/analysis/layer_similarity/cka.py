@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis._core.arrays import Floats, ratio
+from interp_widgets.analysis._core.arrays import Floats, float64, ratio
 from interp_widgets.analysis._core.checks import check_finite, check_range
 from interp_widgets.arguments import checked
 
@@ -206,7 +206,8 @@ def _alignment(found: Products) -> tuple[Floats, Floats, Floats]:
     scale = np.sqrt(found.x[:, None] * found.y)
     unbiased = np.maximum(found.unbiased_x, 0.0)[:, None] * np.maximum(found.unbiased_y, 0.0)
     biased, debiased = ratio(found.cross, scale), ratio(found.unbiased_cross, np.sqrt(unbiased))
-    return biased, debiased, ratio(found.traces / (found.n - 1), scale)
+    # by Cauchy-Schwarz; rounding goes beyond
+    return np.clip(biased, 0, 1), np.clip(debiased, -1, 1), ratio(found.traces / (found.n - 1), scale)
 
 
 def alignments(x: Floats, y: Floats, *, paired: bool = False) -> tuple[Floats, Floats, Floats]:
@@ -299,13 +300,13 @@ def _two(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.fl
     """Both as (n, d) float64."""
     both = []
     for name, values in (("x", x), ("y", y)):
-        rows = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64)
+        rows = float64(values)
         if rows.ndim != 2 or rows.shape[1] == 0:
             raise ValueError(f"{name} must have one row per input, (n, d), got shape {rows.shape}")
         if len(rows) < FEWEST:
             raise ValueError(f"{name} must have at least {FEWEST} rows, one per input, got {len(rows)}: give more")
         check_finite(rows, lambda row, column, name=name: f"{name} at row {row}, column {column}")
-        both.append(rows)
+        both.append(rows / (np.abs(rows).max() or 1.0))  # CKA does not see the scale; squares of it may overflow
     if len(both[0]) != len(both[1]):
         raise ValueError(
             f"x and y must be of the same inputs, got {len(both[0])} rows and {len(both[1])}: give one row per input"
@@ -323,7 +324,8 @@ def _gaussian(x: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
         raise ValueError(
             "half of the inputs or more are equal, so that the median distance is 0: leave repeated inputs out"
         )
-    return np.asarray(np.exp(-distances / (2 * threshold**2 * median)))
+    # less 1, which centring takes off again: a wide kernel differs from 1 by less than its rounding
+    return np.asarray(np.expm1(-distances / (2 * threshold**2 * median)))
 
 
 def _doubly_centred(kernel: NDArray[np.float64], *, debiased: bool) -> NDArray[np.float64]:

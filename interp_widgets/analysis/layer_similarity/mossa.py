@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis._core.arrays import Bools, Floats, Ints, ratio
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
 from interp_widgets.analysis._core.checks import stream_indices
 from interp_widgets.analysis._core.comparing import check_same, pair_provenance
 from interp_widgets.analysis._core.cost import Cost
@@ -18,7 +18,7 @@ from interp_widgets.analysis._core.result import Result, provenance, record, wit
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.hidden_states import last_states, last_states_cost
-from interp_widgets.analysis.layer_similarity.cka import alignments
+from interp_widgets.analysis.layer_similarity.cka import alignments, layers_that_vary
 from interp_widgets.analysis.layer_similarity.readability import readability
 from interp_widgets.analysis.layer_similarity.sections import LayerSections, layer_sections
 from interp_widgets.analysis.layer_similarity.similarity import different_texts, is_debiased, small_sample_warning
@@ -322,15 +322,12 @@ def dimensions_explaining(states: Floats, share: float = VARIANCE) -> NDArray[np
     >>> dimensions_explaining(states).tolist(), dimensions_explaining(np.ones((6, 1, 4))).tolist()
     ([2], [0])
     """
-    counts = []
-    for layer in range(states.shape[1]):
+    counts = np.zeros(states.shape[1], dtype=np.int64)
+    for layer in np.flatnonzero(layers_that_vary(states)):
         rows = np.asarray(states[:, layer], dtype=np.float64)
-        centred = rows - rows.mean(axis=0)
-        variance = np.linalg.svd(centred, compute_uv=False) ** 2
-        size = np.finfo(np.float32).eps ** 2 * np.square(rows).sum()
-        shares = ratio(np.cumsum(variance), np.full(len(variance), variance.sum() if variance.sum() > size else 0.0))
-        counts.append(int(np.searchsorted(shares, share - 1e-12)) + 1 if np.isfinite(shares).all() else 0)
-    return np.array(counts)
+        variance = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2
+        counts[layer] = np.searchsorted(np.cumsum(variance) / variance.sum(), share - 1e-12) + 1
+    return counts
 
 
 def mossa_cost(model: Model, lengths: Sequence[Sequence[int]]) -> Cost:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.arrays import Floats, Ints, float64
 from interp_widgets.analysis._core.checks import check_finite, check_range
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.statistics import resampled_means
@@ -131,7 +131,7 @@ def layer_sections(
         >>> layer_sections(change, layers=range(1, 13)).summary()
         'Shared layers 1–3, transition layers 4–7, refinement layers 8–12: change points 4 (4 to 4) and 8 (8 to 8), 95 % intervals over 6 tasks, BIC gain 23.9.'
     """  # noqa: E501
-    values = np.asarray(difference, dtype=np.float64)
+    values = float64(difference)
     if values.ndim != 2 or len(values) < 2 or values.shape[1] < 1:
         raise ValueError(f"difference must be (tasks, layers) of 2 tasks or more, got shape {values.shape}")
     check_finite(values, lambda task, layer: f"the difference of task {task} at column {layer}")

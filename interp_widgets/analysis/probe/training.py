@@ -10,7 +10,7 @@ import numpy as np
 import scipy  # scipy.stats and scipy.sparse are loaded on first use
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.arrays import Floats, float64
 from interp_widgets.analysis._core.checks import check_range, stream_indices
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
@@ -106,7 +106,7 @@ class ProbeResult(Result):
 
     def predict(self, states: ArrayLike) -> tuple[str, ...]:
         """(n,) the label that the probe reads from each of the hidden states (n, d_model)."""
-        array = np.asarray(states, dtype=float)
+        array = float64(states)
         if array.ndim != 2 or array.shape[1] != self.weights.shape[1]:
             raise ValueError(f"states must have shape (n, {self.weights.shape[1]}), got {array.shape}")
         scores = array @ self.weights.T + self.bias

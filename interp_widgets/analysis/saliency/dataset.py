@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis._core.arrays import Bools
+from interp_widgets.analysis._core.arrays import Bools, float64
 from interp_widgets.analysis._core.result import Scalar, provenance
 from interp_widgets.analysis._core.statistics import GroupComparison, bootstrap_mean, compare_known, holm
 from interp_widgets.analysis._core.targets import Target
@@ -430,7 +430,7 @@ def _scores(item: Any, options: Options) -> tuple[NDArray[np.float64], Bools]:
     shape: dict[str, Any] = {"levels": options.levels, "threshold": options.threshold}
     if isinstance(item, SaliencyResult) and not ready:
         return item.normalised(**shape), item.under_floor(options.min_importance)
-    values = np.asarray(getattr(item, "importance", item), dtype=np.float64)
+    values = float64(getattr(item, "importance", item))
     if not ready:
         return normalise_importance(values, **shape), under_floor(values, options.min_importance)
     if (

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis._core.arrays import Bools
+from interp_widgets.analysis._core.arrays import Bools, float64
 from interp_widgets.analysis._core.checks import check_range, check_span
 from interp_widgets.arguments import checked
 
@@ -43,7 +43,7 @@ def normalise_importance(
         array([[10.,  0.,  0.],
                [ 3., 10.,  0.]])
     """
-    values = np.asarray(importance, dtype=np.float64)
+    values = float64(importance)
     if values.ndim != 2:
         raise ValueError(f"importance must have shape (prompt, response), got {values.shape}")
     check_range("levels", levels)
@@ -62,7 +62,7 @@ def under_floor(importance: ArrayLike, min_importance: float) -> Bools:
     >>> under_floor([[0.2, -0.1, 2e-6], [0.05, 0.3, 1e-6]], 0.01).tolist()
     [False, False, True]
     """
-    return np.asarray(np.asarray(importance, dtype=np.float64).max(axis=0, initial=0) < min_importance)
+    return np.asarray(float64(importance).max(axis=0, initial=0) < min_importance)
 
 
 @checked
@@ -79,7 +79,7 @@ def importance_density(scores: ArrayLike, *, p: float = 4) -> NDArray[np.float64
         >>> importance_density([[8, 8, 8, 8], [0, 9, 0, 0], [0, 0, 0, 0]], p=2).round(3).tolist()
         [2.0, 1.0, 0.0]
     """
-    values = np.abs(np.asarray(scores, dtype=np.float64))
+    values = np.abs(float64(scores))
     if values.ndim != 2:
         raise ValueError(f"scores must have shape (prompt, response), got {values.shape}")
     if not p > 0:
@@ -106,11 +106,11 @@ def instruction_score(density: ArrayLike, mask: ArrayLike) -> float:
         >>> instruction_score([4.0, 2.0, 1.0], [True, True, False])
         0.75
     """
-    values = np.asarray(density, dtype=np.float64)
-    marked = np.asarray(mask)
+    values = float64(density)
+    marked = float64(mask)
     if values.ndim != 1 or marked.shape != values.shape:
         raise ValueError(f"density and mask must be (prompt,) of one length, got {values.shape} and {marked.shape}")
-    if marked.size and marked.dtype != np.bool_ and not np.isin(marked, (0, 1)).all():
+    if not np.isin(marked, (0, 1)).all():
         raise ValueError("mask must hold true/false (or 1/0) for every prompt token")
     marked = marked.astype(bool)
     top = values.max(initial=0)
@@ -165,7 +165,7 @@ def sentence_profiles(
 
     Source: Wu et al. 2024, appendix B.3.
     """
-    values = np.asarray(density, dtype=np.float64)
+    values = float64(density)
     if values.ndim != 1:
         raise ValueError(f"density must have shape (prompt,), got {values.shape}")
     check_range("segments", segments)
