@@ -356,7 +356,7 @@ def test_a_narrow_table_cuts_no_number(nb: Any) -> None:
 
 MANY = """
 from interp_widgets.widgets.views import Table
-names = ["about", "domain", "sentence", "stereotype", "score %", "opposite", "score, %", "unrelated", "comprehensiveness"]
+names = ["about", "domain", "sentence", "stereotype", "score %", "opposite", "score, %", "other", "comprehensiveness"]
 columns = [{"label": name, **({"wrap": True} if name == "sentence" else {})} for name in names]
 said = "We met the plumber and thanked them because BLANK was at work."
 table = Table(columns=columns, rows=[["plumbers", "gender", said, "he", 0.69, "she", n, "star", n] for n in range(9)])

@@ -16,6 +16,8 @@ function placesOf(values) {
   return Math.min(3, Math.max(0, ...each));
 }
 
+const LOW = 200; // pixels
+
 function compare(a, b) {
   const absent = (v) => v === null || v === undefined;
   if (absent(a) || absent(b)) return absent(a) - absent(b);
@@ -101,8 +103,10 @@ function render({ model, el, signal }) {
     if (was) restore(was);
   }
 
+  const described = () => [model.get("caption"), model.get("rows").length ? model.get("instruction") : ""].filter(Boolean).join("; ");
+
   function fill(columns, rows) {
-    caption.textContent = [model.get("caption"), rows.length ? model.get("instruction") : ""].filter(Boolean).join("; ");
+    caption.textContent = described();
     caption.hidden = !caption.textContent;
     scroll.style.maxHeight = `${model.get("height")}px`;
     scroll.textContent = "";
@@ -155,17 +159,29 @@ function render({ model, el, signal }) {
     fit();
   }
 
-  // What does not fit beside each other: texts go on in the next line, and where that is not enough, so do the columns.
+  // What does not fit beside each other: texts go on in the next line; where that is not enough, so do the columns, or,
+  // in a box too low for rows of several lines, the last columns are left out.
   function fit() {
     const table = body?.parentNode;
     if (!table || !scroll.clientWidth) return; // out of sight: it is measured when it comes into sight
+    const wide = () => scroll.scrollWidth > scroll.clientWidth + 1;
     table.classList.remove("iw-tight", "iw-folded");
-    table.style.removeProperty("--iw-tracks");
-    for (const style of ["iw-tight", "iw-folded"]) {
-      if (scroll.scrollWidth <= scroll.clientWidth + 1) return;
-      if (style === "iw-folded") table.style.setProperty("--iw-tracks", tracks([...table.tHead.rows[0].cells]));
-      table.classList.add(style);
+    for (const cell of table.querySelectorAll("[hidden]")) cell.hidden = false;
+    caption.textContent = described();
+    if (!wide()) return;
+    table.classList.add("iw-tight");
+    if (!wide()) return;
+    if (parseFloat(getComputedStyle(scroll).maxHeight) < LOW) return leaveOut(table, wide);
+    table.style.setProperty("--iw-tracks", tracks([...table.tHead.rows[0].cells]));
+    table.classList.add("iw-folded");
+  }
+
+  function leaveOut(table, wide) {
+    let out = 0;
+    for (let at = table.tHead.rows[0].cells.length - 1; at > 0 && wide(); at--, out++) {
+      for (const row of table.rows) row.cells[at].hidden = true;
     }
+    caption.textContent = `${described()}; ${out} more column${out === 1 ? "" : "s"} where there is room`;
   }
 
   // Columns of a row that goes on in as few lines as it can, each as wide as the widest that is below each other there.
