@@ -354,6 +354,39 @@ def test_a_narrow_table_cuts_no_number(nb: Any) -> None:
     assert heights[1] > heights[0], "in a narrow page the headings take two lines"
 
 
+MANY = """
+from interp_widgets.widgets.views import Table
+names = ["about", "domain", "sentence", "stereotype", "score %", "opposite", "score, %", "other", "comprehensiveness"]
+columns = [{"label": name, **({"wrap": True} if name == "sentence" else {})} for name in names]
+said = "We met the plumber and thanked them because BLANK was at work."
+table = Table(columns=columns, rows=[["plumbers", "gender", said, "he", 0.69, "she", n, "star", n] for n in range(9)])
+table
+"""
+
+
+def test_columns_that_do_not_fit_go_on_in_the_next_line(nb: Any) -> None:
+    nb.make("many.ipynb", MANY)
+    nb.run_all()
+    scroll, headings = nb.page.locator(".iw-table-scroll"), nb.page.locator(".iw-table th")
+    for width, lines in ((1400, 1), (480, 2), (1400, 1)):
+        nb.resize(width)
+        assert scroll.evaluate("node => node.scrollWidth - node.clientWidth") <= 1
+        places = [
+            [cell.bounding_box() for cell in (headings.nth(i), nb.page.locator(".iw-table td").nth(i))]
+            for i in range(9)
+        ]
+        assert len({round(head["y"] + head["height"]) for head, _ in places}) >= lines
+        assert all(abs(head["x"] - cell["x"]) < 1 for head, cell in places), "a heading stands above its column"
+        assert len({head["y"] for head, _ in places}) < 6
+    nb.resize(480)
+    headings.nth(8).click()
+    headings.nth(8).click()
+    nb.page.locator(".iw-table tbody tr").first.click()
+    nb.wait_py("table.selected", 8)
+    scroll.evaluate("node => { node.scrollTop = 200; }")
+    assert headings.first.bounding_box()["y"] - scroll.bounding_box()["y"] < 4, "the headings stay in sight"
+
+
 TEXTS = """
 from interp_widgets.widgets.views import Table
 right = {"align": "right"}

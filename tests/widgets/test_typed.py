@@ -79,6 +79,21 @@ def test_a_text_that_nobody_means_is_refused_before_anything_reads_it(
         assert (getattr(panel, name), panel.result, panel.busy) == (before, result, busy)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_box_sends_back_what_no_message_can_hold(kind: str, panel_of: Callable[[str], Any]) -> None:
+    """Else half a surrogate pair that is pasted would never reach the panel, which could not say what is wrong."""
+
+    def boxes(widget: Any) -> Iterator[Any]:
+        if isinstance(widget, (W.Text, W.Textarea, TextBox)):
+            yield widget
+        for child in getattr(widget, "children", ()):
+            yield from boxes(child)
+
+    found = list(boxes(panel_of(kind)))
+    assert found, "there are boxes"
+    assert [box for box in found if box.trait_metadata("value", "echo_update", True)] == []
+
+
 def test_a_text_box_goes_back_and_the_panel_says_why(panel_of: Callable[[str], Any]) -> None:
     panel = panel_of("LogitLensExplorer")
     prompt, result = panel.prompt, panel.result

@@ -17,7 +17,9 @@ from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 Measure = Literal["auc", "accuracy"]
-_DASHES = {"solid": "-", "dashed": "--", "dotted": ":", "dotdash": "-."}
+SPARSE = "2 8"
+"""Dash of a line beside one that is dotted and dashed."""
+_DASHES: dict[str, Any] = {"solid": "-", "dashed": "--", "dotted": ":", "dotdash": "-.", SPARSE: (0, (1, 4))}
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class ByLayer(Chart):
             name, title, ("layer", y_label), columns=("x", "y", "name", "color"), tooltips=tips, height=280,
             x_range=Range1d(0, 1), y_range=Range1d(0, 1), tools="pan,xwheel_zoom,box_zoom,reset,save,tap",
         )  # fmt: skip
-        self.drawn = empty_source(f"{name}_lines", ("xs", "ys", "name", "color", "dash"))
+        self.drawn = empty_source(f"{name}_lines", ("xs", "ys", "name", "color", "dash", "entry"))
         self.spans = empty_source(f"{name}_spans", ("x", "low", "high", "color"))
         self.mark = empty_source(f"{name}_mark", ("x", "low", "high"))
         self.figure.segment(x0="x", x1="x", y0="low", y1="high", source=self.mark, line_width=14, line_alpha=0.12)
@@ -60,7 +62,7 @@ class ByLayer(Chart):
             nonselection_fill_alpha=1.0,
         )  # fmt: skip
         self.lines: tuple[LayerLine, ...] = ()
-        self.legend([LegendItem(label={"field": "name"}, renderers=[lines])], columns=3)
+        self.legend([LegendItem(label={"field": "entry"}, renderers=[lines])], columns=3)
         self.hover(points)
         self.say()
 
@@ -78,7 +80,9 @@ class ByLayer(Chart):
             rows["y"] += line.values[at].tolist()
             rows["name"] += [line.name] * len(at)
             rows["color"] += [color] * len(at)
-            whole = (list(range(len(line.values))), line.values.tolist(), line.name, color, line.dash)
+            kind = line.name.rpartition(": ")[-1]
+            entry = kind if color in drawn["color"] else line.name  # the first line of a model says whose colour it is
+            whole = (list(range(len(line.values))), line.values.tolist(), line.name, color, line.dash, entry)
             for column, value in zip(drawn, whole, strict=True):
                 drawn[column].append(value)
             if line.low is not None and line.high is not None:
@@ -143,8 +147,10 @@ def probe_lines(probes: BiasProbes, measure: Measure = "auc", *, model: int = 0,
             LayerLine(start + _NAMES[kind], values.mean(axis=1), model, dash, values.min(axis=1), values.max(axis=1))
         )
     if measure == "auc":
-        for label, values in (("bag of words", probes.bag_of_words), ("embedding", probes.embedding)):
-            lines.append(LayerLine(start + label, np.full(probes.n_layers, values.mean()), model, "dotdash"))
+        for label, values, dash in (
+            ("bag of words", probes.bag_of_words, "dotdash"), ("embedding", probes.embedding, SPARSE),
+        ):  # fmt: skip
+            lines.append(LayerLine(start + label, np.full(probes.n_layers, values.mean()), model, dash))
     return lines
 
 

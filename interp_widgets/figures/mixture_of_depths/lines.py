@@ -76,7 +76,7 @@ def running_mean(values: Numbers, window: int = WINDOW) -> Numbers:
 class StepLines(Chart):
     """Named lines over steps; derived classes say of what."""
 
-    def __init__(self, name: str, title: str, y_label: str, *, form: str = "0.000", height: int = 260) -> None:
+    def __init__(self, name: str, title: str, y_label: str, *, form: str = "0.000", height: int = 240) -> None:
         tips = [("", "@name"), ("step", "@x"), (y_label, f"@y{{{form}}}")]
         self.start(
             name, title, ("step", y_label), columns=("x", "y", "name", "color"), tooltips=tips, height=height,

@@ -41,6 +41,18 @@ def checked_text(text: str, what: str) -> str:
     return text
 
 
+class TextLine(W.Text):
+    """A box of one line. What a browser sends is not sent back: no message could hold half a surrogate pair."""
+
+    value = T.Unicode("").tag(sync=True, echo_update=False)
+
+
+class TextLines(W.Textarea):
+    """The same of several lines."""
+
+    value = T.Unicode("").tag(sync=True, echo_update=False)
+
+
 LONGEST_PATH = 4096
 """Bytes, as on Linux."""
 LONGEST_NAME = 255

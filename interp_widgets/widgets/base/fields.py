@@ -16,7 +16,7 @@ import traitlets as T
 from interp_widgets.arguments import checked
 
 from ..views.text_box import TextBox
-from .controls import Number, Typed, TypedList, row, shown_if
+from .controls import Number, TextLine, Typed, TypedList, row, shown_if
 
 _order = itertools.count()
 SEED_LIMIT = 2**31 - 1
@@ -462,7 +462,7 @@ def _control(panel: Any, made: Field) -> Any:
         return TextBox(description=made.label, hint=made.help, rows=text.rows, placeholder=made.placeholder)
     if made.kind in (int, float):
         return _number(panel, made, bounds or Bounds(), common)
-    return W.Text(continuous_update=bool(made.live), placeholder=made.placeholder, **common)
+    return TextLine(continuous_update=bool(made.live), placeholder=made.placeholder, **common)
 
 
 def _number(panel: Any, made: Field, bounds: Bounds, common: dict[str, Any]) -> Any:

@@ -413,7 +413,13 @@ class Panel(Shell):
         limit = self.live_seconds if limit is None else limit
         self._clear_hints()
         self._behind = True
-        request = self._question()
+        try:
+            request = self._question()
+        except Refused:
+            raise  # the option has gone back to what is shown
+        except Exception:
+            self.mark(stale=True)
+            raise
         if self._pending is not None and request == self._pending:
             return
         held = self.answers.held(request) if self.reuses or limit < float("inf") else None

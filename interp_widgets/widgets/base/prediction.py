@@ -207,7 +207,7 @@ class PredictionPanel(Panel):
     layer = in_model()
     """The selected layer."""
     target = field(
-        str, label="Target", group="prediction", new_row=True, placeholder="empty: the likeliest token",
+        str, label="Target", group="prediction", new_row=True, placeholder="the likeliest",
         help="The token that is looked at; empty: the response's own, or the model's likeliest",
     )  # fmt: skip
 

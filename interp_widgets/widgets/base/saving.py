@@ -16,7 +16,7 @@ from ...arguments import short
 from ...atomic import whole_file
 from ...compute.memory import describe_bytes
 from ...figures.static import save_scene
-from .controls import checked_path
+from .controls import TextLine, checked_path
 from .guard import guarded
 from .workbench import model_name
 
@@ -138,7 +138,7 @@ class SaveMenu:
         self.button = W.Button(description="Save", tooltip="Save the numbers, the picture or the whole panel")
         options = [(label, suffix) for suffix, label in offered.items()]
         self.format = W.Dropdown(options=options, value=options[0][1], description="Format")
-        self.name = W.Text(value=file_stem(panel.title), description="File name", continuous_update=False)
+        self.name = TextLine(value=file_stem(panel.title), description="File name", continuous_update=False)
         self.write = W.Button(description="Save file", tooltip="Write the file beside the notebook")
         self.row = W.HBox([self.format, self.name, self.write])
         for name in ("iw-row", "iw-save", "iw-hidden"):

@@ -15,7 +15,7 @@ import traitlets as T
 from interp_widgets.data.word_lists import read_word_list, typed_words
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
 
-from .controls import Typed, checked_text
+from .controls import TextLine, Typed, checked_text
 from .fields import Bounds, Incomplete, Lines, field, hint_at
 from .panel import Panel
 from .saved_result import SavedResult
@@ -165,7 +165,7 @@ def word_source(
 
 def _vectors_box(panel: Any) -> W.Text:
     """The path of the vectors; vectors given in Python stay until another path is typed."""
-    box = W.Text(
+    box = TextLine(
         description="Word vectors", continuous_update=False, placeholder="empty: the demo's",
         tooltip="Path of a GloVe or word2vec text file, or of an .npz archive with words and vectors",
     )  # fmt: skip

@@ -51,14 +51,14 @@ def decimals(value: float, digits: int = 3) -> str:
     """A number as it is printed in words; what is smaller than its last digit is not printed as a value.
 
     >>> decimals(0.93), decimals(0.00004), decimals(-0.5), decimals(-0.0001), decimals(0.0)
-    ('0.930', '< 0.001', '-0.500', '> -0.001', '0.000')
+    ('0.930', '< 0.001', '−0.500', '> −0.001', '0.000')
     """
     if math.isnan(value):
         return "no value"
     least = 10.0**-digits
     if 0 < abs(value) < least / 2:
-        return f"< {least:.{digits}f}" if value > 0 else f"> -{least:.{digits}f}"
-    return f"{value:.{digits}f}"
+        return f"< {least:.{digits}f}" if value > 0 else f"> −{least:.{digits}f}"
+    return f"{value:.{digits}f}".replace("-", "−")
 
 
 def plain(html: str) -> str:

@@ -32,7 +32,7 @@ from interp_widgets.figures.theme import PALETTE8
 from interp_widgets.models import Model, ModelEdit
 
 from ..base import pair_view
-from ..base.controls import checked_path, instruction, row
+from ..base.controls import TextLine, checked_path, instruction, row
 from ..base.fields import Bounds, Hint, Incomplete, Refused, field, variant
 from ..base.request import FromResult, PerModel, Request, Steps
 from ..base.saving import as_one, free_name
@@ -221,7 +221,7 @@ class Debiasing(EditOptions):
             ),
             "on",
         )
-        self.path = W.Text(value="edit.safetensors", description="File name", continuous_update=False)
+        self.path = TextLine(value="edit.safetensors", description="File name", continuous_update=False)
         self.hint = Hint(self.path)
         save = W.Button(description="Save the edit", tooltip="For load_model(..., edits=[...])")
         self.on_click(save, self.hint.of(self._save_edit))

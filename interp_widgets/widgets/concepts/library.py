@@ -13,7 +13,7 @@ from interp_widgets.analysis.concepts.directions import TEMPLATE
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts, read_concepts, split_stimuli
 from interp_widgets.models import Model
 
-from ..base.controls import checked_path, checked_text, row, shown_if
+from ..base.controls import TextLine, TextLines, checked_path, checked_text, row, shown_if
 from ..base.fields import Hint
 from ..base.saving import file_stem, free_name
 from ..base.workbench import model_name
@@ -31,9 +31,9 @@ class Library:
 
     def __init__(self, browser: ConceptBrowser) -> None:
         self.browser = browser
-        self.name = W.Text(description="Name", placeholder="one word says best what to steer to")
-        self.group = W.Text(description="Group", placeholder=OWN)
-        self.stimuli = W.Textarea(
+        self.name = TextLine(description="Name", placeholder="one word says best what to steer to")
+        self.group = TextLine(description="Group", placeholder=OWN)
+        self.stimuli = TextLines(
             description="Stimuli, one per line", rows=4,
             placeholder="At least 3 short texts in which the concept occurs; of 5 and more some are held out",
         )  # fmt: skip
@@ -44,7 +44,7 @@ class Library:
         self.add_button = click(
             W.Button(description="Add", tooltip="Add this concept to the list"), self.not_added.of(self.add)
         )
-        self.path = W.Text(description="Path", placeholder="a folder of concepts, or a saved set (.npz)")
+        self.path = TextLine(description="Path", placeholder="a folder of concepts, or a saved set (.npz)")
         self.path.add_class("iw-grow")
         self.keep = W.Checkbox(value=True, description="add to the list (else in its place)", indent=False)
         self.not_opened = Hint(self.path, self.keep)

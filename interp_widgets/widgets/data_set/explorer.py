@@ -108,7 +108,7 @@ class DataSetExplorer(Panel):
         self.strips = Strips("data_set", "", "")
         self.strips.clear("No row asked about yet: press Run.")
         figure = BokehFigure(self.strips.figure, on_error=self.show_error)
-        self.figure = W.VBox([figure], layout={"flex": "1 1 420px", "min_width": "0"})
+        self.figure = W.VBox([figure])
         self.summary = Table(empty="Numbers of the rows come here.", height=300)
         self.table = Table(
             empty="No row asked about yet: press Run. Open a file takes rows with a column of prompts (.csv, .json, "
@@ -119,10 +119,16 @@ class DataSetExplorer(Panel):
         for text in (self.read, self.opened):
             text.add_class("iw-chart")
             text.add_class("iw-small")
-        side = W.VBox([self.summary], layout={"flex": "1 1 560px", "min_width": "0"})
-        charts = row(self.figure, side)
-        charts.layout.align_items = "flex-start"
-        self.plot.children = [self.read, charts, self.table, self.opened]
+        if self.screen is not None:  # where room is short
+            self.plot.children = [self.figure, self.table, self.opened]
+            self.details.children = [self.read, self.summary]
+        else:
+            side = W.VBox([self.summary])
+            for box, width in ((self.figure, 420), (side, 560)):
+                box.layout.flex, box.layout.min_width = f"1 1 {width}px", "0"
+            charts = row(self.figure, side)
+            charts.layout.align_items = "flex-start"
+            self.plot.children = [self.read, charts, self.table, self.opened]
         self._offer_columns()
         self._offer("measure", [], self.measure)
         for name in ("prompt_column", "target_column", "subject_column", "group", "measure"):

@@ -135,7 +135,7 @@ def _interval(low: float, high: float) -> str:
 
 
 def verdict(comparison: SweepComparison, measure: str) -> str:
-    """What differs in the chosen number, in a line."""
+    """What differs in the chosen number, in lines that a narrow chart has room for."""
     if measure not in comparison.measured:
         return ""
     i = comparison.measured.index(measure)
@@ -144,8 +144,8 @@ def verdict(comparison: SweepComparison, measure: str) -> str:
     p = comparison.holm_p[i]
     difference = f"{first} − {second}: {number(comparison.difference[i])}"
     if not np.isfinite(p):
-        return f"{difference}; too few rows, or none that differs, for a p-value"
-    return f"{difference} [{number(low)}, {number(high)}], p {number(p)} (two-sided, Holm)"
+        return f"{difference}\ntoo few rows, or none that differs, for a p-value"
+    return f"{difference} [{number(low)}, {number(high)}]\np {number(p)} (two-sided, Holm)"
 
 
 def case_table(

@@ -14,7 +14,7 @@ import ipywidgets as W
 from interp_widgets.analysis.ffn_concepts import ConceptAnnotations, Sign, annotate_concepts
 from interp_widgets.data.annotators import Annotation, EndpointAnnotator, RuleAnnotator
 
-from ..base.controls import checked_path, row, shown_if
+from ..base.controls import TextLine, checked_path, row, shown_if
 from ..base.guard import ui_lock
 from ..base.saving import file_stem
 from ..base.workbench import model_name
@@ -61,7 +61,7 @@ class NoteControls:
         self.delete_button = self._button("Delete note", "Delete the note of the picked component", self.delete)
         self.undo_button = self._button("Undo", "Bring back what the last change of the notes replaced", self.undo)
         self.delete_button.disabled = self.undo_button.disabled = True
-        self.file = W.Text(
+        self.file = TextLine(
             value=f"{file_stem(model_name(panel.models[0]))}-notes.npz", description="Notes file",
             continuous_update=False, tooltip="Of the model that is looked at; a relative name lies beside the notebook",
         )  # fmt: skip

@@ -47,7 +47,7 @@ class HeadWords(WordPairPanel):
         ],
     )  # fmt: skip
     word = field(
-        str, label="Find word", placeholder="which heads have it?", redraws=True, chooses=True,
+        str, label="Find word", placeholder="any word", redraws=True, chooses=True,
         help="The word whose heads are marked; empty for none",
     )  # fmt: skip
     layer = field(in_model(), selects=True)

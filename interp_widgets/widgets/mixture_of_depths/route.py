@@ -245,7 +245,7 @@ class MixtureRouting(MixtureReading):
         if isinstance(key, Untrained):
             text = (
                 f"<b>This mixture is untrained</b>: its router is random and its norms are copies of the "
-                f"final norm, over {where}. The weights below mean nothing yet; tune it on the Tune tab."
+                f"final norm, over {where}. Its weights mean nothing yet; tune it on the Tune tab."
             )
         else:
             mixture = self.looked_at(slot)

@@ -21,6 +21,7 @@ from interp_widgets.figures.static import Curve, Scene, curves_scene, table_scen
 from interp_widgets.models import Model
 from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
 
+from ..base.controls import TextLine
 from ..base.fields import Bounds, Incomplete, field, variant
 from ..base.request import Request
 from ..base.workbench import model_name
@@ -258,7 +259,7 @@ class LateLayersView(ValueView):
 
 def ks_box(panel: Any) -> W.Text:
     """The numbers of routes, with commas between them."""
-    box = W.Text(
+    box = TextLine(
         description="k", value=_listed(panel.grid_ks), continuous_update=False, placeholder="1, 2, 3",
         tooltip="Numbers of routes on the grid",
     )  # fmt: skip

@@ -25,7 +25,7 @@ from interp_widgets.models import ModModel
 from interp_widgets.tuning.mixture_of_depths import ModReport, ModStep, tune_mod
 
 from ..base.code import call
-from ..base.controls import checked_path, instruction, row
+from ..base.controls import TextLine, checked_path, instruction, row
 from ..base.saving import file_stem, free_name
 from ..base.status import describe_error
 from ..base.workbench import model_name
@@ -57,7 +57,7 @@ class MixtureTuning(MixturePanel):
         self.resume_button = self._button(
             "Resume", self.resume, "Go on with the mixture looked at, up to so many steps in all"
         )
-        self.folder = W.Text(
+        self.folder = TextLine(
             description="Folder",
             value="",
             placeholder="beside the notebook",

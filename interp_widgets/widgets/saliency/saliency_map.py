@@ -571,7 +571,11 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             rows.append([place, names[i], *values])
         what = "all response tokens (density)"
         if column is not None:
-            chances = ", ".join(f"{result.probability[column]:.3f}" for result in self.results)
+            starts = pair_view.all_starts(self.results)
+            chances = ", ".join(
+                f"{start.rstrip(': ')} {decimals(float(result.probability[column]))}".strip()
+                for start, result in zip(starts, self.results, strict=True)
+            )
             what = f"response token {column} “{visible(first.response_tokens[column])}” (probability {chances})"
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
@@ -644,7 +648,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
 def _score(score: float, sign: str = "") -> str:
     """A score in a sentence; that of a response which is under the floor altogether is none."""
-    return format(score, f"{sign}.3f") if np.isfinite(score) else "none"
+    return format(score, f"{sign}.3f").replace("-", "−") if np.isfinite(score) else "none"
 
 
 def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows) -> list[str]:

@@ -138,6 +138,8 @@ class VerdictLine:
         shown = [verdicts[index] for index in pair_view.models_of(view)] if verdicts else []
         starts = pair_view.all_starts(shown)
         said = [start + verdict.warning for start, verdict in zip(starts, shown, strict=True) if verdict.warning]
+        if len(shown) > 1 and len({verdict.warning for verdict in shown}) == 1:
+            said = [f"both {shown[0].warning}"] * bool(said)
         return f" · {', '.join(said)}" if said else ""
 
     def _wanted(self, results: tuple[SaliencyResult, ...]) -> bool:

@@ -16,6 +16,8 @@ function placesOf(values) {
   return Math.min(3, Math.max(0, ...each));
 }
 
+const LOW = 200; // pixels
+
 function compare(a, b) {
   const absent = (v) => v === null || v === undefined;
   if (absent(a) || absent(b)) return absent(a) - absent(b);
@@ -101,8 +103,10 @@ function render({ model, el, signal }) {
     if (was) restore(was);
   }
 
+  const described = () => [model.get("caption"), model.get("rows").length ? model.get("instruction") : ""].filter(Boolean).join("; ");
+
   function fill(columns, rows) {
-    caption.textContent = [model.get("caption"), rows.length ? model.get("instruction") : ""].filter(Boolean).join("; ");
+    caption.textContent = described();
     caption.hidden = !caption.textContent;
     scroll.style.maxHeight = `${model.get("height")}px`;
     scroll.textContent = "";
@@ -124,12 +128,14 @@ function render({ model, el, signal }) {
     table.setAttribute("role", "grid");
     table.setAttribute("aria-label", caption.textContent || "table");
     const head = table.createTHead().insertRow();
+    head.setAttribute("role", "row"); // as a row that goes on in the next line is none by itself
     columns.forEach((column, index) => {
       const cell = document.createElement("th");
       cell.textContent = column.label;
       cell.title = column.title ?? "";
       cell.tabIndex = 0;
       cell.dataset.column = index;
+      cell.setAttribute("role", "columnheader");
       cell.dataset.lmSuppressShortcuts = "true";
       cell.className = column.align === "right" ? "iw-right" : "";
       if (column.width) cell.style.width = column.width;
@@ -143,18 +149,58 @@ function render({ model, el, signal }) {
     for (const index of order) {
       const row = body.insertRow();
       row.dataset.index = index;
+      row.setAttribute("role", "row");
       row.dataset.key = keyOf(index);
       row.dataset.lmSuppressShortcuts = "true"; // on the focused element itself, else Lab's command mode eats the arrows
       rows[index].forEach((value, i) => dress(row.insertCell(), columns[i], value));
     }
     scroll.append(table);
     mark(false);
+    fit();
+  }
+
+  // What does not fit beside each other: texts go on in the next line; where that is not enough, so do the columns, or,
+  // in a box too low for rows of several lines, the last columns are left out.
+  function fit() {
+    const table = body?.parentNode;
+    if (!table || !scroll.clientWidth) return; // out of sight: it is measured when it comes into sight
+    const wide = () => scroll.scrollWidth > scroll.clientWidth + 1;
+    table.classList.remove("iw-tight", "iw-folded");
+    for (const cell of table.querySelectorAll("[hidden]")) cell.hidden = false;
+    caption.textContent = described();
+    if (!wide()) return;
+    table.classList.add("iw-tight");
+    if (!wide()) return;
+    if (parseFloat(getComputedStyle(scroll).maxHeight) < LOW) return leaveOut(table, wide);
+    table.style.setProperty("--iw-tracks", tracks([...table.tHead.rows[0].cells]));
+    table.classList.add("iw-folded");
+  }
+
+  function leaveOut(table, wide) {
+    let out = 0;
+    for (let at = table.tHead.rows[0].cells.length - 1; at > 0 && wide(); at--, out++) {
+      for (const row of table.rows) row.cells[at].hidden = true;
+    }
+    caption.textContent = `${described()}; ${out} more column${out === 1 ? "" : "s"} where there is room`;
+  }
+
+  // Columns of a row that goes on in as few lines as it can, each as wide as the widest that is below each other there.
+  function tracks(cells) {
+    const widths = cells.map((cell) => cell.offsetWidth);
+    for (let lines = 2; ; lines++) {
+      const across = Math.ceil(widths.length / lines);
+      const wide = Array.from({ length: across }, (_, at) => Math.max(...widths.filter((_, i) => i % across === at)));
+      if (across === 1 || wide.reduce((sum, width) => sum + width) <= scroll.clientWidth) {
+        return wide.map((width) => `minmax(0, ${width}fr)`).join(" ");
+      }
+    }
   }
 
   function dress(cell, column, value) {
     const text = column.edit && value === "" ? "–" : show(value, places[cell.cellIndex]);
     cell.textContent = text;
     cell.dir = "auto";
+    cell.setAttribute("role", "gridcell");
     cell.className = [column.align === "right" && "iw-right", column.wrap && "iw-wrap"].filter(Boolean).join(" ");
     if (typeof value === "string" && value.length > 40 && !column.wrap) cell.title = value;
     if (!column.edit || !writable()) return;
@@ -262,7 +308,14 @@ function render({ model, el, signal }) {
   model.on("msg:custom", refused);
   build();
   requestAnimationFrame(reveal); // when it is on the page
+  let width = -1;
+  const watcher = new ResizeObserver(() => {
+    if (root.clientWidth !== width) fit();
+    width = root.clientWidth;
+  });
+  watcher.observe(root);
   return () => {
+    watcher.disconnect();
     rebuild.stop();
     model.off(structure, rebuild);
     model.off("change:selected", remark);

@@ -20,8 +20,8 @@ class TextBox(View):
 
     _esm = (Path(__file__).parent / "text_box.js").read_text(encoding="utf-8")
 
-    value = t.Unicode("").tag(sync=True)
-    """The text."""
+    value = t.Unicode("").tag(sync=True, echo_update=False)
+    """The text. It is not sent back to the browser it comes from: no message could hold half a surrogate pair."""
     description = t.Unicode("").tag(sync=True)
     """The label above the box."""
     placeholder = t.Unicode("").tag(sync=True)

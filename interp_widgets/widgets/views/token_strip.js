@@ -66,7 +66,9 @@ function render({ model, el, signal }) {
     const label = model.get('labels')[i];
     const parts = [];
     if (label) parts.push(label);
-    else if (i < values.length) parts.push(named(values[i], model.get('value_label')));
+    else if (i < values.length && !(Number.isNaN(values[i]) && i < heights.length)) {
+      parts.push(named(values[i], model.get('value_label')));
+    }
     if (i < heights.length) parts.push(`${model.get('density_label') || 'density'} ${digits(heights[i])}`);
     return parts.join(' · ');
   };

@@ -225,7 +225,8 @@ class Screen(Shell):
             question["View"] = next(label for label, value in VIEWS if value == self.view)
         facts = self.texts.results[0].provenance if self.texts.results else None
         title = f"{self.title}: {', '.join(model_name(model) for model in self.models)}"
-        return export_html(title, [*views, self.selected.text], target, question=question, provenance=facts)
+        views += [self.selected.title, self.selected.text] * self.selected.said
+        return export_html(title, views, target, question=question, provenance=facts)
 
     # inside -----------------------------------------------------------------------------------------------------------
 
