@@ -150,6 +150,23 @@ def test_sequences_in_one_row_are_as_alone(model: Model) -> None:
         assert largest(logits - own_logits(model, ids)[0]) < floor(model)
 
 
+@pytest.mark.parametrize(
+    ("family", "backend"),
+    [*(pytest.param(name, "hooked", marks=pytest.mark.hooked) for name in ("gpt2", "llama")), ("llama", "bridge")],
+)
+def test_a_row_may_be_longer_than_the_context(family: str, backend: str) -> None:
+    model = tiny_model(family, backend, dtype=torch.float64)
+    rng = torch.Generator().manual_seed(0)
+    sequences = torch.randint(3, 400, (20, 10), generator=rng).tolist()
+    (row,) = engine.packed(sequences, 8 * 200)
+    assert len(row) > model.n_ctx
+    tree = engine.TreeMasks.of([row], model.device)
+    hidden = engine.encode(model, model.embed(torch.tensor([row.ids])), tree=tree)
+    logits = engine.decode(model, hidden)[0]
+    for number, ids in enumerate(sequences):
+        assert largest(logits[row.paths[number]] - own_logits(model, ids)[0]) < floor(model)
+
+
 def test_a_window_counts_positions_not_tokens_of_the_row() -> None:
     config = transformers.MistralConfig(
         vocab_size=400, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
