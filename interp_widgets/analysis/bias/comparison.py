@@ -146,7 +146,7 @@ def compare_debiasing(
         max_new_tokens: of a continuation.
         resamples: bootstrap draws.
         seed: of the bootstrap and of the random edits.
-        batch_size: most sequences in one pass of the model.
+        batch_size: most rows in one pass of the model, as in `score_stereoset`.
         progress: called with (done, total) models times data sets.
         check: called before every pass; raises to cancel.
 
