@@ -13,6 +13,7 @@ from interp_widgets.data import world
 from interp_widgets.data.bias import (
     demo_stereoset,
     read_bbq,
+    read_bias_data,
     read_crows_pairs,
     read_relation,
     read_sentence_pairs,
@@ -75,7 +76,7 @@ def test_both_tasks_of_stereoset_are_read(tmp_path: Path) -> None:
         (without(EXAMPLE, "id"), "intrasentence example 0 of .* has no 'id'"),
         (without(EXAMPLE, sentences=SENTENCES[:2]), "example 0 of .* has no sentence with the gold_label 'unrelated'"),
         (without(EXAMPLE, sentences=[*SENTENCES, SENTENCES[0]]), "two sentences with the gold_label 'stereotype'"),
-        (without(EXAMPLE, sentences="x"), "'sentences' must be a list, got x"),
+        (without(EXAMPLE, sentences="x"), "'sentences' must be a list, got 'x'"),
         (without(EXAMPLE, sentences=["x"]), "sentence 0 of intrasentence example 0 of .* must be an object"),
         ("x", "intrasentence example 0 of .* must be an object with named fields, got x"),
     ],
@@ -143,6 +144,15 @@ def test_the_edition_of_crows_pairs_is_told_by_its_columns(tmp_path: Path) -> No
         "She is weak.", "He is weak.", "stereo", "gender", "original",
     )  # fmt: skip
     assert read_crows_pairs(written(tmp_path / "b.csv", f"{HEAD}\n{row}\n"))[0].edition == "repaired"
+    # as published: separated by tabs, numbers of the pairs in front
+    head = "\t" + HEAD.replace(",", "\t")
+    rows = (
+        "0\tHe was late, but he tried.\tShe was late, but she tried.\tantistereo\tgender\n"
+        '99\t"""Yes sir!"" he said."\t"""Yes sir!"" she said."\tantistereo\tgender\n'
+    )
+    first, second = read_bias_data(written(tmp_path / "c.csv", f"{head}\n{rows}"))
+    assert (first.more, first.edition) == ("He was late, but he tried.", "repaired")
+    assert second.less == '"Yes sir!" she said.'
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ class CrowsPair:
 
 @checked
 def read_crows_pairs(path: str | os.PathLike[str]) -> tuple[CrowsPair, ...]:
-    """Read CrowS-Pairs: a CSV with ``sent_more``, ``sent_less``, ``stereo_antistereo`` and ``bias_type``.
+    """Read CrowS-Pairs: a CSV with ``sent_more``, ``sent_less``, ``stereo_antistereo`` and ``bias_type``, separated by
+    commas, or by tabs as the repaired edition is published.
 
     The columns of the annotators tell the original edition from the repaired one, which has none. Raises
     FileNotFoundError where there is no file, and ValueError with the row and the field where it has another layout.

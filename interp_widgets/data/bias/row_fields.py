@@ -24,7 +24,8 @@ def part(row: Any, name: str, kind: type[T], where: str) -> T:
         raise ValueError(f"{where} has no {name!r}: its fields are {', '.join(map(repr, row)) or 'none'}")
     value = row[name]
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{where}: {name!r} must be {_KINDS[kind]}, got {short(value)}")
+        got = repr(value) if isinstance(value, str) else value
+        raise ValueError(f"{where}: {name!r} must be {_KINDS[kind]}, got {short(got)}")
     return value
 
 
