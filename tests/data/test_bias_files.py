@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 
 from interp_widgets.data import world
 from interp_widgets.data.bias import (
+    BBQQuestion,
+    CrowsPair,
+    SentencePair,
     demo_stereoset,
     read_bbq,
     read_bias_data,
@@ -259,3 +263,31 @@ def test_own_pairs_have_a_group_each_unless_they_name_one(tmp_path: Path) -> Non
     assert (second.group, second.domain) == ("jobs", "gender")
     with pytest.raises(ValueError, match=r"pair 0 of .* has no 'benign'"):
         read_sentence_pairs(written(tmp_path / "b.csv", "biased\na\n"))
+
+
+# ---- examples made by hand
+
+
+PAIR = CrowsPair("She is weak.", "He is weak.", "stereo", "gender")
+ASKED = BBQQuestion(
+    "A Dane and a Finn met.", "Who stole?", ("The Dane", "Not known", "The Finn"),
+    (("Dane",), ("unknown",), ("Finn",)), 1, "neg", "ambig", "Nationality", ("Finn",), "1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("example", "field", "sentence"),
+    [
+        (demo_stereoset()[0], {"task": "both"}, "task of a StereoSetExample must be 'intrasentence' or 'inter.*'both'"),
+        (demo_stereoset()[0], {"unrelated": " "}, "unrelated of a StereoSetExample must be a text with words, got ' '"),
+        (PAIR, {"direction": "anti"}, "direction of a CrowsPair must be 'stereo' or 'antistereo', got 'anti'"),
+        (PAIR, {"less": ""}, "less of a CrowsPair must be a text with words, got ''"),
+        (SentencePair("a", "b", "0"), {"benign": None}, "benign of a SentencePair must be a text .* got None"),
+        (ASKED, {"right": 3}, "right of a BBQQuestion must be 0 or 1 or 2, got 3"),
+        (ASKED, {"polarity": "non"}, "polarity of a BBQQuestion must be 'neg' or 'nonneg'"),
+        (ASKED, {"answers": ("a", "", "b")}, "answers of a BBQQuestion must be three texts"),
+    ],
+)
+def test_an_example_that_cannot_be_scored_is_not_made(example: Any, field: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        replace(example, **field)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import one_of, text
+from interp_widgets.data.bias.row_fields import check_one_of, check_words, one_of, text
 from interp_widgets.data.files import read_rows
 
 Edition = Literal["original", "repaired"]
@@ -34,6 +34,10 @@ class CrowsPair:
     domain: str
     """The kind of bias, such as ``race-color``."""
     edition: Edition = "original"
+
+    def __post_init__(self) -> None:
+        check_one_of(self, direction=_DIRECTIONS, edition=get_args(Edition))
+        check_words(self, "more", "less")
 
 
 @checked
