@@ -95,12 +95,13 @@ def _saves(nodes: int, common: int, length: int, width: int, most: int | None) -
     """Whether a sequence costs less in a row of ``nodes`` tokens than alone; operations in units of 4 · d_model.
 
     Among many sequences with ``common`` tokens in common, one costs least in rows of common + √(common · (common +
-    products / _ATTENTION)) tokens: in longer ones attention costs more than another row with these tokens would.
+    products / _ATTENTION)) tokens: in longer ones attention costs more than another row with these tokens would, unless
+    the row is short enough for other sequences too.
     """
     products, new = 6 * width, length - common
     if common == 0 or (most is not None and new and nodes + new > most):
         return False
-    if new and nodes > common + math.sqrt(common * (common + products / _ATTENTION)):
+    if new and nodes > max(width // _ROOM, common + math.sqrt(common * (common + products / _ATTENTION))):
         return False
     alone = length * products + _ATTENTION * length * length
     joined = new * products + _ATTENTION * ((nodes + new) ** 2 - nodes**2)
