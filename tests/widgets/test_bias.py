@@ -365,6 +365,13 @@ def test_every_method_asks_for_its_own_edit(method: str, base: Any, view: Any) -
         assert settle(panel).result.edit.settings["method"] == method
 
 
+def test_more_rounds_than_the_stream_is_wide(base: Any, view: Any) -> None:
+    panel = view(base, tab="debias", method="inlp", rounds=2)
+    panel.rounds = 500
+    assert panel.status.error == f"rounds must be in 1..{base.d_model - 1} for the width of these models, got 500"
+    assert panel.rounds == 2
+
+
 def test_the_switch_acts_on_every_panel_of_the_workbench(base: Any, view: Any) -> None:
     bench = Workbench(base)
     lens = LogitLensExplorer(bench, prompt="Many believe that pilots should be")
@@ -468,6 +475,9 @@ def test_an_edit_is_saved_and_loaded(base: Any, view: Any, tmp_path: Path, wire:
     assert own.hint.sentence == f"Saved {tmp_path / 'own.safetensors'}, for demo-base"
     edited = load_model("demo-base", edits=[tmp_path / "own.safetensors"])
     np.testing.assert_allclose(score_stereoset(edited, demo_stereoset()).scores, panel.result.after.scores, rtol=1e-5)
+    own.path.value = str(tmp_path)
+    own.hint.of(own._save_edit)()
+    assert own.hint.sentence == f"{tmp_path} is a folder: type the name of a file in it"
     own.path.value = str(tmp_path / "nowhere" / "own")
     own.hint.of(own._save_edit)()
     assert "nowhere does not exist: make it or choose another" in own.hint.sentence

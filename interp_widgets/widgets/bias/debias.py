@@ -206,6 +206,8 @@ class Debiasing(EditOptions):
         name = checked_path(self.path.value, "the file name")
         if not name:
             raise ValueError("type a file name")
+        if os.path.isdir(os.path.expanduser(name)):
+            raise ValueError(f"{name} is a folder: type the name of a file in it")
         path = Path(os.path.expanduser(name if name.endswith(".safetensors") else f"{name}.safetensors"))
         if not path.absolute().parent.is_dir():
             raise ValueError(f"the folder {path.absolute().parent} does not exist: make it or choose another")

@@ -91,7 +91,8 @@ class EditOptions(ProbeOptions):
         shown_if=lambda panel: panel.method in OF_STREAMS,
     )  # fmt: skip
     rounds = field(
-        Annotated[int, Bounds(1, 1000)], 10, label="Rounds", width="short", help="Probes fitted one after the other",
+        Annotated[int, Bounds(1, lambda panel: panel.most_rounds)], 10, label="Rounds", width="short",
+        help="Probes fitted one after the other",
         shown_if=lambda panel: panel.method == "inlp",
     )  # fmt: skip
     literal = field(
@@ -104,10 +105,18 @@ class EditOptions(ProbeOptions):
         """Neurons of the smaller model."""
         return min(model.n_layers * model.d_mlp for model in self.models)
 
+    @property
+    def most_rounds(self) -> int:
+        """Probes that can be fitted one after the other to the smaller model: fewer than its width."""
+        return min(model.d_model for model in self.models) - 1
+
     def edit_calls(self, methods: Sequence[str]) -> dict[str, Request]:
         """The calls that make edits, by their methods, behind the one that trains their probes."""
         if self.k > self.most:
             raise Refused("k", f"k must be in 1..{self.most} for the neurons of these models, got {self.k}")
+        if "inlp" in methods and self.rounds > self.most_rounds:
+            most = self.most_rounds
+            raise Refused("rounds", f"rounds must be in 1..{most} for the width of these models, got {self.rounds}")
         probes = {"probes": self.probes_request()} if set(OF_PROBES) & set(methods) else {}
         return probes | {method: self._call(method) for method in methods}
 
