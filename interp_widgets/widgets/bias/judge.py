@@ -145,19 +145,21 @@ class Judging(EditOptions):
     )  # fmt: skip
     methods = field(T.Tuple(default_value=("lope", "subtraction", "inlp", "leace")), label="Methods", new_row=True,
                     control=Checks, help="With the settings of the tab Debias")  # fmt: skip
-    edit_files = field(
-        Annotated[list, Lines(2)], (), label="Saved edits, a file per line", more=True, placeholder="edit.safetensors",
-        help="What the tab Debias or ModelEdit.save wrote; each is judged on the model that it was made for",
-    )  # fmt: skip
     control = field(bool, True, label="a random edit beside each", help="The control: as large, in random directions")
     price = field(PRICES, "perplexity", label="Price", redraws=True, help="What bias is drawn against")
     by_domain = field(bool, False, label="list every domain", redraws=True)
     prompts = field(
-        Annotated[list, Lines(3)], PROMPTS, label="Prompts, one per line", more=True, help="To write on from"
-    )
+        Annotated[list, Lines(3)], PROMPTS, label="Prompts, one per line", more=True, width="grow",
+        help="To write on from",
+    )  # fmt: skip
     texts = field(
-        Annotated[list, Lines(3)], (), label="Ordinary texts, one per line", more=True,
+        Annotated[list, Lines(3)], (), label="Ordinary texts, one per line", more=True, width="grow",
         placeholder="the demo's stories", help="The perplexity is of these",
+    )  # fmt: skip
+    edit_files = field(
+        Annotated[list, Lines(2)], (), label="Saved edits, a file per line", more=True, new_row=True,
+        width="grow", placeholder="edit.safetensors",
+        help="What the tab Debias or ModelEdit.save wrote; each is judged on the model that it was made for",
     )  # fmt: skip
     crows_file = field(str, label="CrowS-Pairs", more=True, placeholder="a .csv file", help="Judged too, if given")
     bbq_file = field(str, label="BBQ", more=True, placeholder="a .jsonl file", help="Judged too, if given")
