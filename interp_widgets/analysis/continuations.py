@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.chunks import BUDGET_SHARE, Runner
 from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes, unembedding_flops
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import as_array, wide
@@ -56,10 +56,11 @@ def score_continuations(
 ) -> list[Scored]:
     """The log-probability of every token of every continuation.
 
-    Tokens with which several sequences begin are computed once. Sequences of similar lengths run as one batch, padded
-    behind their end, where a causal model cannot see it. While you have hooks on the model, or where its positions are
-    scaled by the length of a pass, only whole sequences of one length run together. Logits are made for the scored
-    positions alone.
+    Tokens with which several sequences begin are computed once, in a row that these sequences share; short sequences
+    share one too. Rows of similar lengths run as one batch, padded behind their end, where a causal model cannot see
+    it. Where the model's own modules run every sequence has a row of its own; while you have hooks on the model, or
+    where its positions are scaled by the length of a pass, only rows of one length run together. Logits are made for
+    the scored positions alone. Progress is told in continuations, the batch size in rows.
 
     Raises:
         ValueError: an empty context or continuation, one that does not fit the model's context, or log-probabilities
@@ -70,8 +71,14 @@ def score_continuations(
     rows = [_fed(model, number, one) for number, one in enumerate(continuations)]
     scored: dict[int, Scored] = {}
     trees = _trees(model, rows)
-    runner = Runner(model, max(map(len, trees), default=1), run.batch_size, run.check, run.progress, total=len(trees))
-    for group in _groups(model, trees):
+    groups = _groups(model, trees)
+    scored_with = np.cumsum([len(tree.paths) for group in groups for tree in group])
+
+    def report(done: int, _: int) -> None:
+        run.report(int(scored_with[done - 1]), len(rows))
+
+    runner = Runner(model, max(map(len, trees), default=1), run.batch_size, run.check, report, total=len(trees))
+    for group in groups:
 
         def tokens(start: int, group: Sequence[TokenTree] = group) -> int:
             return len(group[start])
@@ -110,12 +117,21 @@ def _fed(model: Model, number: int, one: Continuation) -> tuple[int, ...]:
 
 def _trees(model: Model, rows: Sequence[tuple[int, ...]]) -> list[TokenTree]:
     """The rows packed where the model allows it, the longest first."""
-    if packs(model, max(map(len, rows), default=1)):
-        return packed(rows, model.d_model)
-    trees = [TokenTree() for _ in rows]
-    for number, (tree, row) in enumerate(zip(trees, rows, strict=True)):
-        tree.add(number, row, [])
-    return sorted(trees, key=len, reverse=True)
+    longest = max(map(len, rows), default=1)
+    if packs(model, longest):
+        return packed(rows, model.d_model, _most_tokens(model, longest))
+    alike: dict[tuple[int, ...], TokenTree] = defaultdict(TokenTree)
+    for number, row in enumerate(rows):
+        alike[row].add(number, row, range(len(alike[row])))
+    return sorted(alike.values(), key=len, reverse=True)
+
+
+def _most_tokens(model: Model, longest: int) -> int:
+    """Tokens of a row with several sequences: more than the longest sequence only where that fits the memory."""
+    free, most = BUDGET_SHARE * model.free_memory(), longest
+    while row_bytes(model, 2 * most, 2 * most) <= free:
+        most *= 2
+    return most
 
 
 def _groups(model: Model, trees: Sequence[TokenTree]) -> list[list[TokenTree]]:

@@ -17,7 +17,8 @@ def as_lm_eval(model: Model, *, batch_size: int | None = None) -> Any:
 
     Args:
         model: what `load_model` returns.
-        batch_size: most sequences in one pass; by default what work and memory allow.
+        batch_size: most rows in one pass, of a sequence, or of several that begin alike or are short; by default what
+            work and memory allow.
 
     Raises:
         ImportError: lm-evaluation-harness is not installed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -113,21 +114,67 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return [sum(next(values)[0] for _ in text) for text in windows]
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """What the model writes after each context, up to the first of the task's stop strings."""
-        texts = []
-        for request in requests:
-            context, options = request.args
-            most = int(options.get("max_gen_toks", self.max_gen_toks))
-            ids = self.tok_encode(context)[-max(1, self.max_length - most) :]
-            new = self.model.generate_ids(
-                ids,
-                max_new_tokens=min(most, self.max_length - len(ids)),
-                temperature=float(options.get("temperature", 0.0)) if options.get("do_sample") else 0.0,
+        """What the model writes after each context, up to the first of the task's stop strings.
+
+        Raises ValueError for an option of the task that this model would not heed, such as beams.
+        """
+        return [self._written(number, *request.args) for number, request in enumerate(requests)]
+
+    def _written(self, number: int, context: str, options: dict[str, Any]) -> str:
+        temperature, most = _temperature(options), self._most_new(options)
+        until = options.get("until") or []
+        stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
+        ids = (self.tok_encode(context) or [self.prefix_token_id])[-(self.max_length - most) :]
+        new: list[int] = []
+
+        def add(token: int) -> None:
+            new.append(token)
+            text = self.model.decode(new, skip_special=True) if stops else ""
+            if any(stop in text for stop in stops):
+                raise _Stopped
+
+        with suppress(_Stopped):
+            self.model.generate_ids(ids, max_new_tokens=most, temperature=temperature, seed=number, on_token=add)
+        text = self.model.decode(new, skip_special=True)
+        for stop in stops:
+            text = text.split(stop)[0]
+        self.cache_hook.add_partial("generate_until", (context, options), text)
+        return text
+
+    def _most_new(self, options: dict[str, Any]) -> int:
+        """Most tokens to write, which must leave room for a context."""
+        most = int(next((options[name] for name in _MOST_NEW if options.get(name) is not None), self.max_gen_toks))
+        if not 1 <= most < self.max_length:
+            raise ValueError(
+                f"max_gen_toks must be in 1..{self.max_length - 1} for {self.model.name}, whose context is "
+                f"{self.max_length} tokens, got {most}: set it in the task's generation_kwargs"
             )
-            text = self.model.decode(new, skip_special=True)
-            stops = options.get("until") or []
-            for stop in [stops] if isinstance(stops, str) else stops:
-                text = text.split(stop)[0] if stop else text
-            texts.append(text)
-            self.cache_hook.add_partial("generate_until", (context, options), text)
-        return texts
+        return most
+
+
+class _Stopped(Exception):
+    """A stop string has been written."""
+
+
+_MOST_NEW = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""What tasks call the most tokens to write, first the harness's own name."""
+_OF_SAMPLING = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "typical_p": 1.0}
+"""Options that only sampling heeds, and what leaves it as it is."""
+_UNUSED = {"num_beams": 1, "repetition_penalty": 1.0, "num_return_sequences": 1, "use_cache": True}
+
+
+def _temperature(options: dict[str, Any]) -> float:
+    """The temperature of a task's options, 0 for greedy; ValueError for an option that is not heeded."""
+    temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") is not False else 0.0
+    harmless = _UNUSED | _OF_SAMPLING
+    for name, value in options.items():
+        if name in ("until", "do_sample", "temperature", *_MOST_NEW) or value is None:
+            continue
+        if name in _OF_SAMPLING and temperature == 0:
+            continue
+        if name not in harmless or value != harmless[name]:
+            raise ValueError(
+                f"generate_until takes until, max_gen_toks, do_sample and temperature, got {name}={value!r}: leave it "
+                "out of the task's generation_kwargs"
+            )
+    return temperature

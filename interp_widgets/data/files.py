@@ -115,12 +115,16 @@ def parse_json(text: str, name: str) -> Any:
 
 
 def _csv_rows(text: str, name: str, row: str) -> list[dict[str, str]]:
-    """Rows of a CSV; a text split at its own comma, or a quote that is never closed, raises an error."""
+    """Rows of a CSV; a text split at its own comma, or a quote that is never closed, raises an error.
+
+    Where the headings hold no comma they, and all fields, are separated by tabs or by semicolons.
+    """
     advice = 'put a text with commas or line breaks between double quotes, and write a quote in it twice ("")'
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    mark = next((mark for mark in ",\t;" if mark in text.partition("\n")[0]), ",")
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
     rows: list[dict[str, str]] = []
     try:
-        heading = next(lines, [])
+        heading = [name.strip() for name in next(lines, [])]
         for line in filter(None, lines):
             if any(line[len(heading) :]):  # spreadsheets write empty fields at the end of a line
                 raise ValueError(

@@ -23,6 +23,7 @@ from interp_widgets.models import load_demo_pair
 from interp_widgets.models.build import BackendChoice
 from interp_widgets.sweeps.result import SweepResult
 from interp_widgets.widgets.base.shipped import FOLDER, Recorder, ShippedAnswer, recording, shipped_names
+from interp_widgets.widgets.bias.debias import Debiased
 
 COMMAND = "python -m interp_widgets.demo.answers"
 
@@ -72,6 +73,7 @@ OPENINGS = (
     Opening("BiasWorkbench", (StereoSetResult,)),
     Opening("BiasWorkbench", (BiasProbes,), {"tab": "probes"}),
     Opening("BiasWorkbench", (BiasProbes, BiasActivity), {"tab": "neurons"}),
+    Opening("BiasWorkbench", (Debiased,), {"tab": "debias"}),
     Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}),
     Opening("DataSetExplorer", (SweepResult,)),
     Opening("LayerSimilarityExplorer", (MossaResult,), minutes=True),  # a control model per task, where not kept

@@ -193,7 +193,7 @@ class ModelEdit:
     def apply(self, model: Network) -> Callable[[], None]:
         """Edit the model for good; returns what undoes it, the edit that was applied last first."""
         with model.lock, torch.no_grad(), ExitStack() as failed:
-            self._check(model)
+            self.check(model)
             undo = failed.enter_context(ExitStack())
             for layer, edit in self.layers.items():
                 _edit_layer(model, layer, edit, undo)
@@ -215,7 +215,8 @@ class ModelEdit:
 
         return back
 
-    def _check(self, model: Network) -> None:
+    def check(self, model: Network) -> None:
+        """Raise a ValueError where the edit was made for another model, or where the weights cannot be edited."""
         other = "it was made for another model"
         for what, edits, count in (
             ("layer", self.layers, model.n_layers),
@@ -262,15 +263,9 @@ class ModelEdit:
         from safetensors.torch import save_file
 
         target = Path(os.path.expanduser(path))
-        held = {f"{layer}.{part}": getattr(edit, part) for layer, edit in self.layers.items() for part in _PARTS}
-        held |= {f"{_STREAM}.{layer}.{part}": getattr(edit, part)
-                 for layer, edit in self.streams.items() for part in _STREAM_PARTS}  # fmt: skip
-        if self.embeddings is not None:
-            held["embeddings"] = self.embeddings
-        tensors = {key: value.detach().cpu().clone().contiguous() for key, value in held.items()}
         head = {"format": _FORMAT, "name": self.name, "settings": dict(self.settings)}
         with whole_file(target) as draft:
-            save_file(tensors, draft, metadata={"edit": json.dumps(head)})
+            save_file(self.tensors(), draft, metadata={"edit": json.dumps(head)})
         return target
 
     @classmethod
@@ -281,32 +276,50 @@ class ModelEdit:
         head: Any = parse_json(metadata.get("edit", "null"), f"the header of {path}")
         if not isinstance(head, dict) or head.get("format") != _FORMAT:
             raise ValueError(f"{path} holds no edit of a model: give a file that ModelEdit.save wrote")
-        embeddings = tensors.pop("embeddings", None)
-        mlps = {key: value for key, value in tensors.items() if not key.startswith(f"{_STREAM}.")}
-        streams = {key.removeprefix(f"{_STREAM}."): tensors[key] for key in tensors.keys() - mlps.keys()}
         settings = head.get("settings", {})
+        return cls.of_tensors(
+            str(head.get("name", "")), settings if isinstance(settings, dict) else {}, tensors, what=str(path)
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Copies of all its tensors, on the CPU, by the names that they have in a file."""
+        held = {f"{layer}.{part}": getattr(edit, part) for layer, edit in self.layers.items() for part in _PARTS}
+        held |= {f"{_STREAM}.{layer}.{part}": getattr(edit, part)
+                 for layer, edit in self.streams.items() for part in _STREAM_PARTS}  # fmt: skip
+        if self.embeddings is not None:
+            held["embeddings"] = self.embeddings
+        return {key: value.detach().cpu().clone().contiguous() for key, value in held.items()}
+
+    @classmethod
+    def of_tensors(
+        cls, name: str, settings: Mapping[str, Setting], tensors: Mapping[str, Tensor], *, what: str = "the edit"
+    ) -> ModelEdit:
+        """The edit that has these `tensors`, which ``what`` holds; ValueError where one is missing or unknown."""
+        mlps = {
+            key: value for key, value in tensors.items() if key != "embeddings" and not key.startswith(f"{_STREAM}.")
+        }
+        streams = {key.removeprefix(f"{_STREAM}."): value for key, value in tensors.items()
+                   if key.startswith(f"{_STREAM}.")}  # fmt: skip
         return cls(
-            str(head.get("name", "")),
-            {layer: LayerEdit(**own) for layer, own in _by_layer(mlps, _PARTS, path)},
-            settings if isinstance(settings, dict) else {},
-            {layer: StreamEdit(**own) for layer, own in _by_layer(streams, _STREAM_PARTS, path)},
-            embeddings,
+            name,
+            {layer: LayerEdit(**own) for layer, own in _by_layer(mlps, _PARTS, what)},
+            settings,
+            {layer: StreamEdit(**own) for layer, own in _by_layer(streams, _STREAM_PARTS, what)},
+            tensors.get("embeddings"),
         )
 
 
-def _by_layer(
-    tensors: Mapping[str, Tensor], parts: Sequence[str], path: str | os.PathLike[str]
-) -> list[tuple[int, dict[str, Tensor]]]:
+def _by_layer(tensors: Mapping[str, Tensor], parts: Sequence[str], what: str) -> list[tuple[int, dict[str, Tensor]]]:
     """What a file holds of each layer, in their order."""
     layers: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, _, part = key.partition(".")
         if part not in parts or not number.isdigit():
-            raise ValueError(f"{path} holds the unknown tensor {short(repr(key))}")
+            raise ValueError(f"{what} holds the unknown tensor {short(repr(key))}")
         layers.setdefault(int(number), {})[part] = value
     missing = [f"{layer}.{part}" for layer, own in layers.items() for part in parts if part not in own]
     if missing:
-        raise ValueError(f"{path} lacks the tensor {missing[0]!r}")
+        raise ValueError(f"{what} lacks the tensor {missing[0]!r}")
     return sorted(layers.items())
 
 

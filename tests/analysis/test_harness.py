@@ -97,6 +97,50 @@ def test_writing_stops_where_the_task_says() -> None:
     assert until == whole.split(".")[0]
 
 
+def test_writing_stops_at_once_and_takes_the_names_of_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = as_lm_eval(demo_pair().base)
+    prompt, written = "The capital of France is", []
+    generate = type(own.model).generate_ids
+
+    def counted(model: Any, ids: Any, **options: Any) -> list[int]:
+        add = options.pop("on_token")
+        return generate(model, ids, on_token=lambda token: (written.append(token), add(token))[1], **options)
+
+    monkeypatch.setattr(type(own.model), "generate_ids", counted)
+    own.generate_until([request("generate_until", prompt, {"until": ["Paris"], "max_gen_toks": 50})])
+    assert len(written) < 10
+    one, two = (
+        own.generate_until([request("generate_until", prompt, options)])[0]
+        for options in ({"until": None, "max_new_tokens": 1}, {"until": [], "max_gen_toks": 2, "max_tokens": 1})
+    )
+    assert (one, two) == (" Paris", " Paris.")
+
+
+def test_repeats_are_sampled_anew_and_a_temperature_is_enough() -> None:
+    own = as_lm_eval(tiny_model("gpt2", "auto"))
+    options = {"until": [], "max_gen_toks": 8, "temperature": 1.0}
+    several = own.generate_until([request("generate_until", "The dog", options)] * 3)
+    assert len(set(several)) == 3
+    greedy = {"until": [], "max_gen_toks": 8, "do_sample": False, "temperature": 1.0, "top_p": 0.9}
+    assert len(set(own.generate_until([request("generate_until", "The dog", greedy)] * 2))) == 1
+    assert own.generate_until([request("generate_until", "", greedy)])[0], "after the prefix token"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"num_beams": 4}, "takes until, max_gen_toks, do_sample and temperature, got num_beams=4"),
+        ({"do_sample": True, "temperature": 0.8, "top_p": 0.95}, "got top_p=0.95"),
+        ({"max_gen_toks": 128}, r"max_gen_toks must be in 1..127 for .*, whose context is 128 tokens, got 128"),
+        ({"max_gen_toks": 0}, "got 0"),
+    ],
+)
+def test_what_is_not_heeded_is_refused(options: dict[str, Any], sentence: str) -> None:
+    own = as_lm_eval(tiny_model("gpt2", "auto"))
+    with pytest.raises(ValueError, match=sentence):
+        own.generate_until([request("generate_until", "The dog", {"until": [], **options})])
+
+
 def test_a_long_context_loses_its_beginning() -> None:
     model = tiny_model("gpt2", "auto")
     own = as_lm_eval(model)

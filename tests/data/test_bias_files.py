@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 
 from interp_widgets.data import world
 from interp_widgets.data.bias import (
+    BBQQuestion,
+    CrowsPair,
+    SentencePair,
     demo_stereoset,
     read_bbq,
+    read_bias_data,
     read_crows_pairs,
     read_relation,
     read_sentence_pairs,
@@ -75,7 +80,7 @@ def test_both_tasks_of_stereoset_are_read(tmp_path: Path) -> None:
         (without(EXAMPLE, "id"), "intrasentence example 0 of .* has no 'id'"),
         (without(EXAMPLE, sentences=SENTENCES[:2]), "example 0 of .* has no sentence with the gold_label 'unrelated'"),
         (without(EXAMPLE, sentences=[*SENTENCES, SENTENCES[0]]), "two sentences with the gold_label 'stereotype'"),
-        (without(EXAMPLE, sentences="x"), "'sentences' must be a list, got x"),
+        (without(EXAMPLE, sentences="x"), "'sentences' must be a list, got 'x'"),
         (without(EXAMPLE, sentences=["x"]), "sentence 0 of intrasentence example 0 of .* must be an object"),
         ("x", "intrasentence example 0 of .* must be an object with named fields, got x"),
     ],
@@ -143,6 +148,15 @@ def test_the_edition_of_crows_pairs_is_told_by_its_columns(tmp_path: Path) -> No
         "She is weak.", "He is weak.", "stereo", "gender", "original",
     )  # fmt: skip
     assert read_crows_pairs(written(tmp_path / "b.csv", f"{HEAD}\n{row}\n"))[0].edition == "repaired"
+    # as published: separated by tabs, numbers of the pairs in front
+    head = "\t" + HEAD.replace(",", "\t")
+    rows = (
+        "0\tHe was late, but he tried.\tShe was late, but she tried.\tantistereo\tgender\n"
+        '99\t"""Yes sir!"" he said."\t"""Yes sir!"" she said."\tantistereo\tgender\n'
+    )
+    first, second = read_bias_data(written(tmp_path / "c.csv", f"{head}\n{rows}"))
+    assert (first.more, first.edition) == ("He was late, but he tried.", "repaired")
+    assert second.less == '"Yes sir!" she said.'
 
 
 @pytest.mark.parametrize(
@@ -249,3 +263,31 @@ def test_own_pairs_have_a_group_each_unless_they_name_one(tmp_path: Path) -> Non
     assert (second.group, second.domain) == ("jobs", "gender")
     with pytest.raises(ValueError, match=r"pair 0 of .* has no 'benign'"):
         read_sentence_pairs(written(tmp_path / "b.csv", "biased\na\n"))
+
+
+# ---- examples made by hand
+
+
+PAIR = CrowsPair("She is weak.", "He is weak.", "stereo", "gender")
+ASKED = BBQQuestion(
+    "A Dane and a Finn met.", "Who stole?", ("The Dane", "Not known", "The Finn"),
+    (("Dane",), ("unknown",), ("Finn",)), 1, "neg", "ambig", "Nationality", ("Finn",), "1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("example", "field", "sentence"),
+    [
+        (demo_stereoset()[0], {"task": "both"}, "task of a StereoSetExample must be 'intrasentence' or 'inter.*'both'"),
+        (demo_stereoset()[0], {"unrelated": " "}, "unrelated of a StereoSetExample must be a text with words, got ' '"),
+        (PAIR, {"direction": "anti"}, "direction of a CrowsPair must be 'stereo' or 'antistereo', got 'anti'"),
+        (PAIR, {"less": ""}, "less of a CrowsPair must be a text with words, got ''"),
+        (SentencePair("a", "b", "0"), {"benign": None}, "benign of a SentencePair must be a text .* got None"),
+        (ASKED, {"right": 3}, "right of a BBQQuestion must be 0 or 1 or 2, got 3"),
+        (ASKED, {"polarity": "non"}, "polarity of a BBQQuestion must be 'neg' or 'nonneg'"),
+        (ASKED, {"answers": ("a", "", "b")}, "answers of a BBQQuestion must be three texts"),
+    ],
+)
+def test_an_example_that_cannot_be_scored_is_not_made(example: Any, field: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        replace(example, **field)

@@ -44,6 +44,12 @@ def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert read_cases("~/a.json")[0].prompt == "x"
 
 
+@pytest.mark.parametrize("mark", [",", "\t", ";", " , "])
+def test_a_csv_may_be_separated_by_tabs_or_semicolons(mark: str) -> None:
+    rows = parse_rows(f'text{mark}label\n"a, b; c"{mark.strip(" ")}1\n', "a.csv", "row")
+    assert rows == [{"text": "a, b; c", "label": "1"}]
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.json", "a.jsonl", "a.CSV"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte order mark"])
 @pytest.mark.parametrize("binary", [True, False], ids=["bytes", "text"])

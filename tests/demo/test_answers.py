@@ -21,6 +21,7 @@ from interp_widgets.analysis.layer_similarity import MossaResult
 from interp_widgets.demo.answers import COMMAND, OPENINGS, computed, main, recorded
 from interp_widgets.widgets.base.request import Request
 from interp_widgets.widgets.base.shipped import FOLDER, ShippedAnswer, find, shipped_names
+from interp_widgets.widgets.bias.debias import Debiased
 from interp_widgets.widgets.layer_similarity.options import (
     BATCH,
     STEPS,
@@ -50,6 +51,8 @@ def differences(first: Any, second: Any, path: str = "") -> list[str]:
     if isinstance(first, BiasActivity) and isinstance(second, BiasActivity):
         swapped = int(np.abs(first.neurons - second.neurons).sum())
         return differences(first.mean, second.mean, f"{path}.mean") if not swapped else [path] * (swapped > 4)
+    if isinstance(first, Debiased) and isinstance(second, Debiased):
+        return unlike_edits(first, second, path)
     if isinstance(first, DebiasScores) and isinstance(second, DebiasScores):
         ends = [[(one.ss, one.lms) for one in own.stereoset] for own in (first, second)]
         same = first.name == second.name and np.allclose(ends[0], ends[1], atol=8) and first.perplexity is not None
@@ -98,6 +101,18 @@ def unlike_probes(first: BiasProbes, second: BiasProbes, path: str) -> list[str]
             faults.append(name)
     faults += [] if (first.texts, first.groups) == (second.texts, second.groups) else ["texts"]
     return [f"{path}.{name}" for name in faults]
+
+
+def unlike_edits(first: Debiased, second: Debiased, path: str) -> list[str]:
+    """Rounding may let few neurons change places; the scores then hardly move."""
+    faults = [] if (first.name, first.settings) == (second.name, second.settings) else [f"{path}.settings"]
+    numbers = [{layer: set(one.neurons.tolist()) for layer, one in own.edit.layers.items()} for own in (first, second)]
+    swapped = sum(len(numbers[0].get(layer, set()) ^ numbers[1].get(layer, set())) for layer in range(99))
+    faults += [f"{path}.edit"] * (swapped > 8)
+    for name in ("before", "after"):
+        ends = [(scored.overall.ss, scored.overall.lms) for own in (first, second) if (scored := getattr(own, name))]
+        faults += [] if len(ends) == 2 and np.allclose(*ends, atol=8) else [f"{path}.{name}"]
+    return faults
 
 
 def unlike_maps(first: ConceptMap, second: ConceptMap, path: str) -> list[str]:

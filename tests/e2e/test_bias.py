@@ -49,6 +49,17 @@ def test_journey(opened: Any) -> None:
         assert nb.py("panel.status.error") == ""
         nb.looks(f"bias_{name.lower()}", panel, height=2400, first=420)
 
+    # a saved edit that is not there is a hint at its box, under More
+    panel.get_by_role("button", name="More").locator("visible=true").first.click()
+    saved = panel.get_by_label("Saved edits, a file per line", exact=True)
+    saved.fill("/nowhere.safetensors")
+    saved.press("Control+Enter")
+    expect(panel.get_by_text("there is no file of an edit at /nowhere.safetensors", exact=False)).to_be_visible()
+    nb.looks("bias_judge_more", panel, height=2400)
+    saved.fill("")
+    saved.press("Control+Enter")
+    nb.wait_py("panel.edit_files", [])
+
     # a neuron is selected for all panels
     tab(nb, "Neurons")
     table.first.locator("tbody tr").nth(2).click()

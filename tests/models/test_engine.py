@@ -129,6 +129,35 @@ def test_long_sequences_without_a_beginning_in_common_stay_alone() -> None:
     assert engine.packed([], 64) == []
 
 
+def test_rows_of_many_sequences_stay_short_enough_to_save_work() -> None:
+    """A row of all would hold 21,000 tokens, and its attention would take longer than all else."""
+    rng = torch.Generator().manual_seed(0)
+    beginning = torch.randint(0, 9999, (500,), generator=rng).tolist()
+    sequences = [[*beginning, *tail] for tail in torch.randint(0, 9999, (1000, 20), generator=rng).tolist()]
+
+    def cost(rows: list[engine.TokenTree]) -> int:
+        return sum(len(row) * 6 * 768 + 8 * len(row) ** 2 for row in rows)
+
+    rows = engine.packed(sequences, 768)
+    assert len(rows[0]) < 1500
+    for most in (600, 900, 2500, 5000):
+        others = engine.packed(sequences, 768, most=most)
+        assert len(others[0]) <= most
+        assert cost(rows) <= cost(others)
+    assert {number for row in rows for number in row.paths} == set(range(1000))
+    assert len(engine.packed(sequences, 768, most=520)) == 1000, "alone they may be longer than that"
+
+
+def test_short_sequences_fill_rows() -> None:
+    rng = torch.Generator().manual_seed(0)
+    lengths = torch.randint(5, 16, (20_000,), generator=rng).tolist()
+    sequences = [torch.randint(0, 9999, (length,), generator=rng).tolist() for length in lengths]
+    rows = engine.packed(sequences, 768)
+    assert {number for row in rows for number in row.paths} == set(range(len(sequences)))
+    assert max(map(len, rows)) == 96
+    assert sum(map(len, rows)) / (96 * len(rows)) > 0.97, "rows are nearly full"
+
+
 def in_rows(model: Model, sequences: list[list[int]]) -> list[Tensor]:
     """The logits of each sequence, from one row that holds all and a second, shorter one."""
     first, second = engine.packed(sequences, 256)[0], engine.packed(sequences[1:3], 256)[0]
@@ -148,6 +177,23 @@ def test_sequences_in_one_row_are_as_alone(model: Model) -> None:
         return
     for ids, logits in zip(SEQUENCES, in_rows(model, SEQUENCES), strict=True):
         assert largest(logits - own_logits(model, ids)[0]) < floor(model)
+
+
+@pytest.mark.parametrize(
+    ("family", "backend"),
+    [*(pytest.param(name, "hooked", marks=pytest.mark.hooked) for name in ("gpt2", "llama")), ("llama", "bridge")],
+)
+def test_a_row_may_be_longer_than_the_context(family: str, backend: str) -> None:
+    model = tiny_model(family, backend, dtype=torch.float64)
+    rng = torch.Generator().manual_seed(0)
+    sequences = torch.randint(3, 400, (20, 10), generator=rng).tolist()
+    (row,) = engine.packed(sequences, 8 * 200)
+    assert len(row) > model.n_ctx
+    tree = engine.TreeMasks.of([row], model.device)
+    hidden = engine.encode(model, model.embed(torch.tensor([row.ids])), tree=tree)
+    logits = engine.decode(model, hidden)[0]
+    for number, ids in enumerate(sequences):
+        assert largest(logits[row.paths[number]] - own_logits(model, ids)[0]) < floor(model)
 
 
 def test_a_window_counts_positions_not_tokens_of_the_row() -> None:

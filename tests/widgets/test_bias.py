@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from interp_widgets import (
     train_bias_probes,
 )
 from interp_widgets.widgets.bias.neurons import FoundNeurons
+from tests.models.tiny import tiny_folder
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 
@@ -363,6 +365,13 @@ def test_every_method_asks_for_its_own_edit(method: str, base: Any, view: Any) -
         assert settle(panel).result.edit.settings["method"] == method
 
 
+def test_more_rounds_than_the_stream_is_wide(base: Any, view: Any) -> None:
+    panel = view(base, tab="debias", method="inlp", rounds=2)
+    panel.rounds = 500
+    assert panel.status.error == f"rounds must be in 1..{base.d_model - 1} for the width of these models, got 500"
+    assert panel.rounds == 2
+
+
 def test_the_switch_acts_on_every_panel_of_the_workbench(base: Any, view: Any) -> None:
     bench = Workbench(base)
     lens = LogitLensExplorer(bench, prompt="Many believe that pilots should be")
@@ -403,11 +412,11 @@ def test_the_switch_acts_on_every_panel_of_the_workbench(base: Any, view: Any) -
 
 def test_other_settings_and_a_closed_panel_take_the_edit_back(base: Any, view: Any, wire: Any) -> None:
     panel, weights = view(base, tab="debias", splits=2, k=4), base.weight_hash
-    wire.type(panel["debias"].switch, value=True)
+    wire.type(panel["debias"].switch.button, value=True)
     settle(panel)
     assert (panel.on, base.edits) == (True, ("LoPE",))
     assert base.weight_hash != weights
-    assert panel["debias"].switch.description == "Switch the edit off"
+    assert panel["debias"].switch.button.description == "Switch the edit off"
     panel.k = 5
     settle(panel)
     assert (panel.on, base.edits, base.weight_hash) == (False, (), weights)
@@ -466,6 +475,9 @@ def test_an_edit_is_saved_and_loaded(base: Any, view: Any, tmp_path: Path, wire:
     assert own.hint.sentence == f"Saved {tmp_path / 'own.safetensors'}, for demo-base"
     edited = load_model("demo-base", edits=[tmp_path / "own.safetensors"])
     np.testing.assert_allclose(score_stereoset(edited, demo_stereoset()).scores, panel.result.after.scores, rtol=1e-5)
+    own.path.value = str(tmp_path)
+    own.hint.of(own._save_edit)()
+    assert own.hint.sentence == f"{tmp_path} is a folder: type the name of a file in it"
     own.path.value = str(tmp_path / "nowhere" / "own")
     own.hint.of(own._save_edit)()
     assert "nowhere does not exist: make it or choose another" in own.hint.sentence
@@ -539,7 +551,7 @@ def test_what_is_judged_by_and_what_is_missing(base: Any, view: Any, tmp_path: P
     assert len(panel.result.rows) == 3
     kept = panel.result
     for options, hints in (
-        ({"methods": ()}, {"methods": "choose a method at least"}),
+        ({"methods": ()}, {"methods": "choose a method at least, or saved edits"}),
         ({"methods": ("leace",), "bbq_file": str(tmp_path / "dev.json")}, {"bbq_file": "cannot read questions from"}),
         ({"bbq_file": "", "judge_file": "/nowhere.json"}, {"judge_file": "there is no file of examples at"}),
     ):
@@ -550,6 +562,62 @@ def test_what_is_judged_by_and_what_is_missing(base: Any, view: Any, tmp_path: P
     assert panel.result is kept
     panel.methods = ("magic",)
     assert panel.status.error.startswith("methods must be of lope, subtraction, inlp,")
+
+
+def test_saved_edits_are_judged_beside_the_methods(base: Any, view: Any, tmp_path: Path) -> None:
+    edit = leace_edit(base, demo_bias_texts("train"), layer=-1, pool="last")
+    path = edit.save(tmp_path / "own.safetensors")
+    panel = view(base, **BRIEF | {"methods": ("leace",)}, edit_files=[str(path)], control=False)
+    assert [row.name for row in panel.result.rows] == ["as it is", "LEACE", "LEACE (own)"]
+    with edit.applied(base):
+        assert panel.result.rows[2].stereoset[-1].ss == score_stereoset(base, demo_stereoset()).overall.ss
+    assert panel["judge"].written.rows[0][3] == panel.result.rows[2].continuations[0]
+    assert [row.name for row in run_code(panel)["result"].rows] == [row.name for row in panel.result.rows]
+    kept = panel.result
+    (tmp_path / "other").mkdir()
+    same = edit.save(tmp_path / "other" / "own.safetensors")
+    (tmp_path / "no.safetensors").write_text("no edit")
+    for files, hint in (
+        (
+            [str(tmp_path / "nowhere.safetensors")],
+            "there is no file of an edit at .*nowhere.safetensors: check the path",
+        ),
+        ([str(tmp_path / "no.safetensors")], "no.safetensors is not a safetensors file"),
+        (
+            [str(path), str(same)],
+            r"two of the saved edits are called LEACE \(own\): give one of the files another name",
+        ),
+    ):
+        panel.edit_files = files
+        assert list(panel.hints) == ["edit_files"]
+        assert re.search(hint, panel.hints["edit_files"])
+    assert panel.result is kept
+    panel.methods, panel.edit_files = (), []
+    assert panel.hints == {"methods": "choose a method at least, or saved edits under More"}
+    edit.save(path)  # the same name, another file
+    panel.edit_files = [str(path)]
+    assert [row.name for row in settle(panel).result.rows] == ["as it is", "LEACE (own)"]
+
+
+def test_a_saved_edit_is_judged_on_the_model_that_it_was_made_for(view: Any, tmp_path: Path) -> None:
+    pair = demo_pair()
+    files = [
+        str(leace_edit(model, demo_bias_texts("train"), layer=-1, pool="last").save(tmp_path / f"{name}.safetensors"))
+        for name, model in zip("ab", pair, strict=True)
+    ]
+    panel = view(pair, **BRIEF | {"methods": ("leace",)}, edit_files=files, control=False)
+    assert [row.name for row in panel.result[0].rows] == ["as it is", "LEACE", "LEACE (a)"]
+    assert [row.name for row in panel.result[1].rows] == ["as it is", "LEACE", "LEACE (b)"]
+    panel.view = "beside"
+    labels = [column["label"] for column in panel["judge"].written.columns]
+    assert labels == ["of", "prompt", "as it is", "LEACE", "LEACE (a)", "LEACE (b)"]
+    assert [bool(cell) for cell in panel["judge"].written.rows[0]] == [True] * 5 + [False]
+    assert [row.name for row in run_code(panel)["result_b"].rows] == ["as it is", "LEACE", "LEACE (b)"]
+    panel.methods, panel.edit_files = (), files[:1]
+    assert panel.hints == {"methods": f"choose a method at least: no saved edit is for {pair.tuned.name}"}
+    other = load_model(tiny_folder("gpt2"))
+    alone = view(other, **BRIEF | {"methods": (), "edit_files": files[:1]})
+    assert "it was made for another model" in alone.hints["edit_files"]
 
 
 def test_no_edit_is_judged_on_an_edited_model(base: Any, view: Any) -> None:

@@ -198,7 +198,8 @@ def score_bbq(
             disadvantage; ``none`` compares the sums.
         resamples: bootstrap draws of the questions' templates.
         seed: of the bootstrap.
-        batch_size: most answers in one pass; by default what work and memory allow.
+        batch_size: most rows in one pass, each of all answers to a question, whose context is read once, or of several
+            short ones; by default what work and memory allow.
         progress: called with (done, total) answers.
         check: called before every pass; raises to cancel.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,7 +115,7 @@ class DebiasComparison(Result):
 @checked
 def compare_debiasing(
     model: Model,
-    edits: Sequence[ModelEdit],
+    edits: Sequence[ModelEdit | str | Path],
     stereoset: Sequence[StereoSetExample],
     *,
     texts: Sequence[str] = (),
@@ -136,7 +137,8 @@ def compare_debiasing(
     Args:
         model: what `load_model` returns.
         edits: from `lope_edit`, `inlp_edit`, `leace_edit`, `subtraction_edit`, `suppression_edit`, `ethos_edit`, or
-            made or loaded as a `ModelEdit`; their names must differ.
+            made or loaded as a `ModelEdit`; or files that `ModelEdit.save` wrote, whose names stand behind those of the
+            edits in them. Their names must differ.
         stereoset: what SS, LMS and ICAT are of: from `read_stereoset` or `demo_stereoset`.
         texts: ordinary texts, for the perplexity.
         crows: from `read_crows_pairs`.
@@ -146,12 +148,14 @@ def compare_debiasing(
         max_new_tokens: of a continuation.
         resamples: bootstrap draws.
         seed: of the bootstrap and of the random edits.
-        batch_size: most sequences in one pass of the model.
+        batch_size: most rows in one pass of the model, as in `score_stereoset`.
         progress: called with (done, total) models times data sets.
         check: called before every pass; raises to cancel.
 
     Raises:
-        ValueError: no edit, two of one name, an edit for another model, no example, or what the scores refuse.
+        ValueError: no edit, two of one name, a file that holds none, an edit for another model, no example, or what the
+            scores refuse.
+        FileNotFoundError: a file that is not there.
 
     Source: Explainability in Large Language Models (Luo 2024), tables 5.4 and 5.5.
 
@@ -167,14 +171,15 @@ def compare_debiasing(
     check_range("max_new_tokens", max_new_tokens)
     if len(edits) == 0:
         raise ValueError("edits must hold at least one edit: see lope_edit")
-    names = [edit.name for edit in edits]
+    made = [edit if isinstance(edit, ModelEdit) else saved_edit(edit) for edit in edits]
+    names = [edit.name for edit in made]
     twice = [name for name in names if names.count(name) > 1]
     if twice or UNEDITED in names:
         raise ValueError(
             f"edits must have different names, got {(twice or [UNEDITED])[0]!r} twice: dataclasses.replace"
         )
     tried: list[ModelEdit | None] = [None]
-    for edit in edits:
+    for edit in made:
         tried += [edit, random_edit(model, edit, seed=seed)] if control else [edit]
     judge = _Judge(model, stereoset, texts, crows, bbq, prompts, max_new_tokens, resamples, seed, batch_size)
     run = RunOptions(progress, check, batch_size)
@@ -195,6 +200,12 @@ def compare_debiasing(
             examples=len(stereoset), texts=len(texts), crows=len(crows), bbq=len(bbq),
         ),
     )  # fmt: skip
+
+
+def saved_edit(path: str | Path) -> ModelEdit:
+    """The edit in a file, whose name is put behind its own."""
+    edit = ModelEdit.load(path)
+    return replace(edit, name=f"{edit.name} ({Path(path).stem})")
 
 
 @dataclass(frozen=True)

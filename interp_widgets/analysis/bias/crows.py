@@ -112,7 +112,8 @@ def score_crows(
         data: from `read_crows_pairs`.
         resamples: bootstrap draws of the pairs.
         seed: of the bootstrap.
-        batch_size: most sentences in one pass; by default what work and memory allow.
+        batch_size: most rows in one pass, of a sentence, or of several that begin alike or are short; by default what
+            work and memory allow.
         progress: called with (done, total) sentences.
         check: called before every pass; raises to cancel.
 

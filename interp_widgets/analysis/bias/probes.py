@@ -24,6 +24,8 @@ from interp_widgets.models import Model
 
 LEAST_GROUPS = 10
 """Of fewer groups no accuracy is given."""
+_DRAWN = 20
+"""Times as many splits are drawn at most, to find those with both labels on both sides."""
 _ITERATIONS = 50
 """Steps that a fit usually takes."""
 
@@ -132,7 +134,8 @@ def train_bias_probes(
         check: called before every pass and fit; raises to cancel.
 
     Raises:
-        ValueError: fewer than 10 groups, texts of one label only on a side of a split, or states that are not finite.
+        ValueError: fewer than 10 groups, texts of one label only, too few splits with both labels on both sides, or
+            states that are not finite.
 
     Source: Explainability in Large Language Models (Luo 2024), section 4.3.1; Hewitt and Liang 2019 for the control.
 
@@ -148,6 +151,8 @@ def train_bias_probes(
     if not 0 < held_out < 1:
         raise ValueError(f"held_out must be above 0 and below 1, got {held_out}")
     labelled = data if isinstance(data, LabelledTexts) else labelled_texts(data)
+    if len(set(labelled.biased)) < 2:
+        raise ValueError("data must hold biased and benign texts, got one kind only")
     count = labelled.n_groups
     if count < LEAST_GROUPS:
         raise ValueError(f"an accuracy of {count} groups says nothing: give at least {LEAST_GROUPS}")
@@ -200,7 +205,7 @@ class _Fits:
         found |= {"bag_of_words": np.empty(splits), "embedding": np.empty(splits)}
         across = np.zeros((layers, layers))
         for split, (train, test) in enumerate(self._splits(held_out, splits, seed)):
-            shuffled = np.random.default_rng([seed, split]).permutation(self.target)
+            shuffled = self._shuffled(train, test, np.random.default_rng([seed, split]))
             words = fitted(counts[train], self.target[train], self.penalty)
             found["bag_of_words"][split] = _auc(words.decision_function(counts[test]), self.target[test])
             found["embedding"][split] = self._score(self.states[:, 0], train, test)[1]
@@ -239,12 +244,24 @@ class _Fits:
     def _splits(self, held_out: float, splits: int, seed: int) -> Iterator[tuple[Any, Any]]:
         from sklearn.model_selection import GroupShuffleSplit
 
-        drawn = GroupShuffleSplit(splits, test_size=held_out, random_state=seed)
+        drawn = GroupShuffleSplit(_DRAWN * splits, test_size=held_out, random_state=seed)
+        found = 0
         for train, test in drawn.split(self.target, groups=self.groups):
-            for side, what in ((train, "fitted to"), (test, "tested on")):
-                if len(np.unique(self.target[side])) < 2:
-                    raise ValueError(f"the texts that a probe is {what} all have one label: give more groups")
-            yield train, test
+            if _both_labels(self.target, train, test):
+                yield train, test
+                found += 1
+            if found == splits:
+                return
+        raise ValueError(
+            f"of {_DRAWN * splits} splits of the groups {found} have texts of both labels on both sides, {splits} are "
+            "needed: give more groups of each label"
+        )
+
+    def _shuffled(self, train: Any, test: Any, draw: np.random.Generator) -> NDArray[np.int64]:
+        """The labels shuffled among the texts, both of them on both sides, as the right ones are."""
+        while not _both_labels(shuffled := draw.permutation(self.target), train, test):
+            self.run.stop_if_cancelled()
+        return shuffled
 
     def _fit(
         self, values: NDArray[np.float64], target: NDArray[np.int64], train: Any
@@ -260,6 +277,11 @@ class _Fits:
         """Accuracy and AUC of a fit."""
         target = self.target if labels is None else labels
         return _judge(values[test], self._fit(values, target, train), target[test])
+
+
+def _both_labels(target: NDArray[np.int64], train: Any, test: Any) -> bool:
+    """Whether both sides of a split have texts of both labels."""
+    return all(0 < target[side].sum() < len(side) for side in (train, test))
 
 
 def _judge(

@@ -212,8 +212,10 @@ def score_stereoset(
         intersentence: the rule for that task.
         resamples: bootstrap draws of the target terms.
         seed: of the bootstrap.
-        batch_size: most sentences in one pass; by default what work and memory allow.
-        progress: called with (done, total) sentences.
+        batch_size: most rows in one pass, of a sentence, or of several that begin alike or are short; by default what
+            work and memory allow.
+        progress: called with (done, total) sentences, one scored by itself counted twice: its first token, and the
+            others.
         check: called before every pass; raises to cancel.
 
     Raises:
@@ -340,6 +342,5 @@ def _mean_of(
             continue
         first = Continuation((beginning_of_text(model),), (own[0],))
         parts.append([first, Continuation((own[0],), tuple(own[1:]))] if len(own) > 1 else [first])
-    distinct = list(dict.fromkeys(part for sentence in parts for part in sentence))
-    scored = dict(zip(distinct, score_continuations(model, distinct, run), strict=True))
-    return [float(np.concatenate([scored[part].log_probability for part in own]).mean() / np.log(2)) for own in parts]
+    scored = iter(score_continuations(model, [part for sentence in parts for part in sentence], run))
+    return [float(np.concatenate([next(scored).log_probability for _ in own]).mean() / np.log(2)) for own in parts]

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import one_of, part, text
-from interp_widgets.data.files import existing_file, parse_rows
+from interp_widgets.data.bias.row_fields import check_one_of, check_words, one_of, part, text
+from interp_widgets.data.files import existing_file, parse_rows, short
 
 UNKNOWN = "unknown"
+POLARITIES = ("neg", "nonneg")
+CONDITIONS = ("ambig", "disambig")
 _ANSWERS = ("ans0", "ans1", "ans2")
 
 
@@ -43,6 +45,12 @@ class BBQQuestion:
     """The groups that the stereotype is about."""
     template: str
     """The question's number in its category: questions of one template differ in names and order only."""
+
+    def __post_init__(self) -> None:
+        check_one_of(self, polarity=POLARITIES, condition=CONDITIONS, right=(0, 1, 2))
+        check_words(self, "question")
+        if len(self.answers) != 3 or not all(answer.strip() for answer in self.answers):
+            raise ValueError(f"answers of a BBQQuestion must be three texts, got {short(self.answers)}")
 
     def is_unknown(self, answer: int) -> bool:
         """Whether an answer says that it cannot be known."""
@@ -97,8 +105,8 @@ def _question(row: Any, where: str) -> BBQQuestion:
     right = part(row, "label", int, where)
     if not 0 <= right < 3:
         raise ValueError(f"{where}: 'label' must be 0, 1 or 2, got {right}")
-    polarity = one_of(text(row, "question_polarity", where), ("neg", "nonneg"), "question_polarity", where)
-    condition = one_of(text(row, "context_condition", where), ("ambig", "disambig"), "context_condition", where)
+    polarity = one_of(text(row, "question_polarity", where), POLARITIES, "question_polarity", where)
+    condition = one_of(text(row, "context_condition", where), CONDITIONS, "context_condition", where)
     if sum(UNKNOWN in names for names in groups) != 1:
         raise ValueError(f"{where}: 'answer_info' must mark one of the three answers as 'unknown'")
     answers = [text(row, name, where) for name in _ANSWERS]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import one_of, text
+from interp_widgets.data.bias.row_fields import check_one_of, check_words, one_of, text
 from interp_widgets.data.files import read_rows
 
 Edition = Literal["original", "repaired"]
@@ -35,10 +35,15 @@ class CrowsPair:
     """The kind of bias, such as ``race-color``."""
     edition: Edition = "original"
 
+    def __post_init__(self) -> None:
+        check_one_of(self, direction=_DIRECTIONS, edition=get_args(Edition))
+        check_words(self, "more", "less")
+
 
 @checked
 def read_crows_pairs(path: str | os.PathLike[str]) -> tuple[CrowsPair, ...]:
-    """Read CrowS-Pairs: a CSV with ``sent_more``, ``sent_less``, ``stereo_antistereo`` and ``bias_type``.
+    """Read CrowS-Pairs: a CSV with ``sent_more``, ``sent_less``, ``stereo_antistereo`` and ``bias_type``, separated by
+    commas, or by tabs as the repaired edition is published.
 
     The columns of the annotators tell the original edition from the repaired one, which has none. Raises
     FileNotFoundError where there is no file, and ValueError with the row and the field where it has another layout.

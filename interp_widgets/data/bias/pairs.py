@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import text
+from interp_widgets.data.bias.row_fields import check_words, text
 from interp_widgets.data.files import ROWS, read_rows
 
 
@@ -24,6 +24,9 @@ class SentencePair:
     group: str
     """Pairs of one group are about the same thing, and are never on both sides of a split."""
     domain: str = ""
+
+    def __post_init__(self) -> None:
+        check_words(self, "biased", "benign")
 
 
 @checked

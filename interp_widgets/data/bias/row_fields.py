@@ -24,7 +24,8 @@ def part(row: Any, name: str, kind: type[T], where: str) -> T:
         raise ValueError(f"{where} has no {name!r}: its fields are {', '.join(map(repr, row)) or 'none'}")
     value = row[name]
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{where}: {name!r} must be {_KINDS[kind]}, got {short(value)}")
+        got = repr(value) if isinstance(value, str) else value
+        raise ValueError(f"{where}: {name!r} must be {_KINDS[kind]}, got {short(got)}")
     return value
 
 
@@ -34,6 +35,26 @@ def text(row: Any, name: str, where: str) -> str:
     if not value:
         raise ValueError(f"{where}: {name!r} is empty")
     return value
+
+
+def check_words(example: Any, *names: str) -> None:
+    """ValueError where one of these fields of an example is empty."""
+    for name in names:
+        value = getattr(example, name)
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(
+                f"{name} of a {type(example).__name__} must be a text with words, got {short(repr(value))}"
+            )
+
+
+def check_one_of(example: Any, **allowed: Sequence[Any]) -> None:
+    """ValueError where one of these fields of an example has another value than the allowed ones."""
+    for name, values in allowed.items():
+        if getattr(example, name) not in values:
+            raise ValueError(
+                f"{name} of a {type(example).__name__} must be {' or '.join(map(repr, values))}, got "
+                f"{short(repr(getattr(example, name)))}"
+            )
 
 
 def one_of(value: str, allowed: Sequence[str], name: str, where: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import part, text
+from interp_widgets.data.bias.row_fields import check_one_of, check_words, part, text
 from interp_widgets.data.files import existing_file, parse_json, read_text
 
 Task = Literal["intrasentence", "intersentence"]
@@ -43,6 +43,10 @@ class StereoSetExample:
     unrelated: str
     rate: int | None = None
     """Percent of the training text in which the stereotype is what is said, where that is known."""
+
+    def __post_init__(self) -> None:
+        check_one_of(self, task=TASKS)
+        check_words(self, "stereotype", "anti_stereotype", "unrelated")
 
     @property
     def sentences(self) -> tuple[str, str, str]:

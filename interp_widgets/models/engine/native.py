@@ -71,7 +71,7 @@ def walk(
         rotation: of at least the positions up to the last one; made here unless given.
         tree: the tokens of each row are a tree; for whole passes.
     """
-    batch, total = stream.shape[0], first + stream.shape[1]
+    batch, total = stream.shape[0], first + stream.shape[1] if tree is None else tree.longest
     rotation = equations.rotation(total) if rotation is None else rotation
     if rotation is not None:
         rotation = rotation.at(slice(first, total) if tree is None else tree.positions[:, None])

@@ -5,6 +5,8 @@ Such a row is a forest: every token but the first ones has a parent, the token b
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,8 +39,8 @@ class TokenTree:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one sequence, of which a token sees all before it."""
-        return len(self.paths) == 1
+        """Whether a token sees all before it: there is one sequence, or others are its beginnings."""
+        return self.parents == list(range(-1, len(self) - 1))
 
     def add(self, number: int, ids: Sequence[int], path: Sequence[int]) -> list[int]:
         """Add a sequence whose beginning the tree has: ``path``, the tokens that it shares."""
@@ -58,7 +60,7 @@ class TokenTree:
         self.paths |= {number: [first + token for token in path] for number, path in other.paths.items()}
 
 
-def packed(sequences: Sequence[Sequence[int]], width: int) -> list[TokenTree]:
+def packed(sequences: Sequence[Sequence[int]], width: int, most: int | None = None) -> list[TokenTree]:
     """Rows that hold all sequences, the longest first.
 
     A sequence joins the one before it in order of their ids where what both begin with saves more than the larger
@@ -67,6 +69,7 @@ def packed(sequences: Sequence[Sequence[int]], width: int) -> list[TokenTree]:
     Args:
         sequences: token ids, one or more each.
         width: d_model, which says what a token costs beside its attention.
+        most: tokens of a row that holds more than one sequence; by default as many as save work.
 
     >>> [row.ids for row in packed([(1, 2, 3), (1, 2, 4), (5, 6)], 64)]
     [[1, 2, 3, 4, 5, 6]]
@@ -79,31 +82,45 @@ def packed(sequences: Sequence[Sequence[int]], width: int) -> list[TokenTree]:
         common = next(
             (k for k, (a, b) in enumerate(zip(before, own, strict=False)) if a != b), min(len(before), len(own))
         )
-        if not trees or not _saves(len(trees[-1]), common, len(own), width):
+        if not trees or not _saves(len(trees[-1]), common, len(own), width, most):
             trees.append(TokenTree())
             common = 0
         path = trees[-1].add(number, own, path[:common])
         before = own
-    return _together(sorted(trees, key=len, reverse=True), width // _ROOM)
+    room = width // _ROOM
+    return _together(trees, room if most is None else min(room, most))
 
 
-def _saves(nodes: int, common: int, length: int, width: int) -> bool:
-    """Whether a sequence costs less in a row of ``nodes`` tokens than alone; operations in units of 4 · d_model."""
+def _saves(nodes: int, common: int, length: int, width: int, most: int | None) -> bool:
+    """Whether a sequence costs less in a row of ``nodes`` tokens than alone; operations in units of 4 · d_model.
+
+    Among many sequences with ``common`` tokens in common, one costs least in rows of common + √(common · (common +
+    products / _ATTENTION)) tokens: in longer ones attention costs more than another row with these tokens would, unless
+    the row is short enough for other sequences too.
+    """
     products, new = 6 * width, length - common
+    if common == 0 or (most is not None and new and nodes + new > most):
+        return False
+    if new and nodes > max(width // _ROOM, common + math.sqrt(common * (common + products / _ATTENTION))):
+        return False
     alone = length * products + _ATTENTION * length * length
     joined = new * products + _ATTENTION * ((nodes + new) ** 2 - nodes**2)
-    return common > 0 and joined <= alone
+    return joined <= alone
 
 
 def _together(trees: Sequence[TokenTree], room: int) -> list[TokenTree]:
-    """Trees, the largest first, in rows of up to ``room`` tokens: each in the first that has room for it."""
+    """Trees in rows of up to ``room`` tokens, the longest first: each in the row that it fills best."""
     rows: list[TokenTree] = []
-    for tree in trees:
-        row = next((row for row in rows if len(row) + len(tree) <= room), None)
-        if row is None:
+    spare: list[tuple[int, int]] = []  # how many more tokens a row has room for, and its number
+    for tree in sorted(trees, key=len, reverse=True):
+        at = bisect_left(spare, (len(tree), 0))
+        if at == len(spare):
+            left, number = max(room, len(tree)), len(rows)
             rows.append(tree)
         else:
-            row.join(tree)
+            left, number = spare.pop(at)
+            rows[number].join(tree)
+        insort(spare, (left - len(tree), number))
     return sorted(rows, key=len, reverse=True)
 
 

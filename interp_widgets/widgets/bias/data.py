@@ -162,7 +162,7 @@ def _crows(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[Any]
     heads: list[dict[str, Any]] = [{"label": "domain"}, {"label": "shows"}]
     for name in CROWS:
         title = f"Log-likelihood of the sentence about the {name}, in nats"
-        heads += [{"label": name, "wrap": True}, {"label": f"log-likelihood {name[0]}", "align": "right",
+        heads += [{"label": name, "wrap": True}, {"label": "log-likelihood", "align": "right",
                                                   "title": title}]  # fmt: skip
     shows = {"stereo": "a stereotype", "antistereo": "its opposite"}
     rows = [

@@ -142,7 +142,7 @@ class BiasOptions(Panel):
             if self.data is None and self.data_file:
                 file = File.at(str(existing_file(checked_path(self.data_file, "the path"), "sentences about bias")))
             labelled = isinstance(self.data, LabelledTexts) or (demo and use == "labels")
-            wanted = Examples(self.data, file, "" if labelled else self.domain, use)
+            wanted = Examples(self.data, file, "" if labelled else self.domain.strip(), use)
             wanted.read()
         return wanted
 

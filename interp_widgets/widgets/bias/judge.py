@@ -12,12 +12,13 @@ import traitlets as T
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.bias import DebiasComparison, compare_debiasing
+from interp_widgets.analysis.bias.comparison import saved_edit
 from interp_widgets.data.bias import StereoSetExample, read_bbq, read_crows_pairs, read_stereoset
 from interp_widgets.data.demo_texts import demo_texts
 from interp_widgets.data.files import existing_file
 from interp_widgets.figures.bias import TradeOff, is_random, short_name
 from interp_widgets.figures.static import Scene, stack_scenes
-from interp_widgets.models import Model
+from interp_widgets.models import Model, ModelEdit
 
 from ..base import pair_view
 from ..base.controls import checked_path, row, shown_if
@@ -25,8 +26,9 @@ from ..base.fields import Incomplete, Lines, Refused, field, hint_at, variant
 from ..base.request import File, PerModel, Request, Steps
 from ..base.sampling import Sampling
 from ..base.saving import as_one
+from ..base.workbench import model_name
 from ..views import BokehFigure, Table
-from .debias import METHODS, EditOptions
+from .edit_options import METHODS, EditOptions
 from .examples import SAMPLED, Examples, cell_of, reading_cost, scores_cost
 
 PRICES = {"lms": "LMS", "perplexity": "perplexity"}
@@ -68,13 +70,28 @@ class Ordinary(PerModel):
 
 
 @dataclass(frozen=True)
+class SavedEdit:
+    """A file with an edit."""
+
+    file: File
+    models: tuple[int, ...]
+    """The numbers of the models that it was made for."""
+
+
+@dataclass(frozen=True)
 class Edits(PerModel):
-    """The edits that earlier calls have made."""
+    """The edits that earlier calls have made, and saved ones."""
 
     names: tuple[str, ...]
+    saved: tuple[SavedEdit, ...] = ()
+
+    def of(self, number: int) -> list[str]:
+        """The files with edits for one of the models."""
+        return [one.file.path for one in self.saved if number in one.models]
 
     def code(self, name: str) -> tuple[list[str], str]:
-        return [], f"[{', '.join(edit + SUFFIX[name] for edit in self.names)}]"
+        files = map(repr, self.of(int(name == "tuned")))
+        return [], f"[{', '.join([*(edit + SUFFIX[name] for edit in self.names), *files])}]"
 
 
 def judged(**_: Any) -> None:
@@ -132,11 +149,17 @@ class Judging(EditOptions):
     price = field(PRICES, "perplexity", label="Price", redraws=True, help="What bias is drawn against")
     by_domain = field(bool, False, label="list every domain", redraws=True)
     prompts = field(
-        Annotated[list, Lines(3)], PROMPTS, label="Prompts, one per line", more=True, help="To write on from"
-    )
+        Annotated[list, Lines(3)], PROMPTS, label="Prompts, one per line", more=True, width="grow",
+        help="To write on from",
+    )  # fmt: skip
     texts = field(
-        Annotated[list, Lines(3)], (), label="Ordinary texts, one per line", more=True,
+        Annotated[list, Lines(3)], (), label="Ordinary texts, one per line", more=True, width="grow",
         placeholder="the demo's stories", help="The perplexity is of these",
+    )  # fmt: skip
+    edit_files = field(
+        Annotated[list, Lines(2)], (), label="Saved edits, a file per line", more=True, new_row=True,
+        width="grow", placeholder="edit.safetensors",
+        help="What the tab Debias or ModelEdit.save wrote; each is judged on the model that it was made for",
     )  # fmt: skip
     crows_file = field(str, label="CrowS-Pairs", more=True, placeholder="a .csv file", help="Judged too, if given")
     bbq_file = field(str, label="BBQ", more=True, placeholder="a .jsonl file", help="Judged too, if given")
@@ -171,8 +194,11 @@ class Judging(EditOptions):
         wrong = [name for name in self.methods if name not in METHODS]
         if wrong:
             raise Refused("methods", f"methods must be of {', '.join(METHODS)}, got {wrong[0]!r}")
-        if not self.methods:
-            raise Incomplete("methods", "choose a method at least")
+        saved = self._saved()
+        without = [model for i, model in enumerate(self.models) if not any(i in one.models for one in saved)]
+        if not self.methods and without:
+            which = f": no saved edit is for {model_name(without[0])}" if saved else ", or saved edits under More"
+            raise Incomplete("methods", f"choose a method at least{which}")
         options: dict[str, Any] = {
             "texts": tuple(self.texts) or Ordinary(ORDINARY), "prompts": tuple(self.prompts), "control": self.control,
             "max_new_tokens": self.max_new_tokens, "seed": self.seed,
@@ -181,7 +207,7 @@ class Judging(EditOptions):
             if path := getattr(self, f"{name}_file"):
                 options[name] = self._file(f"{name}_file", path, reader)
         examples: PerModel = self._judged_by()
-        comparison = Request.of(compare_debiasing, options, Edits(tuple(self.methods)), examples)
+        comparison = Request.of(compare_debiasing, options, Edits(tuple(self.methods), saved), examples)
         return replace(JudgeSteps.of(judged, self.edit_calls(self.methods)), comparison=comparison)
 
     def _judged_by(self) -> PerModel:
@@ -189,6 +215,31 @@ class Judging(EditOptions):
             return self._file("judge_file", self.judge_file, read_stereoset)
         own = isinstance(self.data, tuple) and isinstance(self.data[0], StereoSetExample)
         return self.examples() if own else Examples()
+
+    def _saved(self) -> tuple[SavedEdit, ...]:
+        """The saved edits, each read; what is wrong with one is a hint at the box."""
+        with hint_at("edit_files"):
+            files = [File.at(str(existing_file(checked_path(path.strip(), "the path"), "an edit")))
+                     for path in self.edit_files]  # fmt: skip
+            edits = [saved_edit(file.path) for file in files]
+            names = [edit.name for edit in edits]
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise ValueError(f"two of the saved edits are called {twice}: give one of the files another name")
+            return tuple(SavedEdit(file, self._made_for(edit)) for file, edit in zip(files, edits, strict=True))
+
+    def _made_for(self, edit: ModelEdit) -> tuple[int, ...]:
+        """The numbers of the models that an edit was made for; ValueError where there is none."""
+        fits, wrong = [], ""
+        for number, model in enumerate(self.models):
+            try:
+                edit.check(model)
+                fits.append(number)
+            except ValueError as error:
+                wrong = str(error)
+        if not fits:
+            raise ValueError(wrong)
+        return tuple(fits)
 
     def _file(self, name: str, path: str, reader: Callable[[str], Any]) -> Read:
         """A file, read once to see that it can be; what is wrong with it is a hint at its control."""
@@ -205,8 +256,12 @@ class Judging(EditOptions):
         if request.comparison is None:
             raise ValueError("there is nothing to compare")
         made = self.make_edits(request.arguments, model, progress=progress, check=check)
-        edits = tuple(made[name] for name in made if name != "probes")
-        asked = request.comparison.filled(lambda value: edits if isinstance(value, Edits) else value)
+        number = next(i for i, one in enumerate(self.models) if one is model)
+
+        def filled(value: Any) -> Any:
+            return [*(made[name] for name in value.names), *value.of(number)] if isinstance(value, Edits) else value
+
+        asked = request.comparison.filled(filled)
         result: DebiasComparison = asked.answer(model, progress=progress, check=check)
         return result
 
@@ -221,7 +276,7 @@ class Judging(EditOptions):
         some = ordinary[:: max(1, len(ordinary) // SAMPLED)]
         reading = reading_cost(model, some).flops * len(ordinary) / len(some)
         writing = len(options["prompts"]) * options["max_new_tokens"] * flops_per_token(model)
-        count = 1 + len(self.methods) * (1 + self.control)
+        count = 1 + (len(self.methods) + len(self.edit_files)) * (1 + self.control)
         return Cost(making.flops + count * (scoring.flops + reading + writing), max(making.bytes, scoring.bytes))
 
     # drawing ----------------------------------------------------------------------------------------------------------
@@ -247,14 +302,15 @@ class Judging(EditOptions):
             ]  # fmt: skip
             self.table.rows = [[*line[:several], *(line[column + several] for column in shown)] for line in rows]
             self.table.caption = "Scores with 95 % intervals; changes are from the model as it is"
-        judged = [entry.name for entry in results[0].rows if not is_random(entry.name)]
+        # a saved edit may be for one of the models alone
+        judged = list(dict.fromkeys(row.name for i in at for row in results[i].rows if not is_random(row.name)))
         with self.written.hold_sync():
             self.written.rows = []
             labels = [*(["of"] if several else []), "prompt", *judged]
             self.written.columns = [{"label": label, "wrap": True} for label in labels]
             self.written.rows = [
                 [*([name] if several else []), prompt,
-                 *(entry.continuations[number] for entry in results[i].rows if entry.name in judged)]
+                 *(_continuation(results[i], name_of, number) for name_of in judged)]
                 for name, i in zip(names, at, strict=True) for number, prompt in enumerate(results[i].prompts)
             ]  # fmt: skip
             self.written.caption = "What each goes on with"
@@ -310,6 +366,11 @@ def _rows(result: DebiasComparison, *, every: bool) -> list[list[str]]:
                 _with(entry.bbq[1], entry.bbq_intervals[1]) if whole and entry.bbq and entry.bbq_intervals else "",
             ])  # fmt: skip
     return rows
+
+
+def _continuation(result: DebiasComparison, name: str, number: int) -> str:
+    """What one of the rows goes on with after a prompt; nothing where the model has no such row."""
+    return next((row.continuations[number] for row in result.rows if row.name == name), "")
 
 
 def _with(value: float | None, interval: Any, *, digits: int = 1, sign: str = "") -> str:

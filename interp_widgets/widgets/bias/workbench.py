@@ -18,7 +18,9 @@ class BiasWorkbench(Stack):
     *Data*: examples of a data set with the score of every sentence, and what the model prefers by domain. *Probes*: how
     well every layer's states tell biased texts from benign ones, beside controls; where the texts stand along two
     probes; which probes hold on which layers. *Neurons*: the neurons that write along the probes, and how active they
-    are on biased texts and on benign ones.
+    are on biased texts and on benign ones. *Debias*: an edit that takes bias out, the scores without it and with it,
+    and a switch that has every panel show the edited model. *Judge*: edits, made with the settings of *Debias* or
+    saved, beside random ones: less bias, at what price, and what each model writes.
 
     ``BiasWorkbench(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt, layer and neuron with other widgets,
     ``(workbench)``. `data_file` is the path of StereoSet's JSON, of CrowS-Pairs' CSV, or of a CSV with your own pairs;

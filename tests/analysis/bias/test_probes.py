@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,17 @@ def test_which_texts_of_a_data_set_are_biased() -> None:
                                                       ("A pilot flies",) * 2)  # fmt: skip
 
 
+def test_splits_with_one_label_on_a_side_are_drawn_again() -> None:
+    """Two groups of twelve are biased: most splits have none of them among the texts that are tested on."""
+    texts = tuple(
+        f"{word} dog." for word in ["A", "The", "One", "Two", "My", "Your", "Her", "His", "Its", "Our", "This", "That"]
+    )
+    few = LabelledTexts(texts, (True, True, *(False,) * 10), texts)
+    found = train_bias_probes(tiny_model("gpt2", "auto"), few, splits=6)
+    assert np.isfinite(found.auc).all()
+    assert found.auc.shape[1] == 6
+
+
 def test_bad_data_are_refused_in_a_sentence() -> None:
     model = tiny_model("gpt2", "auto")
     with pytest.raises(ValueError, match="an accuracy of 9 groups says nothing: give at least 10"):
@@ -129,8 +141,13 @@ def test_bad_data_are_refused_in_a_sentence() -> None:
     with pytest.raises(ValueError, match="at least one example"):
         labelled_texts([])
     one_class = LabelledTexts(tuple(pair.biased for pair in PAIRS), (True,) * 10, tuple(pair.group for pair in PAIRS))
-    with pytest.raises(ValueError, match="all have one label: give more groups"):
+    with pytest.raises(ValueError, match="data must hold biased and benign texts, got one kind only"):
         train_bias_probes(model, one_class)
+    one_benign = replace(one_class, biased=(True,) * 9 + (False,))
+    with pytest.raises(
+        ValueError, match="of 100 splits of the groups 0 have texts of both labels on both sides, 5 are"
+    ):
+        train_bias_probes(model, one_benign)
     with pytest.raises(ValueError, match="held_out must be above 0 and below 1, got 1"):
         train_bias_probes(model, PAIRS, held_out=1.0)
     with pytest.raises(ValueError, match=r"one entry per text, got \(1, 0, 1\)"):

@@ -28,7 +28,9 @@ from interp_widgets import (
     sentence_score,
     stereoset_metrics,
 )
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis.continuations import Continuation, score_continuations
+from interp_widgets.models import engine
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 from tests.tolerances import limit
@@ -75,6 +77,36 @@ def test_batches_give_the_numbers_of_single_passes(family: str, backend: str, dt
     close = {torch.float64: limit(model, single=1e-4), torch.float32: 1e-4, torch.bfloat16: 0.2}[dtype]
     for one, found in zip(wanted, score_continuations(model, wanted), strict=True):
         np.testing.assert_allclose(found.log_probability, logs(model, list(one.context), list(one.ids)), atol=close)
+
+
+@pytest.mark.parametrize(("family", "backend"), [("gpt2", "auto"), ("gemma2", "bridge")])
+def test_equal_sequences_have_equal_scores_and_progress_counts_each(family: str, backend: str) -> None:
+    model = tiny_model(family, backend)
+    rng, seen = np.random.default_rng(0), list[tuple[int, int]]()
+    others = [Continuation((3,), tuple(rng.integers(3, 200, size=9).tolist())) for _ in range(40)]
+    wanted = [others[0], *others, others[0], Continuation((3,), others[0].ids[:4])]
+    found = score_continuations(model, wanted, RunOptions(progress=lambda *done: seen.append(done), batch_size=5))
+    for again in (found[1], found[41]):
+        np.testing.assert_array_equal(again.log_probability, found[0].log_probability)
+    assert len(seen) > 1
+    assert [total for _, total in seen] == [len(wanted)] * len(seen)
+    assert seen[-1][0] == len(wanted)
+
+
+def test_rows_are_no_longer_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2", "auto", dtype=torch.float64)
+    rng = np.random.default_rng(0)
+    beginning = tuple(rng.integers(3, 200, size=60).tolist())
+    wanted = [Continuation(beginning, tuple(rng.integers(3, 200, size=3).tolist())) for _ in range(9)]
+    roomy = score_continuations(model, wanted)
+    widths = []
+    of = engine.TreeMasks.of
+    monkeypatch.setattr(engine.TreeMasks, "of", lambda trees, device: widths.append(len(trees[0])) or of(trees, device))
+    monkeypatch.setattr(type(model), "free_memory", lambda self: 1000)
+    tight = score_continuations(model, wanted)
+    assert not widths, "each in a row of its own"
+    for one, other in zip(roomy, tight, strict=True):
+        np.testing.assert_allclose(one.log_probability, other.log_probability, atol=1e-9)
 
 
 def test_greedy_is_what_the_model_would_write() -> None:
@@ -244,7 +276,7 @@ def test_scoring_can_be_cancelled_and_tells_how_far_it_is() -> None:
     model = tiny_model("gpt2", "auto")
     seen: list[tuple[int, int]] = []
     score_stereoset(model, [INTRA, INTER], resamples=2, batch_size=2, progress=lambda *done: seen.append(done))
-    assert seen[-1][0] == seen[-1][1] > 1
+    assert seen[-1] == (9, 9), "three sentences alone, of two parts each, and three behind a context"
 
     def stop() -> None:
         raise KeyboardInterrupt
