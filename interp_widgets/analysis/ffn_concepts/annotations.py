@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Bools, Ints
-from interp_widgets.analysis._core.checks import check_range, indices, place_of, places_of
+from interp_widgets.analysis._core.checks import check_range, indices, row_of, rows_of
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
@@ -73,7 +73,7 @@ class ConceptAnnotations(Result):
 
     def place(self, layer: int, component: int) -> tuple[int, int]:
         """Row and column of a component in the arrays; ValueError for one that is not there."""
-        return place_of(layer, self.layers, "layer"), place_of(component, self.components, "component")
+        return row_of(layer, self.layers, "layer"), row_of(component, self.components, "component")
 
     def description(self, layer: int, component: int) -> str:
         """What a component's words have in common; empty: cannot tell. ValueError for one that is not there."""
@@ -300,7 +300,7 @@ def _blank(
     sign: Sign,
 ) -> ConceptAnnotations:
     """Empty annotations of the chosen components."""
-    rows = tuple(result.layers[row] for row in sorted(places_of(layers, result.layers, "layer")))
+    rows = tuple(result.layers[row] for row in sorted(rows_of(layers, result.layers, "layer")))
     columns = tuple(sorted(indices(components, result.rank, "component", f"result of rank {result.rank}")))
     shape = len(rows), len(columns)
     name = "" if annotator is None else annotator.name

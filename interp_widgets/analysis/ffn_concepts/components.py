@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
-from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index, layer_indices, place_of
+from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index, layer_indices, row_of
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -89,7 +89,7 @@ class FFNConceptResult(Result):
 
     def row(self, layer: int) -> int:
         """The row of a layer of the model; negative numbers count from the last row. ValueError without the layer."""
-        return place_of(layer, self.layers, "layer")
+        return row_of(layer, self.layers, "layer")
 
     def _cell(self, layer: int, component: int) -> tuple[int, int]:
         return self.row(layer), index(component, self.rank, "component", f"result of rank {self.rank}")

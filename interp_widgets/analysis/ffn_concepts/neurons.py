@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
-from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, place_of
+from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, row_of
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
@@ -69,7 +69,7 @@ class NeuronTokenResult(Result):
 
         A negative number counts from the last neuron computed.
         """
-        row = place_of(neuron, self.neurons, "neuron")
+        row = row_of(neuron, self.neurons, "neuron")
         ids, scores = (self.suppressed, self.suppressed_scores) if suppressed else (self.promoted, self.promoted_scores)
         return [(self.names[i], s) for i, s in zip(ids[row].tolist(), scores[row].tolist(), strict=True)]
 

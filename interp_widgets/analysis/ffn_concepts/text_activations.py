@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
-from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, place_of
+from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, row_of
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -78,7 +78,7 @@ class TextActivations(Result):
         Raises ValueError for a neuron or direction that was not asked for.
         """
         check_range("top", top)
-        values = self.values[:, place_of(number, self.numbers, "number")]
+        values = self.values[:, row_of(number, self.numbers, "number")]
         sign, found = -1 if lowest else 1, []
         for text, (start, stop) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
             own = values[start:stop]

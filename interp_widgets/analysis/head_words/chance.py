@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
-from interp_widgets.analysis._core.checks import check_range, layer_indices, place_of
+from interp_widgets.analysis._core.checks import check_range, layer_indices, row_of
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import table
@@ -74,7 +74,7 @@ class HeadWordChance(Result):
 
     def row(self, layer: int) -> int:
         """The row of a layer of the model; negative numbers count from the last row. ValueError without the layer."""
-        return place_of(layer, self.layers, "layer")
+        return row_of(layer, self.layers, "layer")
 
     @property
     def pair_interval(self) -> Floats:

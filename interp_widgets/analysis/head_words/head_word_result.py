@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
-from interp_widgets.analysis._core.checks import index, place_of
+from interp_widgets.analysis._core.checks import index, row_of
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.top_k import largest
 
@@ -137,7 +137,7 @@ class HeadWordResult(Result):
 
     def row(self, layer: int) -> int:
         """The row of a layer of the model; negative numbers count from the last row. ValueError without the layer."""
-        return place_of(layer, self.layers, "layer")
+        return row_of(layer, self.layers, "layer")
 
     def _cell(self, layer: int, head: int) -> tuple[int, int]:
         return self.row(layer), index(head, self.n_heads, "head", f"result with {self.n_heads} heads per layer")

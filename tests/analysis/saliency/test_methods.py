@@ -767,7 +767,9 @@ def test_numbers_that_are_not_finite_are_named(backend: str, method: str) -> Non
     model = load_model(tiny_hf("gpt2"), backend=backend)
     weights = next(p for name, p in model.tl_model.named_parameters() if p.shape == (128, 32))
     weights.data[3, 5] = torch.nan
-    with pytest.raises(ValueError, match=r"probability of response token 0 \('.*'\) is not finite, like 5 of 5 in all"):
+    with pytest.raises(
+        ValueError, match=r"probability of response token 0 \('.*'\) is not finite, as are 5 of 5 in all"
+    ):
         saliency(model, method)
 
 
@@ -779,7 +781,7 @@ def test_one_bad_cell_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         effects[2, 0, 3] = torch.inf
 
     monkeypatch.setattr(attribution, "occlusion", broken)
-    with pytest.raises(ValueError, match=r"importance of prompt token 2 \(.*\) for response token 3 .* like 1 of 35"):
+    with pytest.raises(ValueError, match=r"importance of prompt token 2 \(.*\) for response token 3 .* as are 1 of 35"):
         saliency(tiny_model("gpt2"))
 
 
