@@ -148,8 +148,8 @@ CASES: dict[str, tuple[str, int, Callable[[int], Any]]] = {
     "annotate_concepts components": (
         "component", RANK, lambda i: annotate_concepts(ffn(), None, components=[i]).components,
     ),
-    "ConceptAnnotations layer": ("layer", LAYERS, lambda i: notes().place(i, 0)),
-    "ConceptAnnotations component": ("component", RANK, lambda i: notes().place(0, i)),
+    "ConceptAnnotations layer": ("layer", LAYERS, lambda i: notes().cell(i, 0)),
+    "ConceptAnnotations component": ("component", RANK, lambda i: notes().cell(0, i)),
     "neuron_tokens layer": (
         "layer", LAYERS, lambda i: neuron_tokens(model(), layer=i, neurons=[3], top=2).promoted_scores,
     ),
