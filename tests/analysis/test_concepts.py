@@ -184,7 +184,7 @@ def test_saved_and_opened_again(tmp_path: Path) -> None:
     [
         ({"layer": 4}, r"layer must be in -4\.\.3 for this 3-layer model"),
         ({"template": "no place"}, "must hold <stimulus> once"),
-        ({"test_template": TEMPLATE}, "must not name the concept"),
+        ({"test_template": TEMPLATE}, "must not contain <concept>"),
         ({"shuffles": 0}, "shuffles"),
         ({"concepts": SMALL[:1]}, "at least 2 concepts"),
         ({"concepts": (*SMALL, SMALL[0])}, "two concepts are called 'Paris'"),
@@ -576,7 +576,7 @@ def test_pairs_are_added_to_a_map_of_two_sets_and_wrong_ones_are_said() -> None:
         (mapped("pca"), more, turned, "the map is of one set"),
         (mapped("pca"), a_set(np.eye(8)), None, "of directions of width 16, the new ones have 8"),
         (mapped("pca"), grouped(3), None, "'c0' is on the map already"),
-        (replace(mapped("pca"), parts=None), more, None, "does not hold the components"),
+        (replace(mapped("pca"), parts=None), more, None, "has no components to find neighbours"),
     ):
         with pytest.raises(ValueError, match=words):
             add_to_map(places, given, other=other)

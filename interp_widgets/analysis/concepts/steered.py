@@ -124,8 +124,8 @@ def compare_steering(
         check: called before every token; raises to cancel.
 
     Raises:
-        ValueError: an empty or too long prompt, a concept that is not in the set, another model's set, an unknown layer or
-            mode, a strength that is not finite.
+        ValueError: an empty or too long prompt, a concept that is not in the set, another model's set, an unknown layer
+            or mode, a strength that is not finite.
 
     Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3.
 
