@@ -264,7 +264,7 @@ some = [neuron for neuron, _ in first_layer.strongest(3)]
 lost = np.ravel(ablate_neurons(model, fact.prompt, fact.target, layer=1, neurons=some).effect)
 assert (np.sign(lost) != np.sign(first_layer.effect[some])).any()""",
         "About one in ten gets a name.": """\
-assert abs(notes.told.mean() - 0.1) < 0.04""",
+assert abs(notes.described.mean() - 0.1) < 0.04""",
         "So the components do hold more than chance, and less than the first look promised.": """\
 assert 0 < named - named_random < 0.2""",
     },
@@ -292,7 +292,7 @@ assert np.diag(across).min() > 1.5 * off.max(), across""",
         "Off it, the deeper layers resemble *each other* more than chance": """\
 assert np.mean([across[i, j] for i in (3, 4, 5) for j in (3, 4, 5) if i != j]) > 0.15""",
         "**more than nine tenths of the components could not be told**": """\
-assert max(one.told.mean() for one in notes) < 0.1""",
+assert max(one.described.mean() for one in notes) < 0.1""",
         "the interval of every difference contains 0": """\
 levels = annotated.level_table()
 levels = levels[levels.difference.notna()]

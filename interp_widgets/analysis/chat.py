@@ -1,4 +1,4 @@
-"""`chat_prompt`: how a model reads the messages of a chat, and which of its tokens are whose."""
+"""`chat_prompt`: how a model reads the messages of a chat, and which role each token belongs to."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from interp_widgets.models.chat import Messages, check_messages
 
 @record
 class ChatPrompt(PromptResult):
-    """The tokens of a chat up to where the model answers, and whose each is.
+    """The tokens of a chat up to where the model answers, and the role of each.
 
-    Positions leave out the beginning-of-sequence token, which the model still reads (see `bos_id`), so that they are
-    those of every result.
+    As in every result, positions leave out the beginning-of-sequence token, which the model still reads (see `bos_id`).
 
     Example:
         >>> chat = chat_prompt(model, [{"role": "user", "content": "Name the capital of Japan."}])
@@ -29,8 +28,8 @@ class ChatPrompt(PromptResult):
     """The role of the message that each token is from; ``template`` for what the template writes around messages."""
 
     turns: Sequence[int] = with_axes("positions")
-    """The turn each token is in, what the template writes around its message included: the message's number, and the
-    number after the last for the opening of the answer."""
+    """The turn of each token, including the template text around its message: the message's number; for the opening of
+    the answer the number after the last."""
 
     text: str = ""
     """The text that the template writes."""
@@ -55,7 +54,7 @@ class ChatPrompt(PromptResult):
 def chat_prompt(model: Model, messages: Messages) -> ChatPrompt:
     """Messages as the model reads them, written by its tokenizer's own chat template.
 
-    Every analysis takes the messages themselves as its prompt; this says what they become.
+    Every analysis takes the messages themselves as its prompt; this function shows the tokens they become.
 
     Args:
         model: what `load_model` returns.

@@ -21,10 +21,10 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import Beginnings, beginnings, pads, streams_at
 
-_SHORTEST_BEGINNING = 4
-"""A common beginning of fewer tokens is not worth its own pass."""
+_SHORTEST_PREFIX = 4
+"""A common prefix of fewer tokens is not worth its own pass."""
 _KEPT_SHARE = 0.2
-"""Share of the free memory for the keys and values of beginnings."""
+"""Share of the free memory for the keys and values of common prefixes."""
 
 
 @checked
@@ -42,18 +42,17 @@ def last_states(
 ) -> Floats:
     """(prompts, layers, d_model) the residual stream entering each layer at the last token of each prompt.
 
-    The same numbers as ``model.run(ids, capture=...)`` prompt by prompt, to rounding. No logits are computed, and no
-    layer after the last one requested; prompts run in batches of similar length; a common beginning of the prompts of
-    a group runs once. While you have hooks on the model, every prompt runs whole, so that the hooks see it.
+    The numbers equal those of ``model.run(ids, capture=...)`` prompt by prompt, up to rounding. Neither logits nor
+    layers after the last one requested are computed; prompts run in batches of similar length; a common prefix of the
+    prompts of a group runs once. While you have hooks on the model, every prompt runs in full, so the hooks see it.
 
     Args:
         model: what `load_model` returns.
         prompts: texts, or lists of token ids (to which nothing is added).
         layers: layer l is the stream entering block l, n_layers (or -1) the one entering the final norm.
-        groups: (prompts,) a number per prompt; prompts of one number share a beginning. By default all are one group.
-            The groups change the time, not the numbers.
-        positions: (prompts,) the token to read instead of the last, counted as users count: from 0 without the BOS,
-            negative from the end.
+        groups: (prompts,) a number per prompt; prompts with the same number share a prefix. By default all are one
+            group. Groups change the speed, not the numbers.
+        positions: (prompts,) the token to read instead of the last: from 0 without the BOS, or negative from the end.
         prepend_bos: overrides the model's BOS policy for texts.
         batch_size: most prompts in one pass; by default what work and memory allow. Halved when memory runs out.
         progress: called with (done, total) prompts.
@@ -72,17 +71,17 @@ def last_states(
         (2, 2, 192)
     """
     model.capabilities.require("residual_stream", "last_states")
-    wanted = stream_indices(model, layers)
+    requested = stream_indices(model, layers)
     ids = _token_ids(model, prompts, positions, prepend_bos)
     members = _members(len(ids), groups)
     RunOptions(check=check).stop_if_cancelled()
     runner = Runner(model, max(map(len, ids)), batch_size, check, progress, total=len(ids))
     kind = np.float64 if model.dtype == torch.float64 else np.float32
-    hidden = np.empty((len(ids), len(set(wanted)), model.d_model), dtype=kind)
-    work = _Work(model, ids, tuple(sorted(set(wanted))), runner, hidden)
-    work.shared(members) if pads(model) else work.whole()
+    hidden = np.empty((len(ids), len(set(requested)), model.d_model), dtype=kind)
+    work = _Work(model, ids, tuple(sorted(set(requested))), runner, hidden)
+    work.shared(members) if pads(model) else work.run_modules()
     check_finite(hidden, lambda prompt, layer, _: f"the hidden state of prompt {prompt} at layer {work.layers[layer]}")
-    return hidden[:, [work.layers.index(layer) for layer in wanted]] if wanted != work.layers else hidden
+    return hidden[:, [work.layers.index(layer) for layer in requested]] if requested != work.layers else hidden
 
 
 @dataclass(frozen=True)
@@ -97,46 +96,46 @@ class _Work:
     """(prompts, layers, d_model) to be filled."""
 
     def shared(self, members: Sequence[Sequence[int]]) -> None:
-        """All prompts, those with beginnings of one length together."""
+        """Run all prompts, those with common prefixes of one length together."""
         by_length: dict[int, list[Sequence[int]]] = defaultdict(list)
         for group in members:
-            by_length[_beginning([self.ids[i] for i in group])].append(group)
-        for length, every in sorted(by_length.items()):
-            size = len(every) if length == 0 else self._beginnings_at_once(length)
-            for first in range(0, len(every), size):
-                groups = every[first : first + size]
+            by_length[_prefix_length([self.ids[i] for i in group])].append(group)
+        for length, same_length in sorted(by_length.items()):
+            size = len(same_length) if length == 0 else self._prefixes_at_once(length)
+            for first in range(0, len(same_length), size):
+                groups = same_length[first : first + size]
                 starts = torch.tensor([self.ids[group[0]][:length] for group in groups], device=self.model.device)
-                begun = beginnings(self.model, starts.view(len(groups), length), self.layers[-1])
+                cached = beginnings(self.model, starts.view(len(groups), length), self.layers[-1])
                 rows = [(i, number) for number, group in enumerate(groups) for i in group]
-                rows.sort(key=lambda row: (-len(self.ids[row[0]]), row[0]))  # the first of a chunk is its longest
-                self._padded(rows, begun)
+                rows.sort(key=lambda row: (-len(self.ids[row[0]]), row[0]))  # so that a chunk starts with its longest
+                self._padded(rows, cached)
 
-    def _beginnings_at_once(self, length: int) -> int:
-        """How many beginnings of a length to have at once: what one pass takes, and their keys and values."""
+    def _prefixes_at_once(self, length: int) -> int:
+        """How many prefixes of this length fit at once: one pass and their keys and values."""
         model = self.model
         kept = 2 * model.n_kv_heads * model.d_head * self.layers[-1] * length * model.dtype.itemsize
         return max(1, min(self.runner.size(length), int(_KEPT_SHARE * model.free_memory() / max(kept, 1))))
 
-    def _padded(self, rows: Sequence[tuple[int, int]], begun: Beginnings | None) -> None:
-        """Prompts, each with the number of its beginning, padded to the longest of a chunk, which comes first."""
-        skip = 0 if begun is None else begun.length
+    def _padded(self, prompts: Sequence[tuple[int, int]], cached: Beginnings | None) -> None:
+        """Run prompts, each with the number of its prefix, padded to the longest of a chunk, which comes first."""
+        skip = 0 if cached is None else cached.length
 
         def tokens(start: int) -> int:
-            return len(self.ids[rows[start][0]]) - skip
+            return len(self.ids[prompts[start][0]]) - skip
 
         def work(start: int, stop: int) -> None:
             width, device = tokens(start), self.model.device
-            rest = [self.ids[i][skip:] for i, _ in rows[start:stop]]
-            batch = torch.tensor([[*ids, *ids[-1:] * (width - len(ids))] for ids in rest], device=device)
-            last = torch.tensor([len(ids) - 1 for ids in rest], device=device)
-            which = torch.tensor([number for _, number in rows[start:stop]], device=device)
-            states = streams_at(self.model, batch, last, self.layers, begun=begun, which=which)
-            self.hidden[[i for i, _ in rows[start:stop]]] = as_array(states.to(torch.from_numpy(self.hidden).dtype))
+            suffixes = [self.ids[i][skip:] for i, _ in prompts[start:stop]]
+            batch = torch.tensor([[*ids, *ids[-1:] * (width - len(ids))] for ids in suffixes], device=device)
+            last = torch.tensor([len(ids) - 1 for ids in suffixes], device=device)
+            prefixes = torch.tensor([number for _, number in prompts[start:stop]], device=device)
+            states = streams_at(self.model, batch, last, self.layers, begun=cached, which=prefixes)
+            self.hidden[[i for i, _ in prompts[start:stop]]] = as_array(states.to(torch.from_numpy(self.hidden).dtype))
 
-        self.runner.run(len(rows), tokens, work)
+        self.runner.run(len(prompts), tokens, work)
 
-    def whole(self) -> None:
-        """All prompts through the model's own modules, one length at a time."""
+    def run_modules(self) -> None:
+        """Run all prompts through the model's own modules, one length at a time."""
         by_length: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for i, ids in enumerate(self.ids):
             by_length[len(ids)].append((i, 0))
@@ -180,20 +179,20 @@ def _members(count: int, groups: Sequence[int] | None) -> list[list[int]]:
     return list(members.values())
 
 
-def _beginning(ids: Sequence[tuple[int, ...]]) -> int:
-    """How many tokens all of several sequences begin with, their last one left out; 0 where that saves nothing."""
+def _prefix_length(ids: Sequence[tuple[int, ...]]) -> int:
+    """Length of the common prefix of several sequences, without their last token; 0 where it saves nothing."""
     if len(ids) < 2:
         return 0
-    low, high = min(ids), max(ids)  # what these two share, all between them share
+    low, high = min(ids), max(ids)  # the common prefix of these two is that of all
     most = min(map(len, ids)) - 1
     length = next((i for i in range(most) if low[i] != high[i]), most)
-    return length if length >= _SHORTEST_BEGINNING else 0
+    return length if length >= _SHORTEST_PREFIX else 0
 
 
 def last_states_cost(model: Model, lengths: Sequence[int], layer: int) -> Cost:
     """Operations and peak bytes of `last_states` up to ``layer`` for prompts of so many tokens.
 
-    The padding of shorter prompts counts; beginnings that groups share are not taken off.
+    The padding of shorter prompts counts; prefixes that groups share are not subtracted.
     """
     share = max(layer, 1) / model.n_layers
     total, longest = float(sum(lengths)), max(lengths, default=0)
@@ -203,7 +202,7 @@ def last_states_cost(model: Model, lengths: Sequence[int], layer: int) -> Cost:
             width = ordered[len(fed)]
             fed += [width] * min(runner.size(width), len(ordered) - len(fed))
         total = float(sum(fed))
-    mean = sum(n * n for n in lengths) / max(total, 1)  # of the lengths, a token's own
+    mean = sum(n * n for n in lengths) / max(total, 1)  # mean length over tokens
     rows = min(len(lengths), max(1, 1024 // max(longest, 1)))
     kept = 4.0 * len(lengths) * model.d_model
     return Cost(

@@ -1,4 +1,4 @@
-"""`response_probabilities`: how likely each token of a response was, and what the model would rather have written."""
+"""`response_probabilities`: the probability and rank of each response token, and the likeliest alternatives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _LOGITS = 2**22
-"""Logits held at once."""
+"""Logits in memory at once."""
 
 
 @record
@@ -51,13 +51,13 @@ class ResponseProbabilities(Result):
     """Their ids."""
 
     probability: Floats = with_axes("response", nan=False)
-    """(response,) probability of each response token, all tokens before it given."""
+    """(response,) probability of each response token given all tokens before it."""
 
     rank: Ints = with_axes("response")
     """(response,) how many tokens of the vocabulary are likelier; 0: it is the likeliest."""
 
     top_tokens: Sequence[Sequence[str]] = with_axes("response", "top")
-    """The likeliest tokens in the place of each response token, best first."""
+    """The likeliest tokens at the position of each response token, best first."""
 
     top_probability: Floats = with_axes("response", "top", nan=False)
     """(response, top) their probabilities."""
@@ -93,13 +93,13 @@ def response_probabilities(
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
 ) -> ResponseProbabilities:
-    """How likely each token of a response was, given the prompt and the response before it, from one pass.
+    """The probability of each token of a response given the prompt and the response before it, from one pass.
 
     Args:
         model: what `load_model` returns.
         prompt: text, or token ids (to which nothing is added).
         response: text or ids; None lets the model write one.
-        top: number of likeliest tokens listed in the place of each.
+        top: number of likeliest tokens listed per position.
         max_new_tokens: most tokens of a response that the model writes.
         prepend_bos: overrides the model's BOS policy for texts.
         check: called now and then; raises to cancel.
@@ -118,19 +118,21 @@ def response_probabilities(
     )
     embeddings = model.token_embeddings([*tokens.ids, *response_ids[:-1]])[None]
     hidden = encode(model, embeddings, positions=slice(len(tokens.ids) - 1, None))[0]
-    own = torch.tensor(response_ids, device=model.device)
-    parts = []
+    target_ids = torch.tensor(response_ids, device=model.device)
+    blocks = []
     size = max(1, _LOGITS // model.d_vocab)
     for start in range(0, len(response_ids), size):
         if check is not None:
             check()
         logits = wide(decode(model, hidden[start : start + size]))
-        ours = logits.gather(-1, own[start : start + size, None])
+        target_logits = logits.gather(-1, target_ids[start : start + size, None])
         total = logits.logsumexp(-1, keepdim=True)
         best = logits.topk(top)
-        parts.append(((ours - total).exp()[:, 0], (logits > ours).sum(-1), best.indices, (best.values - total).exp()))
-    probability, rank, best_ids, best_probability = (torch.cat(part) for part in zip(*parts, strict=True))
-    found = ResponseProbabilities(
+        probabilities = (target_logits - total).exp()[:, 0]
+        ranks = (logits > target_logits).sum(-1)
+        blocks.append((probabilities, ranks, best.indices, (best.values - total).exp()))
+    probability, rank, best_ids, best_probability = (torch.cat(block) for block in zip(*blocks, strict=True))
+    result = ResponseProbabilities(
         prompt_tokens=tokens.tokens(),
         prompt_ids=tokens.shown_ids,
         prompt_special=tokens.special(),
@@ -144,9 +146,9 @@ def response_probabilities(
         provenance=provenance(model.provenance(), bos=tokens.offset == 1, top=top),
     )
     check_finite(
-        found.probability, lambda m: f"the model's probability of response token {m} ({found.response_tokens[m]!r})"
+        result.probability, lambda m: f"the model's probability of response token {m} ({result.response_tokens[m]!r})"
     )
-    return found
+    return result
 
 
 def response_cost(model: Model, n_prompt: int, n_response: int) -> Cost:

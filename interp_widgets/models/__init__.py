@@ -28,4 +28,4 @@ __all__ = [
     "load_pair",
 ]
 
-register_opener(MixtureFolders())  # Mixture of Depths plugs into `load_model` here, and nowhere else
+register_opener(MixtureFolders())  # Mixture of Depths plugs into `load_model` here and nowhere else

@@ -1,4 +1,4 @@
-"""From a transformers model to a checked `Model`: which backend it gets, and why not the other one."""
+"""Builds a checked `Model` from a transformers model, and chooses its backend."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ BackendChoice = Literal["auto", "hooked", "bridge"]
 
 
 class Addition(Protocol):
-    """What is put into a converted model before it is used, such as a mixture of depths."""
+    """An extension that is put into a converted model before use, such as a mixture of depths."""
 
     slack: float
-    """By which the tolerance of log-probabilities is multiplied, where the addition amplifies rounding."""
+    """Factor on the tolerance of log-probabilities, for an addition that amplifies rounding."""
 
     def within(self, hf_model: Any) -> AbstractContextManager[None]:
-        """Inside, the transformers model computes what the converted model must compute with the addition in it."""
+        """Context manager in which the transformers model computes what the converted model must compute with the
+        addition."""
 
     def put_into(self, tl_model: Any) -> None:
-        """Change a TransformerLens model for good."""
+        """Change a TransformerLens model permanently."""
 
     def make_model(self, tl_model: Any, **options: Any) -> Model:
         """The `Model` of a changed TransformerLens model; options as in `Model`."""
@@ -59,7 +60,7 @@ def build(
     processed: bool,
     addition: Addition | None = None,
 ) -> Model:
-    """Convert a transformers model, put the addition into it, and check both steps."""
+    """Convert a transformers model, apply the addition, and check both steps."""
     import transformer_lens  # noqa: F401  (3 to 5 s on first use, so here and not at import of the package)
 
     hf_model, name, tokenizer = source.hf_model, source.name, source.tokenizer
@@ -102,11 +103,11 @@ def build(
 
 @dataclass(frozen=True)
 class _Conversion:
-    """A transformers model on its way to the first backend that computes the same."""
+    """Converts a transformers model to the first backend that computes the same."""
 
     hf_model: Any
     references: Sequence[Reference]
-    """What transformers computes, and then what it computes with the addition."""
+    """What transformers computes without and with the addition."""
     device: torch.device
     dtype: torch.dtype
     processed: bool
@@ -135,9 +136,9 @@ class _Conversion:
         raise SelfCheckError(f"{kind} as TransformerBridge failed the self-check: {fault}{because}")
 
     def _attempt(self, backend: Backend, note: str) -> tuple[Any, SelfCheck | None, str]:
-        """The converted model and its check, None where it cannot be converted, and what is wrong; "" for nothing.
+        """The converted model and its check (None if it cannot be converted), and the fault, or "" for none.
 
-        Only a bridge, which runs the modules of transformers, may stay unchecked past the lengths that its
+        Only a bridge, which runs transformers' own modules, may remain unchecked past the lengths that its
         configuration declares.
         """
         # TransformerLens refuses an architecture with many kinds of error; an out-of-memory must not look like one
@@ -171,7 +172,7 @@ class _Conversion:
 
 @contextlib.contextmanager
 def _run_by_transformers(name: str, kind: str, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Inside, an error is a LoadError: transformers cannot run the model at all, in this type or on this device."""
+    """Turn errors into a LoadError: transformers cannot run the model at all in this dtype or on this device."""
     try:
         yield
     except Exception as error:  # kernels and packages that are missing, sizes that do not fit together
@@ -193,7 +194,7 @@ def _puts_bos(tokenizer: Any) -> bool:
 
 
 def _attach_tokenizer(tl_model: Any, tokenizer: Any, prepend_bos: bool) -> Any:
-    """Give the TransformerLens model the tokenizer too, as it is: its own set-up may reload it or add tokens."""
+    """Attach the tokenizer unchanged; TransformerLens's own set-up may reload it or add tokens."""
     if tokenizer is None:
         return None
     own = copy.copy(tokenizer)
@@ -205,7 +206,7 @@ def _attach_tokenizer(tl_model: Any, tokenizer: Any, prepend_bos: bool) -> Any:
 
 
 def stop_ids(hf_model: Any) -> list[int]:
-    """The tokens that end a text, as a transformers model names them."""
+    """The end-of-text tokens that a transformers model declares."""
     ids: list[int] = []
     for config in (hf_model.config.get_text_config(), getattr(hf_model, "generation_config", None)):
         value = getattr(config, "eos_token_id", None)

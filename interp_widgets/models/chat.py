@@ -1,4 +1,4 @@
-"""Chats: messages that the tokenizer's own template writes as text, and which of its characters are whose."""
+"""Chats: messages written as text by the tokenizer's template, and the message each character belongs to."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch import Tensor
 Messages = Sequence[Mapping[str, str]]
 """A chat: messages ``{"role": ..., "content": ...}`` in their order."""
 PromptInput = str | Sequence[int] | Messages
-"""What an analysis takes as a prompt: a text, token ids, or the messages of a chat."""
+"""A prompt: a text, token ids, or the messages of a chat."""
 
 TEMPLATE = "template"
-"""The role of what no message says: what the template writes around them."""
+"""The role of template text, which belongs to no message."""
 
 _KEYS = {"role", "content"}
 _PROBE = [{"role": "user", "content": "a"}]
 
 
 def is_chat(prompt: object) -> TypeGuard[Messages]:
-    """Whether a prompt is a list of messages, or the text of one that knows them; an empty list is none."""
+    """Whether a prompt is a non-empty list of messages or a `ChatText`."""
     if isinstance(prompt, ChatText):
         return True
     if isinstance(prompt, str | Tensor) or not isinstance(prompt, Sequence) or len(prompt) == 0:
@@ -33,7 +33,7 @@ def is_chat(prompt: object) -> TypeGuard[Messages]:
 
 
 def check_messages(messages: object) -> None:
-    """Raise a ValueError or TypeError in one sentence unless these are messages with a role and a content each."""
+    """Raise a ValueError or TypeError unless these are messages with a role and a content each."""
     form = "a list of messages such as {'role': 'user', 'content': 'Hello'}"
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise TypeError(f"messages must be {form}, got {type(messages).__name__}")
@@ -54,7 +54,7 @@ def check_messages(messages: object) -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """Characters [start, end) of a written chat, and the number of the message that they belong to."""
+    """Characters [start, end) of a chat's text, and the number of the message that they belong to."""
 
     start: int
     end: int
@@ -67,42 +67,42 @@ class Chat:
 
     messages: tuple[dict[str, str], ...]
     text: str
-    """What the model reads, with whatever special tokens the template writes."""
+    """The text that the model reads, including the template's special tokens."""
     tokenizer: Any
 
     @cached_property
     def _literals(self) -> tuple[list[str], list[int]]:
-        """What the template writes before, between and after the messages, and which of them it writes there."""
+        """The template's text before, between and after the messages, and the messages' numbers in their order."""
         marks = [f"message{number}content9e3779b9" for number in range(len(self.messages))]
         marked = [message | {"content": mark} for message, mark in zip(self.messages, marks, strict=True)]
-        pieces = re.split(f"({'|'.join(marks)})", _write(self.tokenizer, marked, answers=True))
-        return pieces[::2], [marks.index(mark) for mark in pieces[1::2]]
+        fragments = re.split(f"({'|'.join(marks)})", _write(self.tokenizer, marked, answers=True))
+        return fragments[::2], [marks.index(mark) for mark in fragments[1::2]]
 
     @property
     def left_out(self) -> list[int]:
-        """Messages with a content that the template does not write."""
+        """Numbers of the messages whose content the template omits."""
         _, numbers = self._literals
         return [n for n, message in enumerate(self.messages) if message["content"].strip() and n not in numbers]
 
     @cached_property
     def contents(self) -> tuple[Part, ...]:
-        """What of the text the messages say, in its order; the rest is the template's.
+        """The parts of the text that are message contents, in their order; the rest is template text.
 
-        Raises ValueError where the template writes messages in a way that hides what is whose.
+        Raises ValueError where the template rewrites messages, so that contents cannot be located.
         """
         literals, numbers = self._literals
-        for loose in (False, True):  # a template may cut a content, such as thoughts before an answer
+        for loose in (False, True):  # a template may shorten a content, such as reasoning before an answer
             pattern = re.escape(literals[0])
             for number, after in zip(numbers, literals[1:], strict=True):
                 pattern += f"({_forms(self.messages[number]['content'], loose=loose)}){re.escape(after)}"
-            found = re.fullmatch(pattern, self.text, re.DOTALL)
-            if found:
-                return tuple(Part(*found.span(i), number) for i, number in enumerate(numbers, 1))
+            match = re.fullmatch(pattern, self.text, re.DOTALL)
+            if match:
+                return tuple(Part(*match.span(i), number) for i, number in enumerate(numbers, 1))
         raise ValueError("the chat template rewrites these messages, so that no role can be told from the text")
 
     @cached_property
     def turns(self) -> tuple[Part, ...]:
-        """The text cut into turns: each message with what the template writes around it, and the answer's opening,
+        """The text divided into turns: each message with the template text around it, and the opening of the answer,
         whose number is one past the last message."""
         contents = [part for part in self.contents if part.end > part.start]
         last = len(self.messages)
@@ -114,7 +114,7 @@ class Chat:
         return (*turns, Part(rest, len(self.text), last)) if rest < len(self.text) else tuple(turns)
 
     def _end_of(self, message: int, low: int, high: int) -> int:
-        """Where in low..high a message's turn ends: as the template writes the chat up to it, else where it ends."""
+        """End of a message's turn in low..high: that of the chat up to this message, else the end of its content."""
         try:
             before = _write(self.tokenizer, self.messages[: message + 1], answers=False)
         except ValueError:  # such as a system message alone
@@ -123,10 +123,10 @@ class Chat:
 
 
 class ChatText(str):
-    """The text of a chat, which knows the messages that it was written from.
+    """The text of a chat together with its messages.
 
-    A model reads it as it stands, without a BOS in front of it, and tells whose each token is. It equals no plain text,
-    and is printed as its messages.
+    A model reads it without adding a BOS, and knows the message of each token. It is not equal to any plain text and
+    its repr shows the messages.
     """
 
     chat: Chat
@@ -155,16 +155,16 @@ class ChatText(str):
 
 
 def _forms(content: str, *, loose: bool) -> str:
-    """A pattern of how a template may write a content: as it is, or without white space at its ends."""
+    """A regular expression for a content as a template may write it: unchanged, or without white space at its ends."""
     forms = dict.fromkeys([content, content.strip(), content.lstrip(), content.rstrip()])
     return "|".join(re.escape(form) for form in forms) + ("|.*?" if loose else "")
 
 
 def write_chat(tokenizer: Any, messages: Messages, name: str) -> Chat:
-    """The chat as the tokenizer's template writes it, with what opens the model's answer.
+    """The chat as the tokenizer's template writes it, with the opening of the model's answer.
 
-    Raises a ValueError or TypeError in one sentence for bad messages, messages that the template refuses or leaves out,
-    or a tokenizer without a template; ``name`` is the model's.
+    Raises a ValueError or TypeError for bad messages, messages that the template refuses or omits, or a tokenizer
+    without a template; ``name`` is the model's.
     """
     check_messages(messages)
     if tokenizer.chat_template is None:
@@ -185,7 +185,7 @@ def write_chat(tokenizer: Any, messages: Messages, name: str) -> Chat:
 
 
 def with_template(tokenizer: Any, template: str, name: str) -> Any:
-    """A copy of a tokenizer that has this chat template; ValueError where it is none."""
+    """A copy of a tokenizer with this chat template; ValueError if the template is invalid."""
     if not isinstance(template, str):
         raise TypeError(f"chat_template must be a str in Jinja's language, got {type(template).__name__}")
     if tokenizer is None:
@@ -204,11 +204,11 @@ def _check_syntax(tokenizer: Any) -> None:
     except TemplateSyntaxError as error:
         raise ValueError(f"chat_template is no Jinja template: {error.message} (line {error.lineno})") from error
     except TemplateError:
-        return  # it wants other messages than one of a user
+        return  # it may require more than a single user message
 
 
 def _write(tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answers: bool) -> str:
-    """The text of messages, with the answer's opening if it ``answers``; ValueError where the template refuses them."""
+    """The text of messages, with the opening of the answer if ``answers``; ValueError if the template refuses them."""
     from jinja2 import TemplateError
 
     try:

@@ -1,7 +1,7 @@
-"""The bytes of a model's tensors: in which memory they lie, and digests of it.
+"""The bytes of a model's tensors: the storages they are in, and digests of them.
 
-In the processor's memory they are read where they are. An accelerator's are copied together where they are few, and
-summed where they are; nothing waits for it more than once per device.
+Bytes on the CPU are read in place. Those on an accelerator are copied in one batch if they are few, and otherwise
+summed on the device; there is one synchronisation per device.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 __all__ = ["READ_BYTES", "Storages", "digests", "samples", "values"]
 
 READ_BYTES = 64 * 2**20
-"""Bytes of a model's tensors up to which all of them are read for every key."""
+"""Models of at most this many bytes are read completely for every key."""
 SAMPLES, SAMPLE_BYTES, SMALL_BYTES = 64, 64, 2**16
-"""Of a larger model: how many samples of how many bytes of a tensor; tensors up to so many bytes are read whole."""
+"""For a larger model: number and size in bytes of the samples of a tensor; tensors up to the last number are read
+completely."""
 _CHUNK = 2**22
-"""Words of an accelerator's memory that are summed at a time."""
+"""Number of words of an accelerator's memory that are summed at a time."""
 
 
 class Storages:
-    """The memory that tensors lie in; what several of them share is there once."""
+    """The storages of tensors; one that several tensors share is listed once."""
 
     def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         self.held: dict[tuple[Any, ...], Any] = {}
         self.versions: dict[tuple[Any, ...], list[int]] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
         self.places: list[str] = []
-        """Per tensor its type, its shape, and where in which memory it is."""
+        """Dtype, shape, storage and offset of each tensor."""
         self.readable = True
         """Whether all of them have content that can be read."""
         for name, tensor in tensors:
@@ -62,7 +63,7 @@ class Storages:
 
 
 def _plain_tensors(path: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A tensor, or those that one of a class of its own, such as a quantised one, is made of."""
+    """A tensor, or the tensors that a subclass, such as a quantised one, consists of."""
     wrapper: Any = tensor
     if is_traceable_wrapper_subclass(wrapper):
         for name in wrapper.__tensor_flatten__()[0]:
@@ -72,23 +73,23 @@ def _plain_tensors(path: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_here(storage: Any) -> bool:
-    """Whether a storage is in the processor's memory, not in an accelerator's."""
+    """Whether a storage is on the CPU."""
     return bool(storage.device.type == "cpu")
 
 
 def _buffer(storage: Any) -> Any:
-    """The bytes of a storage in the processor's memory."""
+    """The bytes of a storage on the CPU."""
     return (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
 
 
 def _words(storage: Any, dtype: torch.dtype) -> Tensor:
-    """(n,) the whole numbers of this type in a storage of an accelerator; bytes behind the last are left out."""
+    """(n,) a storage of an accelerator as integers of this dtype; left-over bytes are ignored."""
     count = storage.nbytes() // dtype.itemsize
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (count,), (1,))
 
 
 def samples(storages: Sequence[Any]) -> list[bytes]:
-    """Of each storage bytes from all over it; of a small one all."""
+    """Bytes sampled evenly from each storage; all bytes of a small one."""
     contents: dict[int, bytes] = {}
     elsewhere: list[tuple[int, Tensor]] = []
     for number, storage in enumerate(storages):
@@ -121,7 +122,7 @@ def digests(storages: Sequence[Any]) -> list[bytes]:
 
 
 def _copied(parts: Iterable[tuple[int, Tensor]]) -> dict[int, bytes]:
-    """The bytes of tensors of an accelerator, with one copy per device."""
+    """The bytes of tensors on accelerators, with one copy per device."""
     devices: dict[torch.device, list[tuple[int, Tensor]]] = {}
     for number, part in parts:
         devices.setdefault(part.device, []).append((number, part.reshape(-1)))
@@ -135,10 +136,10 @@ def _copied(parts: Iterable[tuple[int, Tensor]]) -> dict[int, bytes]:
 
 
 def _weighted_sums(storages: Sequence[Any]) -> list[Tensor]:
-    """Of each storage (8,) bytes: the sum of its 32-bit words, each times an odd weight of its own, modulo 2**64.
+    """(8,) bytes per storage: the sum of its 32-bit words, each times its own odd weight, modulo 2**64.
 
-    One changed word always moves it, and words that change places do but for a chance of about 2**-64. It runs where
-    the storages are, at the speed of their memory.
+    A single changed word always changes it; swapped words do except with probability 2**-64. It runs on the device, at
+    the speed of its memory.
     """
     most = max((storage.nbytes() // 4 for storage in storages), default=0)
     tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
@@ -163,7 +164,7 @@ def _weights(index: Tensor) -> Tensor:
 
 
 def values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
-    """For every name a digest of type, shape and values."""
+    """A digest of dtype, shape and values for every name."""
     by_name: dict[str, str] = {}
     group: list[tuple[str, Tensor, list[Any]]] = []
     size = 0
@@ -178,7 +179,7 @@ def values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
     for name, tensor in tensors:
         plain = tensor.detach().contiguous().clone() if _is_view(tensor) else tensor
         storages = Storages([("", plain)])
-        # many are read at once; how a tensor is read must not depend on what others there are
+        # many are read at once, but the digest of a tensor must not depend on the others
         if group and size + storages.bytes > READ_BYTES:
             read()
             size = 0
@@ -189,6 +190,6 @@ def values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
 
 
 def _is_view(tensor: Tensor) -> bool:
-    """Whether the memory of a tensor holds more than the tensor, or in another order."""
+    """Whether a tensor's storage holds more than the tensor, or in another order."""
     plain = tensor.device.type != "meta" and tensor.layout == torch.strided
     return plain and not (tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes)

@@ -1,4 +1,4 @@
-"""From a transformers model to a TransformerLens model: the one place that calls TransformerLens's conversion."""
+"""Converts transformers models to TransformerLens models; the only module that calls TransformerLens's conversion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .twin import position_limit
 # Rotary tables are stored per layer, so a 128k context would cost gigabytes before the first token
 LONGEST_TABLE = 8192
 
-# TransformerLens picks its conversion by searching these words in the folder's whole path
+# TransformerLens chooses its conversion by searching for these words in the whole path of the folder
 _PATH_WORDS = ("llama", "gemma", "bert", "t5", "coder", "wav2vec", "phi", "qwen", "opt-", "olmo", "redwood")
 
 
@@ -43,18 +43,18 @@ def has_hooked_transformer() -> bool:
 
 
 def is_hooked(source: object) -> bool:
-    """Whether an object is a HookedTransformer, without importing TransformerLens for it."""
+    """Whether an object is a HookedTransformer, without importing TransformerLens."""
     return any(base.__name__ == "HookedTransformer" for base in type(source).__mro__)
 
 
 def is_bridge(source: object) -> bool:
-    """Whether an object is a TransformerBridge, without importing TransformerLens for it."""
+    """Whether an object is a TransformerBridge, without importing TransformerLens."""
     return any(base.__name__ == "TransformerBridge" for base in type(source).__mro__)
 
 
 @contextlib.contextmanager
 def _neutral_folder() -> Iterator[Path]:
-    """A temporary folder whose path holds none of the words by which TransformerLens guesses an architecture."""
+    """A temporary folder whose path has none of the words by which TransformerLens guesses an architecture."""
     for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", str(Path.cwd())):
         if any(word in parent.lower() for word in _PATH_WORDS) or not Path(parent).is_dir():
             continue
@@ -68,7 +68,7 @@ def _neutral_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence TransformerLens's deprecation notes and advice, which do not concern the reader of a widget."""
+    """Silence TransformerLens's deprecation notes and advice, which are not meant for users of the widgets."""
     logger = logging.getLogger()
     level = logger.level
     with warnings.catch_warnings():
@@ -81,41 +81,40 @@ def quiet() -> Iterator[None]:
 
 
 def sharing_copy(hf_model: Any) -> Any:
-    """A copy of a transformers model whose weights are the same memory: an edit in place of one is an edit of both.
+    """A copy of a transformers model that shares the memory of its weights: an in-place edit of one edits both.
 
-    Everything else belongs to the copy: modules, modes, hooks, buffers, config, and each parameter's `requires_grad`
-    and gradient.
+    Everything else is copied: modules, modes, hooks, buffers, config, and each parameter's `requires_grad` and
+    gradient.
     """
-    # subclasses of nn.Parameter, in which bitsandbytes keeps more than numbers, are copied
+    # subclasses of nn.Parameter, in which bitsandbytes stores more than numbers, are copied
     shared = [value for value in hf_model.parameters() if nn.Parameter not in type(value).__mro__[1:]]
     memo: dict[int, Any] = {id(value): nn.Parameter(value.detach(), value.requires_grad) for value in shared}
     memo |= {id(value): value for value in kept_elsewhere(hf_model)}
     return copy.deepcopy(hf_model, memo)
 
 
-def share_weights(one: Any, other: Any) -> bool:
-    """Whether any parameter of one model lies in the memory of one of the other's."""
-    memory = {storage.data_ptr() for storage in map(_storage, one.parameters()) if storage is not None}
-    return any(storage.data_ptr() in memory for storage in map(_storage, other.parameters()) if storage is not None)
+def share_weights(first: Any, second: Any) -> bool:
+    """Whether any parameter of one model shares memory with one of the other's."""
+    memory = {storage.data_ptr() for storage in map(_storage, first.parameters()) if storage is not None}
+    return any(storage.data_ptr() in memory for storage in map(_storage, second.parameters()) if storage is not None)
 
 
 def _storage(parameter: Any) -> Any:
-    # none of its own: kept elsewhere, or quantised
+    # None for offloaded or quantised parameters, which have no storage of their own
     return None if parameter.is_meta or type(parameter) is not nn.Parameter else parameter.untyped_storage()
 
 
 def prepare(hf_model: Any, *, device: torch.device, dtype: torch.dtype) -> Any:
-    """Have a transformers model compute as both backends do: in evaluation mode, on one device, in one type, eagerly.
+    """Make a transformers model compute as both backends do: evaluation mode, one device, one dtype, eager attention.
 
-    One that is spread over devices or quantised stays where and as it is.
+    A model that is spread over devices or quantised keeps its devices and dtypes.
 
-    Weights that are there in that type already are not copied. Tables that a model computes, such as the frequencies of
-    rotary positions, keep the type that transformers gave them: in half precision, frequencies turn positions behind
-    the first hundred into others.
+    Weights that have the dtype already are not copied. Computed tables, such as the frequencies of rotary embeddings,
+    keep the dtype that transformers gave them: half-precision frequencies would shift positions past the first hundred.
     """
     if not is_placed(hf_model):
         _move(hf_model, device, dtype)
-    if hf_model.dtype == torch.float64:  # the other ways of transformers to run experts have no float64
+    if hf_model.dtype == torch.float64:  # the other implementations of experts in transformers have no float64
         hf_model.set_experts_implementation("eager")
     _attend_eagerly(hf_model)
     feed_rows(hf_model)
@@ -146,16 +145,16 @@ def _move(hf_model: Any, device: torch.device, dtype: torch.dtype) -> None:
 
 
 def _attend_eagerly(hf_model: Any) -> None:
-    # the bridge reads attention patterns, which only this implementation computes; others also round half precision
-    # differently, by up to 0.8 nats
+    # only this implementation computes the attention patterns that the bridge reads; others also round differently in
+    # half precision, by up to 0.8 nats
     if hasattr(hf_model, "set_attn_implementation"):
         hf_model.set_attn_implementation("eager")
 
 
 def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: torch.dtype) -> Any:
-    """Convert a transformers model to a HookedTransformer of its own weights; the given model stays as it was.
+    """Convert a transformers model to a HookedTransformer that shares its weights; the given model is not changed.
 
-    Raises whatever TransformerLens raises for an architecture that it cannot convert.
+    Raises any error of TransformerLens for an architecture that it cannot convert.
     """
     from transformer_lens import HookedTransformer
     from transformer_lens import loading_from_pretrained as loading
@@ -190,29 +189,30 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
 
 
 def _load_processed(model: Any, state: dict[str, Tensor]) -> None:
-    """Fold norms and value biases into a HookedTransformer's own copy of these weights, and centre what can be.
+    """Fold norms and value biases into a HookedTransformer's own copy of these weights, and centre weights.
 
-    The numbers are those of `HookedTransformer.load_and_process_state_dict`, which would copy all weights three times:
-    its function is given one block at a time, as the only block of a model, and the embeddings and unembedding as a
-    model without blocks. The copy lies in memory as the given weights do, in which attention reads them faster.
+    The numbers equal those of `HookedTransformer.load_and_process_state_dict`, which would copy all weights three
+    times. Its function is called with one block at a time, as the only block of a model, and with the embeddings and
+    unembedding as a model without blocks. The copy has the memory layout of the given weights, which attention reads
+    faster.
     """
     from transformer_lens.weight_processing import ProcessWeights
 
-    own = {name: torch.empty_like(value) for name, value in state.items()}
-    model.load_state_dict(own, strict=False, assign=True)
+    copies = {name: torch.empty_like(value) for name, value in state.items()}
+    model.load_state_dict(copies, strict=False, assign=True)
     folds = model.cfg.normalization_type in ("LN", "LNPre", "RMS", "RMSPre") and any(
         name.endswith((".ln1.w", ".ln2.w", "ln_final.w")) for name in state
     )
 
     def process(names: dict[str, str], needed: dict[str, Tensor], n_layers: int) -> None:
-        """Fill these weights; ``names`` gives the name in the model for each name in the function's model."""
+        """Process and copy these weights; ``names`` maps names in the function's model to names in the model."""
         cfg = copy.copy(model.cfg)
         cfg.n_layers = n_layers
-        part = {key: state[name] for key, name in names.items()} | needed
-        # to centre an unembedding, it copies all that it is given
-        done = ProcessWeights.process_weights(part, cfg, fold_ln=folds, center_unembed=n_layers == 0)
+        weights = {key: state[name] for key, name in names.items()} | needed
+        # centring an unembedding makes it copy all given weights
+        processed = ProcessWeights.process_weights(weights, cfg, fold_ln=folds, center_unembed=n_layers == 0)
         for key, name in names.items():
-            own[name].copy_(done[key])
+            copies[name].copy_(processed[key])
 
     process({name: name for name in state if not name.startswith("blocks.")}, {}, 0)
     needed = {name: torch.zeros(1, 1) for name in ("embed.W_E", "pos_embed.W_pos")}
@@ -224,7 +224,7 @@ def _load_processed(model: Any, state: dict[str, Tensor]) -> None:
 
 @contextlib.contextmanager
 def _refusing_offloaded(hf_model: Any) -> Iterator[None]:
-    """Say in a sentence that TransformerLens reads weights which are not there while it wraps this architecture."""
+    """Turn errors about offloaded weights, which TransformerLens reads to wrap this architecture, into a LoadError."""
     try:
         yield
     except RuntimeError as error:
@@ -237,13 +237,13 @@ def _refusing_offloaded(hf_model: Any) -> Iterator[None]:
 
 
 def silence_bridge() -> None:
-    """Hide the bridge's notes about rounding when a norm's hook is edited; the self-check bounds what they warn of."""
+    """Hide the bridge's warnings about rounding when a norm's hook is edited; the self-check bounds this rounding."""
     for text in ("A forward hook edited hook_scale", "Backward hooks on hook_scale"):
         warnings.filterwarnings("ignore", message=text)
 
 
 def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: torch.dtype) -> Any:
-    """Wrap a transformers model in a TransformerBridge, which takes it over: never use ``hf_model`` afterwards."""
+    """Wrap a transformers model in a TransformerBridge, which takes ownership: never use ``hf_model`` afterwards."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
     with quiet(), _refusing_offloaded(hf_model):
@@ -262,7 +262,7 @@ def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
             bridge.adapter.supports_compatibility_mode = True
         bridge.enable_compatibility_mode(disable_warnings=True, no_processing=not processed)
         limit = position_limit(hf_model.config.get_text_config())
-        if limit is not None:  # the bridge looks for it under one name only, and takes 2048 where it is not there
+        if limit is not None:  # the bridge looks it up under one name only, else assumes 2048
             bridge.cfg.n_ctx = limit
         if is_offloaded(hf_model):  # some bridges read such weights only when they run
             with torch.no_grad():

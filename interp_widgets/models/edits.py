@@ -1,8 +1,8 @@
 """`ModelEdit`: changes of MLP weights and of the residual stream; applied, undone and saved.
 
-A file is safetensors: for each edited MLP the numbers of the neurons, their value vectors before and after, and the
-vector that is added; for each edited stream its map; and the first tokens' embeddings. The embeddings and the value
-vectors before say which model the edit belongs to. The metadata hold the rest as JSON.
+A file is safetensors. For each edited MLP it has the indices of the neurons, their value vectors before and after, and
+the added vector; for each edited stream its map; and the embeddings of the first tokens. The embeddings and the value
+vectors before identify the model that the edit belongs to. The metadata hold the rest as JSON.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PARTS = ("neurons", "before", "after", "added")
 _STREAM_PARTS = ("read", "write", "centre", "added")
 _STREAM = "stream"
 _TOKENS = 4
-"""Tokens whose embeddings say which model an edit belongs to."""
+"""Number of tokens whose embeddings identify the model of an edit."""
 Setting = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
 class LayerEdit:
-    """What is edited in the MLP of one layer.
+    """An edit of the MLP of one layer.
 
     Example:
         >>> import torch
@@ -48,13 +48,13 @@ class LayerEdit:
     """
 
     neurons: Tensor
-    """(n,) int64 numbers of the neurons."""
+    """(n,) int64 indices of the neurons."""
     before: Tensor
     """(n, d_model) float32: their value vectors in the model that the edit was made for."""
     after: Tensor
     """(n, d_model) float32: their new value vectors."""
     added: Tensor
-    """(d_model,) float32: what is added to the MLP's output at every token."""
+    """(d_model,) float32: added to the MLP's output at every token."""
 
     def __post_init__(self) -> None:
         _check_tensors(self, _PARTS)
@@ -117,18 +117,18 @@ class StreamEdit:
         return len(self.added)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> StreamEdit:
-        """The same edit on a device and in a type."""
+        """The same edit on a device and in a dtype."""
         return StreamEdit(*(getattr(self, part).to(device, dtype) for part in _STREAM_PARTS))
 
     def change(self, value: Tensor) -> Tensor:
-        """The stream (..., d_model) after the edit, in its own type; the edit must be on its device."""
+        """The stream (..., d_model) after the edit, in its own dtype; the edit must be on its device."""
         wide = value.to(self.read.dtype)
         return (wide - (wide - self.centre) @ self.read @ self.write + self.added).to(value.dtype)
 
 
 @dataclass(frozen=True)
 class ModelEdit:
-    """A change of a model's MLP weights or residual stream that can be undone to the last bit, and saved.
+    """A change of a model's MLP weights or residual stream that can be saved, and undone exactly.
 
     Example:
         >>> import torch
@@ -143,22 +143,22 @@ class ModelEdit:
     """
 
     name: str
-    """What it is called where a model says that it is edited."""
+    """Name of the edit, listed in `Network.edits`."""
     layers: Mapping[int, LayerEdit] = field(default_factory=dict)
-    """By the number of the layer: what is changed in its MLP."""
+    """Edits of MLPs by layer."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    """What it was made with."""
+    """The options that it was made with."""
     streams: Mapping[int, StreamEdit] = field(default_factory=dict)
-    """By layer: what is changed in the stream that enters it; n_layers is the stream that enters the final norm."""
+    """Edits of the stream entering a layer, by layer; n_layers is the stream entering the final norm."""
     embeddings: Tensor | None = None
-    """(4, d_model) float32 embeddings of the first tokens of the model that it is for; None where any will do."""
+    """(4, d_model) float32 embeddings of the first tokens of the edit's model; None if it fits any model."""
 
     def __post_init__(self) -> None:
-        for what, edits, kind in (("layers", self.layers, LayerEdit), ("streams", self.streams, StreamEdit)):
+        for field_name, edits, kind in (("layers", self.layers, LayerEdit), ("streams", self.streams, StreamEdit)):
             for at, one in edits.items():
                 if isinstance(at, bool) or not isinstance(at, int) or not isinstance(one, kind):
                     raise TypeError(
-                        f"{what} of an edit must map numbers of layers to {kind.__name__}, "
+                        f"{field_name} of an edit must map numbers of layers to {kind.__name__}, "
                         f"got {short(at)}: {short(one)}"
                     )
 
@@ -172,17 +172,17 @@ class ModelEdit:
         streams: Mapping[int, StreamEdit] | None = None,
         settings: Mapping[str, Setting] | None = None,
     ) -> ModelEdit:
-        """An edit that is for this model alone."""
+        """An edit for this model only."""
         return cls(name, layers or {}, settings or {}, streams or {}, _first_embeddings(model))
 
     @contextmanager
     def applied(self, model: Network) -> Iterator[None]:
-        """Inside, the model computes with the edit, in all threads; afterwards every bit is as it was.
+        """Context manager: apply the edit in all threads, and undo it exactly afterwards.
 
-        Models that share its weights (`Model.shares_weights`) compute with the edited weights too.
+        Models that share the weights (`Model.shares_weights`) compute with the edited weights too.
 
-        Raises ValueError where the edit was made for another model, or where the weights cannot be edited; then nothing
-        is changed.
+        Raises ValueError, without changing anything, if the edit was made for another model or the weights cannot be
+        edited.
         """
         undo = self.apply(model)
         try:
@@ -191,7 +191,7 @@ class ModelEdit:
             undo()
 
     def apply(self, model: Network) -> Callable[[], None]:
-        """Edit the model for good; returns what undoes it, the edit that was applied last first."""
+        """Edit the model permanently. Returns a function that undoes it; edits must be undone in reverse order."""
         with model.lock, torch.no_grad(), ExitStack() as failed:
             self.check(model)
             undo = failed.enter_context(ExitStack())
@@ -204,7 +204,7 @@ class ModelEdit:
 
         def back() -> None:
             with model.lock, torch.no_grad():
-                numbers = [number for number, (_, own) in enumerate(model.applied) if own is undo]
+                numbers = [number for number, (_, other) in enumerate(model.applied) if other is undo]
                 if not numbers:
                     return  # undone before
                 if numbers[0] + 1 < len(model.applied):
@@ -218,17 +218,17 @@ class ModelEdit:
     def check(self, model: Network) -> None:
         """Raise a ValueError where the edit was made for another model, or where the weights cannot be edited."""
         other = "it was made for another model"
-        for what, edits, count in (
+        for kind, edits, count in (
             ("layer", self.layers, model.n_layers),
             ("stream", self.streams, model.n_layers + 1),
         ):
             for layer, edit in edits.items():
                 if not 0 <= layer < count or edit.width != model.d_model:
                     raise ValueError(
-                        f"the edit {self.name!r} is of {what} {layer} of a model of width {edit.width}; {model.name} "
+                        f"the edit {self.name!r} is of {kind} {layer} of a model of width {edit.width}; {model.name} "
                         f"has {model.n_layers} layers of width {model.d_model}: {other}"
                     )
-        if self.embeddings is not None and not _alike(_first_embeddings(model), self.embeddings, model):
+        if self.embeddings is not None and not _matches(_first_embeddings(model), self.embeddings, model):
             raise ValueError(
                 f"the edit {self.name!r} is for other token embeddings than those of {model.name}: {other}"
             )
@@ -250,8 +250,8 @@ class ModelEdit:
                     f"the edit {self.name!r} is of neuron {highest} of layer {layer}, {model.name} has {len(values)}: "
                     f"{other}"
                 )
-            own = values[edit.neurons.to(values.device)].float().cpu()
-            if not _alike(own, edit.before, model):
+            values_now = values[edit.neurons.to(values.device)].float().cpu()
+            if not _matches(values_now, edit.before, model):
                 raise ValueError(
                     f"the edit {self.name!r} was made for other weights than those of {model.name}: the value vectors "
                     f"of layer {layer} differ"
@@ -259,7 +259,7 @@ class ModelEdit:
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the edit to a safetensors file, which `load_model(..., edits=[...])` and `ModelEdit.load` read."""
+        """Write the edit to a safetensors file for `load_model(..., edits=[...])` and `ModelEdit.load`."""
         from safetensors.torch import save_file
 
         target = Path(os.path.expanduser(path))
@@ -271,7 +271,7 @@ class ModelEdit:
     @classmethod
     @checked
     def load(cls, path: str | os.PathLike[str]) -> ModelEdit:
-        """Read what `save` wrote. Raises FileNotFoundError, or ValueError for a file that is no edit."""
+        """Read a file that `save` wrote. Raises FileNotFoundError, or ValueError for any other file."""
         tensors, metadata = read_tensors(path, "a model's edit")
         head: Any = parse_json(metadata.get("edit", "null"), f"the header of {path}")
         if not isinstance(head, dict) or head.get("format") != _FORMAT:
@@ -309,23 +309,23 @@ class ModelEdit:
         )
 
 
-def _by_layer(tensors: Mapping[str, Tensor], parts: Sequence[str], what: str) -> list[tuple[int, dict[str, Tensor]]]:
-    """What a file holds of each layer, in their order."""
+def _by_layer(tensors: Mapping[str, Tensor], names: Sequence[str], source: str) -> list[tuple[int, dict[str, Tensor]]]:
+    """The tensors of each layer in a file, in the order of layers."""
     layers: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, _, part = key.partition(".")
-        if part not in parts or not number.isdigit():
-            raise ValueError(f"{what} holds the unknown tensor {short(repr(key))}")
+        if part not in names or not number.isdigit():
+            raise ValueError(f"{source} holds the unknown tensor {short(repr(key))}")
         layers.setdefault(int(number), {})[part] = value
-    missing = [f"{layer}.{part}" for layer, own in layers.items() for part in parts if part not in own]
+    missing = [f"{layer}.{part}" for layer, own in layers.items() for part in names if part not in own]
     if missing:
-        raise ValueError(f"{what} lacks the tensor {missing[0]!r}")
+        raise ValueError(f"{source} lacks the tensor {missing[0]!r}")
     return sorted(layers.items())
 
 
-def _check_tensors(edit: Any, parts: Sequence[str]) -> None:
+def _check_tensors(edit: Any, names: Sequence[str]) -> None:
     """TypeError or ValueError unless the parts are tensors of finite numbers."""
-    for part in parts:
+    for part in names:
         value = getattr(edit, part)
         if not isinstance(value, Tensor):
             raise TypeError(f"{part} of an edit must be a tensor, got {short(value)}")
@@ -338,17 +338,17 @@ def _first_embeddings(model: Network) -> Tensor:
     return model.token_embeddings(list(range(min(_TOKENS, model.d_vocab)))).detach().float().cpu().clone()
 
 
-def _alike(own: Tensor, wanted: Tensor, model: Network) -> bool:
-    """Whether numbers of this model are those that an edit was made for, up to the model's rounding."""
-    if own.shape != wanted.shape:
+def _matches(value: Tensor, expected: Tensor, model: Network) -> bool:
+    """Whether numbers of this model equal those that an edit was made for, up to the model's rounding."""
+    if value.shape != expected.shape:
         return False
     close = 1e-5 if model.dtype in (torch.float32, torch.float64) else 1e-2
-    size = float(wanted.abs().max()) if wanted.numel() else 0.0
-    return torch.allclose(own, wanted, rtol=0, atol=close * size)
+    size = float(expected.abs().max()) if expected.numel() else 0.0
+    return torch.allclose(value, expected, rtol=0, atol=close * size)
 
 
 def _but_bos(edit: StreamEdit) -> Change:
-    """The edit at every token but a BOS, whose position is -1."""
+    """The edit at every token except a BOS, whose position is -1."""
     moved: dict[torch.device, StreamEdit] = {}
 
     def change(value: Tensor, positions: Tensor) -> Tensor:
@@ -360,14 +360,14 @@ def _but_bos(edit: StreamEdit) -> Change:
 
 
 def _edit_layer(model: Network, layer: int, edit: LayerEdit, undo: ExitStack) -> None:
-    """Write one layer's edit; ``undo`` learns how to put back what was there."""
+    """Apply one layer's edit, and register in ``undo`` how to restore the old values."""
     values = own_weight(model.tl_model, "W_out", layer)
     if values is None:
         raise ValueError(f"the MLP of layer {layer} of {model.name} has no single output matrix to edit")
     rows = edit.neurons.to(values.device)
     if len(rows):
-        held = values[rows].clone()
-        undo.callback(_put, values, rows, held)
+        before = values[rows].clone()
+        undo.callback(_put, values, rows, before)
         values[rows] = edit.after.to(values.device, values.dtype)
     if bool(edit.added.any()):
         bias = own_weight(model.tl_model, "b_out", layer)
@@ -378,17 +378,17 @@ def _edit_layer(model: Network, layer: int, edit: LayerEdit, undo: ExitStack) ->
         bias += edit.added.to(bias.device, bias.dtype)
 
 
-def _put(values: Tensor, rows: Any, held: Tensor) -> None:
-    values[rows] = held
+def _put(values: Tensor, rows: Any, before: Tensor) -> None:
+    values[rows] = before
 
 
 def _new_bias(model: Network, layer: int, values: Tensor, undo: ExitStack) -> Tensor:
-    """A bias of zeros for the linear map that holds an output matrix."""
-    place = values.untyped_storage().data_ptr()
+    """Give the linear map of an output matrix a bias of zeros."""
+    address = values.untyped_storage().data_ptr()
     for module in model.tl_model.blocks[layer].modules():
         if not isinstance(module, nn.Linear) or module.out_features != model.d_model:
             continue
-        if getattr(module, "bias", None) is None and module.weight.untyped_storage().data_ptr() == place:
+        if getattr(module, "bias", None) is None and module.weight.untyped_storage().data_ptr() == address:
             bias = nn.Parameter(torch.zeros(model.d_model, dtype=values.dtype, device=values.device), False)
             undo.callback(module.register_parameter, "bias", None)
             module.register_parameter("bias", bias)

@@ -14,7 +14,7 @@ from .network import Network
 
 
 def stepper(network: Network) -> Callable[[Tensor], Tensor]:
-    """A function from more token ids (1, n) of one sequence to the logits after them; it keeps keys and values."""
+    """A function that maps further token ids (1, n) of one sequence to logits, and caches keys and values."""
     mixture = mixture_of(network.tl_model)
     if mixture is not None and skips_layers(network):
         return EarlyExit(network, mixture, mixture.top_k).feed
@@ -41,7 +41,7 @@ def generate_ids(
     while len(generated) < max_new_tokens:
         if check is not None:
             check()
-        last = step(feed)[0, -1].cpu().double()  # one draw from the same numbers on every device
+        last = step(feed)[0, -1].cpu().double()  # the same sample on every device
         if not torch.isfinite(last.max()):
             raise ValueError("the model's logits are not finite (NaN or infinity); look for broken weights or edits")
         if temperature == 0:

@@ -1,6 +1,6 @@
-"""The one hook mechanism: values read, changed and differentiated at named hooks, alike on both backends.
+"""The hook mechanism: reads, changes and differentiates values at named hooks, in the same way on both backends.
 
-Hooks are always taken off again. Those that stay for longer than one pass act in one thread only (`Scope`).
+Hooks are always removed again. Those that stay for longer than one pass act in one thread only (`Scope`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Objective = Callable[[Tensor], Tensor]
 
 EMBED = "hook_embed"
 _RESID_MID = re.compile(r"blocks\.(\d+)\.hook_resid_mid$")
-# On the bridge these hooks see a value that also takes another path, or only watch it, unless a new tensor comes back
+# On the bridge these hooks change the value only if they return a new tensor
 _BRANCHES = ("hook_scale", "hook_normalized", "hook_mlp_in")
 _CANONICAL = re.compile(
     r"(hook_embed|hook_pos_embed|ln_final\.hook_(scale|normalized)|blocks\.\d+\.("
@@ -48,19 +48,19 @@ _OWN_HOOKS = (
     "transformer_lens.model_bridge", "interp_widgets.models.bridge_cache", "interp_widgets.models.convert",
     "interp_widgets.models.engine.modules", "interp_widgets.models.stopping",
 )  # fmt: skip
-"""Modules whose hooks are part of how a pass works, or stop it: they change no numbers."""
+"""Modules whose hooks are part of the pass or can stop it, and change no numbers."""
 HOOK_TABLES = {
     "_forward_pre_hooks": "pre-hook",
     "_forward_hooks": "hook",
     "_backward_pre_hooks": "backward pre-hook",
     "_backward_hooks": "backward hook",
 }
-"""Where PyTorch keeps a module's hooks, and what they are."""
+"""Attributes in which PyTorch stores a module's hooks, and the kind of hook in each."""
 _hook_tables = operator.itemgetter(*HOOK_TABLES)
 MLP_IN = re.compile(r"blocks\.(\d+)\.hook_mlp_in$")
 
 
-# ---- whose a hook is
+# ---- threads of hooks
 
 
 _MARK = "_interp_widgets_scope"
@@ -68,32 +68,32 @@ _local = threading.local()
 
 
 def _this_thread() -> object:
-    """A mark of the calling thread. Thread numbers are given again when a thread ends, this object never is."""
+    """An object that identifies the calling thread; unlike a thread's number, it is never reused."""
     if not hasattr(_local, "mark"):
         _local.mark = object()
     return _local.mark
 
 
 class Scope:
-    """The time from entering a ``with`` to leaving it, in the thread that entered, or in all."""
+    """The duration of a ``with``, in the thread that entered it or in all threads."""
 
     def __init__(self, *, all_threads: bool = False) -> None:
         self._thread = None if all_threads else _this_thread()
         self.open = True
 
     def acts(self) -> bool:
-        """Whether its hooks act here and now."""
+        """Whether its hooks act in the calling thread now."""
         mine = self._thread is None or self._thread is _this_thread()
         return self.open and mine and self not in getattr(_local, "left", ())
 
 
 def mark(hook: Any, scope: Scope) -> None:
-    """Say that a function registered at a PyTorch module acts in this scope only."""
+    """Mark a function registered at a PyTorch module as acting in this scope only."""
     setattr(hook, _MARK, scope)
 
 
 def acts(hook: Any) -> bool:
-    """Whether a registered function acts in the calling thread; one without a mark does so in all."""
+    """Whether a registered function acts in the calling thread; one without a mark acts in all threads."""
     scope: Scope | None = getattr(hook, _MARK, None)
     return scope is None or scope.acts()
 
@@ -104,7 +104,7 @@ def is_scoped(hook: Any) -> bool:
 
 
 def modules_of(root: Any) -> list[Any]:
-    """A module and all within it, each once; ``modules()``, which makes their names too, takes five times as long."""
+    """A module and all its submodules, each once; five times as fast as ``modules()``, which builds their names too."""
     modules = {id(root): root}
     waiting = [root]
     while waiting:
@@ -117,7 +117,7 @@ def modules_of(root: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def scopes_left(tl_model: Any) -> Iterator[None]:
-    """Inside, hooks that act in a scope do nothing in this thread."""
+    """Context manager in which scoped hooks do nothing in this thread."""
     hooks = [hook for module in modules_of(tl_model) for _, _, hook in acting_hooks(vars(module))]
     before: frozenset[Scope] = getattr(_local, "left", frozenset())
     _local.left = before | {getattr(hook, _MARK) for hook in hooks if is_scoped(hook)}
@@ -128,29 +128,29 @@ def scopes_left(tl_model: Any) -> Iterator[None]:
 
 
 def acting_hooks(tables: Mapping[str, Any]) -> list[tuple[str, int, Any]]:
-    """(what it is, its number, the function) of the hooks in the tables of a PyTorch module that act in this thread.
+    """(kind, number, function) of the hooks of a PyTorch module that act in this thread.
 
-    HookPoints keep theirs there too. Those that are part of how a pass works are left out.
+    This includes the hooks of HookPoints, but not hooks that are part of the pass itself.
     """
-    if not any(_hook_tables(tables)):  # nearly always, and asked of every module before every pass
+    if not any(_hook_tables(tables)):  # nearly always true, and checked for every module before every pass
         return []
     return [
-        (what, number, hook)
-        for name, what in HOOK_TABLES.items()
+        (kind, number, hook)
+        for name, kind in HOOK_TABLES.items()
         if tables[name]
-        # copied first: another thread may put a hook of its own on at this moment
+        # copied first, since another thread may add a hook at this moment
         for number, hook in list(tables[name].items())
         if acts(hook) and not is_part_of_model(hook)
     ]
 
 
 def has_hooks(tl_model: Any) -> bool:
-    """Whether anyone has a hook on the model that acts in this thread, permanent or not."""
+    """Whether the model has any hook, permanent or not, that acts in this thread."""
     return any(acting_hooks(vars(module)) for module in modules_of(tl_model))
 
 
 def is_part_of_model(hook: Any) -> bool:
-    """Whether a hook is one of those that a bridge wires up itself, or that the engine reads or stops a pass by."""
+    """Whether a hook belongs to a bridge itself, or is one by which the engine reads or stops a pass."""
     return str(getattr(hook, "__module__", "")).startswith(_OWN_HOOKS)
 
 
@@ -159,7 +159,7 @@ def is_part_of_model(hook: Any) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """What one forward pass gave; the batch axis is always there, of length 1 for a single sequence."""
+    """The result of one forward pass; it always has a batch axis, of length 1 for a single sequence."""
 
     logits: Tensor
     """(batch, positions, d_vocab) before the softmax, in the model's dtype, detached."""
@@ -170,21 +170,21 @@ class Run:
 
 
 def embedding_hook(tl_model: Any, backend: str) -> str:
-    """The hook that token embeddings pass before anything is added to them or done with them.
+    """The hook at the token embeddings before anything is added or applied to them.
 
-    It is hook_embed, but on a bridge with a norm behind the embedding, where that name is the norm's output.
+    It is hook_embed, except on a bridge with a norm after the embedding, where that name is the norm's output.
     """
     return "embed.hook_out" if backend == "bridge" and hasattr(tl_model, "embed_ln") else EMBED
 
 
 def canonical_hook_names(tl_model: Any) -> tuple[str, ...]:
-    """The hooks of a model under HookedTransformer's names; the bridge has most of them twice, under its own too."""
+    """The hooks of a model under HookedTransformer's names; the bridge has most of them under its own names too."""
     absent = {"hook_pos_embed"} if tl_model.cfg.positional_embedding_type == "rotary" else set()
     return tuple(name for name in tl_model.hook_dict if _CANONICAL.match(name) and name not in absent)
 
 
 def check_hook_names(tl_model: Any, names: Iterable[Any]) -> None:
-    """Raise a ValueError that names the nearest hooks if the model lacks one of these."""
+    """Raise a ValueError that suggests similar hooks if the model lacks one of these."""
     known = tl_model.hook_dict
     for name in names:
         if not isinstance(name, str):
@@ -201,8 +201,8 @@ def _suggest(name: str, known: Mapping[str, Any]) -> str:
     if block and not any(other.startswith(block.group(0)) for other in known):
         layers = 1 + max((int(m.group(1)) for other in known if (m := re.match(r"blocks\.(\d+)\.", other))), default=-1)
         return f"layer must be in 0..{layers - 1} for this {layers}-layer model, got {block.group(1)}"
-    near = difflib.get_close_matches(name, [other for other in known if _CANONICAL.match(other)], n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else "see model.hook_names for the names that it has"
+    similar = difflib.get_close_matches(name, [other for other in known if _CANONICAL.match(other)], n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(similar)}?" if similar else "see model.hook_names for the names that it has"
 
 
 @contextlib.contextmanager
@@ -213,20 +213,20 @@ def attached(
     mlp_entries: Sequence[str | None] = (),
     scope: Scope | None = None,
 ) -> Iterator[None]:
-    """Add hooks and take exactly these away again, whatever happens inside; other people's hooks stay.
+    """Add hooks and remove exactly these again, also after an exception; other hooks stay.
 
-    The hook points are used directly: the bridge's own context manager calls a function once per alias of a name,
-    so that an edit would be applied twice. ``hook_mlp_in``, the residual stream as the MLP's branch reads it, has no
-    hook that every model runs: with ``mlp_entries``, one per block, it is the input of that module.
+    The hook points are used directly, because the bridge's own context manager calls a function once per alias of a
+    name and would apply an edit twice. ``hook_mlp_in``, the residual stream as the MLP's branch reads it, has no hook
+    that runs in every model: with ``mlp_entries``, one per block, it is the input of that module.
 
-    Every function sees its value on the device where the model's weights begin, also of a layer that lies on another.
+    Every function sees its value on the device of the model's first weights, also for a layer on another device.
 
     Args:
         hooks: names and functions of (value, hook); what they return, unless it is None, replaces the value.
-        scope: the hooks act in it only, and outlive TransformerLens' own resets.
+        scope: the hooks act in it only, and survive TransformerLens's resets.
     """
     device = next(devices_of(tl_model))
-    hooks, points = list(hooks), tl_model.hook_dict  # a bridge makes this table at every look
+    hooks, points = list(hooks), tl_model.hook_dict  # a bridge builds this table at every access
     with contextlib.ExitStack() as stack:
         for name, function in hooks:
             act = _within(function, scope, device)
@@ -254,7 +254,7 @@ def attached(
 def _within(
     function: Callable[..., Tensor | None], scope: Scope | None, device: torch.device
 ) -> Callable[..., Tensor | None]:
-    """The function as TransformerLens calls it, with a keyword, on one device; in a scope it acts there only."""
+    """The function as TransformerLens calls it (with a keyword), on one device, acting in the scope only."""
 
     def act(value: Tensor, hook: Any) -> Tensor | None:
         if scope is not None and not scope.acts():
@@ -277,15 +277,15 @@ def _entering(function: Callable[..., Tensor | None]) -> Callable[..., tuple[Any
 
 
 def add_hook(point: Any, function: Callable[..., Tensor | None], *, permanent: bool = False) -> Any:
-    """Put a function on a hook point and return its handle; a permanent one outlives TransformerLens' own resets."""
+    """Add a function to a hook point and return its handle; a permanent one survives TransformerLens's resets."""
     point.add_hook(function, is_permanent=permanent)
     return point.fwd_hooks[-1]
 
 
 def remove_hook(point: Any, handle: Any) -> None:
-    """Take exactly one function off a hook point; nothing happens where somebody else has done so."""
+    """Remove one function from a hook point; does nothing if it was removed already."""
     handle.hook.remove()
-    # in place: the list is shared with whoever adds a hook at this moment
+    # in place, since another thread may be adding a hook to the same list
     index = next((i for i, other in enumerate(point.fwd_hooks) if other is handle), None)
     if index is not None:
         del point.fwd_hooks[index]
@@ -293,7 +293,7 @@ def remove_hook(point: Any, handle: Any) -> None:
 
 @contextlib.contextmanager
 def switched_on(tl_model: Any, names: Iterable[str]) -> Iterator[None]:
-    """Turn on what the named hooks need to fire at all, and off again after."""
+    """Turn on the switches that the named hooks need to fire, and off again afterwards."""
     flags = {flag for name in names for ending, flag in _SWITCHES.items() if name.endswith(ending)}
     off = [flag for flag in sorted(flags) if not getattr(tl_model.cfg, flag, False)]
     done: list[str] = []
@@ -302,8 +302,8 @@ def switched_on(tl_model: Any, names: Iterable[str]) -> Iterator[None]:
             try:
                 getattr(tl_model, f"set_{flag}")(True)
             except (AssertionError, NotImplementedError, ValueError) as error:
-                asked = next(name for name in names for end, f in _SWITCHES.items() if f == flag and name.endswith(end))
-                raise ValueError(f"hook {asked!r} is not available in this model: {error}") from error
+                hook = next(name for name in names for end, f in _SWITCHES.items() if f == flag and name.endswith(end))
+                raise ValueError(f"hook {hook!r} is not available in this model: {error}") from error
             done.append(flag)
         yield
     finally:
@@ -312,7 +312,7 @@ def switched_on(tl_model: Any, names: Iterable[str]) -> Iterator[None]:
 
 
 class _Recorder:
-    """Keeps what passes a hook. A hook may fire several times in one pass (ln1 of HookedTransformer: q, k and v)."""
+    """Records the values at a hook, which may fire several times per pass (ln1 of HookedTransformer: q, k and v)."""
 
     def __init__(self, name: str, *, with_gradient: bool) -> None:
         self.name = name
@@ -341,11 +341,11 @@ def _editing(name: str, edit: Edit, fired: set[str]) -> Callable[..., Tensor]:
 
 
 def placed(name: str, change: Callable[[Tensor, Any], Tensor], backend: str) -> list[tuple[str, Callable[..., Tensor]]]:
-    """The hooks that make ``change`` act on the value called ``name``, which is not one hook everywhere."""
+    """The hooks that apply ``change`` to the value called ``name``, which may take more than one."""
     block = _RESID_MID.match(name)
     if block is None or backend != "bridge":
         return [(name, change)]
-    # On the bridge this name is the input of the MLP's norm: a changed value would miss the residual sum.
+    # On the bridge this name is the input of the MLP's norm, so that a change would not reach the residual sum.
     # The attention output is changed instead, by as much as the edit changes the stream.
     stream: list[Tensor] = []
 
@@ -381,7 +381,7 @@ def run_hooked(
     first = embedding_hook(tl_model, backend)
     if embeddings is not None:
         hooks.append((first, lambda value, hook: embeddings))
-    if grad is not None:  # the graph starts at the embeddings, so that every later value is on one connected graph
+    if grad is not None:  # the graph starts at the embeddings, so that it includes every later value
         hooks.append((first, _Recorder(first, with_gradient=True)))
     for name, change in edits.items():
         hooks += placed(name, _editing(name, change, fired), backend)
@@ -405,15 +405,15 @@ def _gradients(objective: Tensor, recorders: Mapping[str, _Recorder]) -> dict[st
     values = [value for recorder in recorders.values() for value in recorder.values]
     if not values:
         return {}
-    whole = next((name for name, recorder in recorders.items() if not recorder.values[-1].is_floating_point()), None)
-    if whole is not None:
-        raise ValueError(f"hook {whole!r} holds whole numbers, which have no gradient; leave it out of capture")
+    integer = next((name for name, recorder in recorders.items() if not recorder.values[-1].is_floating_point()), None)
+    if integer is not None:
+        raise ValueError(f"hook {integer!r} holds whole numbers, which have no gradient; leave it out of capture")
     # autograd.grad, not backward(): the parameters' own .grad stays as the user left it
-    parts = iter(torch.autograd.grad(objective.sum(), values, allow_unused=True))
+    gradients_of_values = iter(torch.autograd.grad(objective.sum(), values, allow_unused=True))
     gradients = {}
     for name, recorder in recorders.items():
         total = torch.zeros_like(recorder.values[-1], requires_grad=False)
-        for part in [next(parts) for _ in recorder.values]:
-            total = total if part is None else total + part
+        for gradient in [next(gradients_of_values) for _ in recorder.values]:
+            total = total if gradient is None else total + gradient
         gradients[name] = total.detach()
     return gradients

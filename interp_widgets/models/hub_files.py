@@ -1,4 +1,4 @@
-"""Reads models and tokenizers from demo names, folders and hub names, or says in a sentence why it cannot."""
+"""Reads models and tokenizers from demo names, folders and hub names; errors explain why that fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .memory import is_out_of_memory
 DEMO = Path(__file__).resolve().parents[1] / "assets" / "demo"
 DEMO_NAMES = {"demo-base": "base", "demo-tuned": "tuned"}
 DEMO_MIXTURES = {f"{name}-mixture": DEMO / f"{name}-mixture" for name in DEMO_NAMES}
-"""Names and folders of the mixtures of depths that ship, one for each demo model."""
+"""Names and folders of the shipped mixtures of depths, one for each demo model."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONVERSION = (
@@ -36,7 +36,7 @@ MaxMemory = dict[int | str, int | str]
 
 
 class LoadError(ValueError):
-    """A model cannot be loaded; the message says what was found and what to do."""
+    """A model cannot be loaded; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Source:
     name: str
     tokenizer: Any
     address: str | None = None
-    """What `load_model` loads it from again: a demo name, a hub name or an absolute path; None for one in memory."""
+    """The argument for loading it again: a demo name, a hub name or an absolute path; None for one from memory."""
     owned: bool = True
-    """Whether the transformers model was read here, so that a conversion may change it."""
+    """Whether the transformers model was read by this package, so that a conversion may change it."""
 
 
 def open_source(
@@ -59,14 +59,14 @@ def open_source(
     device_map: DeviceMap | None = None,
     max_memory: MaxMemory | None = None,
 ) -> Source:
-    """Read a demo name, folder or hub name in ``dtype``, or take a transformers model as it is.
+    """Read a demo name, folder or hub name in ``dtype``, or take a transformers model unchanged.
 
     Args:
-        source: as for `load_model`, but no TransformerLens model.
-        tokenizer: the model's tokenizer; None for the one beside it.
-        dtype: of a model that is read, None for what its file holds; a transformers model keeps its own.
-        device_map: of a model that is read: how accelerate spreads it.
-        max_memory: of a model that is read: what accelerate may use of each device.
+        source: as for `load_model`, but not a TransformerLens model.
+        tokenizer: the model's tokenizer; None for the one in its folder.
+        dtype: of a model that is read, None for that of its file; a transformers model keeps its own.
+        device_map: how accelerate spreads a model that is read.
+        max_memory: the memory of each device that accelerate may use for a model that is read.
     """
     if isinstance(source, str | Path):
         spread = {"device_map": device_map, "max_memory": max_memory} if device_map is not None else {}
@@ -93,7 +93,7 @@ def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype | None, 
     where: str | Path = path if local else text
     if local:
         check_folder(path)
-    offline = not local and not hub_reachable()  # then what was downloaded before may still be in the cache
+    offline = not local and not hub_reachable()  # an earlier download may still be in the cache
     hf_model = read_model(where, dtype=dtype, local=local, offline=offline, **spread)
     own = read_tokenizer(where, local=local, offline=offline)
     if tokenizer is not None and own is not None:
@@ -103,7 +103,7 @@ def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype | None, 
 
 
 def address(source: str | Path) -> str:
-    """What `load_model` loads a model from again: its name, or the absolute path of its folder."""
+    """The argument for loading a model again: its name, or the absolute path of its folder."""
     path = Path(os.path.expanduser(source))
     return str(path.resolve()) if str(source) not in DEMO_NAMES and os.path.exists(path) else str(source)
 
@@ -146,12 +146,12 @@ def _name_of(hf_model: Any) -> str:
 
 
 def short_name(name: str) -> str:
-    """The last part of a folder's path; a hub name as it is."""
+    """The last part of a folder's path; a hub name is not changed."""
     return Path(name).name if os.path.exists(name) else name
 
 
 def _tokenizer_beside(hf_model: Any) -> Any:
-    """The tokenizer in the local folder that a transformers model came from, if it is still there."""
+    """The tokenizer in the local folder of a transformers model, if it still exists."""
     path = getattr(hf_model.config, "_name_or_path", "")
     return read_tokenizer(path, local=True) if path and os.path.isdir(path) else None
 
@@ -240,7 +240,7 @@ def _check_weights(folder: Path) -> None:
 
 
 def _is_inside(folder: Path, shard: str) -> bool:
-    """Whether a weight file that an index names lies in its folder, as a file or as a link into the hub's cache."""
+    """Whether a weight file named in an index is in its folder, as a file or as a link into the hub's cache."""
     if "\0" in shard or os.path.basename(shard) in ("", ".", ".."):
         return False
     home = os.path.realpath(folder)
@@ -268,7 +268,7 @@ def _shards(index: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _transformers_quiet() -> Iterator[None]:
-    """Inside, transformers shows no progress bars and no loading report: what is wrong is raised as an error."""
+    """Context manager that hides transformers' progress bars and loading report; problems are raised as errors."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -287,10 +287,10 @@ def _transformers_quiet() -> Iterator[None]:
 
 
 def hub_reachable(seconds: float = 3.0) -> bool:
-    """Whether the hub can be reached; asked first, because its own client retries for half a minute per file."""
+    """Whether the hub can be reached; checked first, because its client retries for half a minute per file."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return False
-    if getproxies():  # a direct connection says nothing here
+    if getproxies():  # behind a proxy a direct connection tells nothing
         return True
     address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     port = address.port or (80 if address.scheme == "http" else 443)
@@ -306,8 +306,8 @@ def read_model(
 ) -> Any:
     """A transformers model in evaluation mode on the CPU, from safetensors, without remote code.
 
-    ``dtype`` None is the type that the config or else the file names. Weights of that type stay mapped from the file.
-    ``spread`` holds device_map and max_memory, by which accelerate puts parts elsewhere than on the CPU.
+    ``dtype`` None means that of the config, else of the file. Weights of that dtype stay memory-mapped from the file.
+    ``spread`` holds device_map and max_memory, by which accelerate puts parts on other devices than the CPU.
     """
     from transformers import AutoModelForCausalLM
 
@@ -319,14 +319,14 @@ def read_model(
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=local or offline,
-                # peft, where it is installed, looks for an adapter first, and does not hear of the line above
+                # peft, if installed, looks for an adapter first and ignores the line above
                 adapter_kwargs={"local_files_only": local or offline},
                 output_loading_info=True,
                 **spread,
             )
     except OSError as error:
         raise _hub_error(source, error, local) from error
-    except Exception as error:  # transformers, safetensors and the hub's client refuse with errors of many kinds
+    except Exception as error:  # transformers, safetensors and the hub's client raise errors of many types
         if is_out_of_memory(error):
             raise
         if type(error).__name__ == "SafetensorError":
@@ -358,7 +358,7 @@ def _check_report(source: str | Path, report: Any) -> None:
 
 
 def _hub_error(source: str | Path, error: OSError, local: bool) -> LoadError:
-    """What a failed download or an unreadable file means, and what to do about it."""
+    """The error for a failed download or an unreadable file, with advice."""
     text = str(error)
     if local:
         return LoadError(f"transformers cannot load {source}: {_first_line(error)}")
@@ -376,7 +376,7 @@ def _hub_error(source: str | Path, error: OSError, local: bool) -> LoadError:
 
 
 def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False) -> Any:
-    """The tokenizer beside a model, or None where a local folder has no tokenizer files."""
+    """The tokenizer in a model's folder or repository; None where a local folder has no tokenizer files."""
     from transformers import AutoTokenizer
 
     if local and not any((Path(source) / name).exists() for name in TOKENIZER_FILES):
@@ -394,7 +394,7 @@ def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False) ->
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of an error's message, with the error's type in front where the message is not a sentence."""
+    """The first line of an error's message, preceded by the error's type if the message is not a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     start = f"{lines[0]} {lines[1]}" if len(lines) > 1 and lines[0].endswith(":") else "".join(lines[:1])
     kind = "" if start and isinstance(error, ValueError | OSError | RuntimeError) else f"{type(error).__name__} "
@@ -418,17 +418,17 @@ def check_same_tokenizer(tokenizer: Any, own: Any, name: str) -> None:
     """Raise a LoadError if a tokenizer maps ids to other tokens than the model's own."""
     different = first_difference(tokenizer, own)
     if different is not None:
-        index, one, other = different
+        index, given_token, own_token = different
         raise LoadError(
-            f"the tokenizer given is not that of {name}: id {index} is {one!r} in it and {other!r} in the model's own; "
-            "leave tokenizer= out"
+            f"the tokenizer given is not that of {name}: id {index} is {given_token!r} in it and {own_token!r} in the "
+            "model's own; leave tokenizer= out"
         )
 
 
-def first_difference(one: Any, other: Any) -> tuple[int, str | None, str | None] | None:
-    """The first id that two tokenizers read differently, with both readings; None where they agree."""
-    left = {index: token for token, index in one.get_vocab().items()}
-    right = {index: token for token, index in other.get_vocab().items()}
+def first_difference(first: Any, second: Any) -> tuple[int, str | None, str | None] | None:
+    """The first id that two tokenizers map to different tokens, with both tokens; None if they agree."""
+    left = {index: token for token, index in first.get_vocab().items()}
+    right = {index: token for token, index in second.get_vocab().items()}
     if left == right:
         return None
     index = min(i for i in left.keys() | right.keys() if left.get(i) != right.get(i))

@@ -1,4 +1,4 @@
-"""`load_model`: from a name, a folder or a loaded model to a checked `Model`."""
+"""`load_model`: loads and checks a `Model` from a name, a folder or a model in memory."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from .placement import is_kept_elsewhere, is_placed, quantisation
 from .self_check import SelfCheckError, self_check
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-"""The types that a model may be loaded in."""
+"""The dtypes that a model may be loaded in."""
 FLOAT32_SHARE = 0.8
-"""The share of the available memory up to which a half-precision file is loaded in float32 on a CPU."""
+"""A half-precision file is loaded in float32 on a CPU if it takes at most this share of the available memory."""
 
 
 class Opener(Protocol):
-    """A kind of source that is more than a transformers model, such as the folder of a mixture of depths."""
+    """Opens a kind of source beyond transformers models, such as the folder of a mixture of depths."""
 
     def recognises(self, source: object) -> bool:
         """Whether ``source`` is of this kind."""
 
     def open(self, source: Any, **options: Any) -> Model:
-        """The checked model; ``options`` are all of `load_model`'s, ``base`` among them."""
+        """The checked model; ``options`` are all options of `load_model`, including ``base``."""
 
 
 _OPENERS: list[Opener] = []
 
 
 def register_opener(opener: Opener) -> None:
-    """Have `load_model` open one more kind of source."""
+    """Register another kind of source with `load_model`."""
     _OPENERS.append(opener)
 
 
@@ -66,37 +66,36 @@ def load_model(
         source: ``"demo-base"`` or ``"demo-tuned"`` (shipped), the path of a local Hugging Face folder, a hub name, a
             transformers model, a HookedTransformer or TransformerBridge (used as it is), or a folder that
             `ModModel.save` wrote (gives a `ModModel`), such as the shipped
-            ``"demo-base-mixture"``. A transformers model stays usable and as it was, but its weights are not copied:
-            unless ``dtype``, ``device`` or ``processed`` ask for others, an edit of one model's weights is an edit of
-            both (`Model.shares_weights`). The weights of a folder stay mapped from its file: save another model there
-            with `save_pretrained`, but do not overwrite the file's bytes while it is in use.
-        tokenizer: the tokenizer of a transformers model or of a folder without one; else the one beside the model.
-        chat_template: what writes a list of messages as text, in Jinja's language; else the tokenizer's own.
-        device: ``"cuda"`` where there is one, else ``"cpu"``; a transformers model stays on its own device.
-        dtype: on a CPU ``torch.float32`` where that takes at most 80 % of the available memory, else what the file
-            holds; on other devices what the file holds (saliency maps in bfloat16 were 5 to 18 % off their float32
-            twins); a mixture of depths is float32, and a transformers model keeps its own. A name such as
-            ``"bfloat16"`` will do; `Model.dtype` and the model's repr say which type runs.
+            ``"demo-base-mixture"``. A transformers model stays usable and unchanged, but its weights are not copied:
+            unless ``dtype``, ``device`` or ``processed`` require a copy, an edit of one model's weights edits both
+            (`Model.shares_weights`). The weights of a folder stay memory-mapped: save another model there with
+            `save_pretrained`, but do not overwrite the file's bytes while it is in use.
+        tokenizer: the tokenizer of a transformers model or of a folder without one; default: the one in its folder.
+        chat_template: a Jinja template that writes a list of messages as text; default: the tokenizer's.
+        device: default ``"cuda"`` if available, else ``"cpu"``; a transformers model stays on its own device.
+        dtype: default on a CPU ``torch.float32`` if that takes at most 80 % of the available memory, else the file's;
+            on other devices the file's (saliency maps in bfloat16 differed by 5 to 18 % from float32); a mixture of
+            depths is float32, and a transformers model keeps its own. A name such as ``"bfloat16"`` is accepted;
+            `Model.dtype` and the model's repr show the dtype.
         backend: ``"hooked"`` (HookedTransformer), ``"bridge"`` (TransformerBridge), or ``"auto"``: HookedTransformer
-            unless its conversion refuses the architecture or fails the self-check. `Model.backend` says which one runs,
-            `SelfCheck.note` why. HookedTransformer keeps rotary contexts to 8,192 positions; the bridge has the whole.
+            unless its conversion refuses the architecture or fails the self-check. `Model.backend` shows which one
+            runs, `SelfCheck.note` why. HookedTransformer cuts rotary contexts to 8,192 positions, the bridge does not.
         processed: fold norm scales into the weights and centre them (as TransformerLens does by default); changes
             activations, not predictions.
-        base: only for a `ModModel`'s folder: its base model, where that is no longer at the place it was tuned from.
+        base: the base model of a `ModModel`'s folder, if it is no longer where it was during tuning.
         device_map: how transformers and accelerate spread a model of a folder or hub name over devices, such as
             ``"auto"`` or ``{"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": "disk", ...}``; runs as a
-            bridge, unprocessed. `Model.device` is where the embeddings are, which must not be on disk;
-            `Model.offloaded` says whether weights are brought in only while they are used.
-        max_memory: with ``device_map`` (``"auto"`` if left out): the most memory of each device, such as
+            bridge, unprocessed. `Model.device` is the device of the embeddings, which must not be on disk;
+            `Model.offloaded` tells whether weights are loaded only while they are used.
+        max_memory: with ``device_map`` (``"auto"`` if left out): the memory limit of each device, such as
             ``{0: "20GB", "cpu": "60GB"}``.
-
-        edits: changes of the weights that are made once the model is loaded and checked, in this order: what
-            `ModelEdit.save` wrote, or edits themselves. A transformers model that shares its weights changes with it.
+        edits: edits applied in this order once the model is loaded and checked: `ModelEdit` objects or files that
+            `ModelEdit.save` wrote. They also change a transformers model that shares the weights.
 
     Raises:
-        LoadError: nothing to load there, and what to do about it (a ValueError).
-        SelfCheckError: the loaded model disagrees with Hugging Face, in which part and by how much (a ValueError).
-        MemoryError: the model does not fit, and what to do about it.
+        LoadError: the source cannot be loaded; says why and what to do (a ValueError).
+        SelfCheckError: the loaded model disagrees with Hugging Face; says in which part and by how much (a ValueError).
+        MemoryError: the model does not fit; says what to do.
 
     Source: TransformerLens, "Loading models"; the check at load is this package's own.
 
@@ -166,7 +165,7 @@ def _dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def _default_dtype(source: Source, device: torch.device) -> torch.dtype:
-    """The model's own type where the device computes in it; on a CPU float32 for a file of another type, if it fits."""
+    """The model's own dtype; on a CPU float32 for a file of another dtype, if it fits."""
     own: torch.dtype = source.hf_model.dtype
     if own not in DTYPES or (own == torch.float64 and not has_float64(device)):
         return torch.float32
@@ -177,7 +176,7 @@ def _default_dtype(source: Source, device: torch.device) -> torch.dtype:
 
 
 def _check_spread(source: object, device: object) -> None:
-    """Raise a ValueError where ``device_map`` does not go with the other arguments of `load_model`."""
+    """Raise a ValueError where ``device_map`` is incompatible with the other arguments of `load_model`."""
     if not isinstance(source, str | Path) or any(opener.recognises(source) for opener in _OPENERS):
         raise ValueError(
             "device_map and max_memory spread a model that is read from its folder or hub name: leave them out"
@@ -189,7 +188,7 @@ def _check_spread(source: object, device: object) -> None:
 def _check_placed(
     source: Source, device: object, dtype: torch.dtype | None, backend: BackendChoice, processed: bool
 ) -> None:
-    """Raise a ValueError where a spread or quantised model is asked for in another place, type or backend."""
+    """Raise a ValueError where a spread or quantised model is requested on another device, dtype or backend."""
     hf_model, method = source.hf_model, quantisation(source.hf_model)
     state = "is spread over devices" if method is None else f"is quantised ({method})"
     if backend == "hooked":
@@ -214,7 +213,7 @@ def _adopt(
     backend: str,
     processed: bool,
 ) -> Model:
-    """Wrap a TransformerLens model that the user already has, without copying or moving it."""
+    """Wrap the user's TransformerLens model without copying or moving it."""
     actual: Backend = "hooked" if convert.is_hooked(tl_model) else "bridge"
     convert.silence_bridge()
     parameter = next(tl_model.parameters())

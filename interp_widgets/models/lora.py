@@ -16,7 +16,7 @@ def add_adapters(
 ) -> Any:
     """The peft model around ``hf_model``, with adapters on these modules; ``"all-linear"`` for those of all blocks.
 
-    The seed decides the first weights, and no generator outside is moved. ImportError without peft, with the advice.
+    The seed determines the initial weights; global random generators are not advanced. ImportError without peft.
     """
     try:
         import peft
@@ -28,24 +28,24 @@ def add_adapters(
     )
     device = hf_model.device
     cards = [device.index or 0] if device.type == "cuda" else []
-    # peft draws from the global generators, and warns about what it does itself
+    # peft uses the global generators and warns about its own actions
     with torch.random.fork_rng(devices=cards), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # not torch.manual_seed, which would seed other cards too, for good
+        # not torch.manual_seed, which would permanently seed other devices too
         for generator in (torch.default_generator, *(torch.cuda.default_generators[card] for card in cards)):
             generator.manual_seed(seed)
         return peft.get_peft_model(hf_model, config)
 
 
 def save_adapters(peft_model: Any, folder: Any) -> None:
-    """Write the adapters alone, as peft does."""
+    """Write only the adapters, in peft's format."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peft_model.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
 
 
 def merged_with(hf_model: Any, folder: Any) -> Any:
-    """A transformers model with the adapters of a folder added to its weights, which it changes."""
+    """A transformers model with the adapters of a folder merged into its weights, in place."""
     try:
         import peft
     except ImportError as error:

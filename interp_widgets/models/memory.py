@@ -1,4 +1,4 @@
-"""Memory: what is free, and errors that say that it ran out."""
+"""Free memory, and out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate", "canno
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or on the CPU.
+    """Whether an error is an out-of-memory error of a GPU or the CPU.
 
     >>> is_out_of_memory(RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory"))
     True
@@ -26,7 +26,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that a computation on a device could still take."""
+    """Bytes of a device's memory that are free for a computation."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
@@ -37,13 +37,13 @@ def free_bytes(device: torch.device) -> int:
 def load_must_fit(
     name: str, device: torch.device, hf_model: Any = None, dtype: torch.dtype | None = None
 ) -> Iterator[None]:
-    """Inside, memory that runs out is a MemoryError whose sentence says what did not fit and what to do.
+    """Turn out-of-memory errors while loading into a MemoryError that says what did not fit and what to do.
 
     Args:
         name: of the model.
-        device: where it is loaded to.
-        hf_model: the model, where it is known already; its weights are counted.
-        dtype: the type that it is loaded in.
+        device: the device it is loaded to.
+        hf_model: the model, if it is known already; its weights are counted.
+        dtype: the dtype it is loaded in.
     """
     free = free_bytes(device)
     try:

@@ -1,4 +1,4 @@
-"""`Model`: the one thing that analyses take; it owns tokens, hooks, weights and generation."""
+"""`Model`: the model type of all analyses, with tokens, hooks, weights and generation."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _version = functools.cache(metadata.version)  # reads a file each time
 
 
 class Model(Network):
-    """A language model with its tokenizer, as `load_model` returns it.
+    """A language model with its tokenizer, as returned by `load_model`.
 
-    Beginning-of-sequence (BOS) policy, stated here once: text gets a BOS in front exactly if the model's own tokenizer
-    puts one there (LLaMA, Mistral and Gemma do; GPT-2, Qwen and GPT-NeoX do not), and a TransformerLens model given by
-    the user keeps its ``cfg.default_prepend_bos``. `prepend_bos` says which; every method that takes text can override
-    it. Token ids are taken as they are, and a list of messages gets what the tokenizer's chat template writes (see
-    `chat`). A BOS is fed to the model but is on no axis that a result shows.
+    Beginning-of-sequence (BOS) policy: text gets a BOS exactly if the model's own tokenizer adds one (LLaMA, Mistral
+    and Gemma do; GPT-2, Qwen and GPT-NeoX do not), and a TransformerLens model given by the user keeps its
+    ``cfg.default_prepend_bos``. `prepend_bos` holds the policy; every method that takes text can override it. Token ids
+    are used unchanged, and for a list of messages the tokenizer's chat template decides (see `chat`). The model reads
+    the BOS, but results leave it out of their axes.
 
     Sizes: n_layers, n_heads, n_kv_heads (key/value heads, n_heads unless they are shared), d_model, d_head, d_mlp,
-    d_vocab, n_ctx (positions). `source` is what loads the model again: a demo name, folder or hub name; None for one
-    that came from memory. `shares_weights`: the transformers or TransformerLens model that it was made from holds the
-    same weights, so that an edit in place of one is an edit of both. `lock` is held while the model computes, so that a
-    run in a cell and a widget's run never see each other's hooks.
+    d_vocab, n_ctx (positions). `source` is the argument for loading the model again: a demo name, folder or hub name;
+    None for a model from memory. `shares_weights`: whether the transformers or TransformerLens model that it was made
+    from shares its weights, so that an in-place edit of one edits both. `lock` is held while the model computes, so
+    that a run in a cell and a widget's run never see each other's hooks.
 
     Example:
         >>> model.n_layers, model.d_model, model.prepend_bos
@@ -89,10 +89,10 @@ class Model(Network):
         return f"Model({self.name!r}, {size}, {self.backend}, {kind}{shared})"
 
     def provenance(self) -> dict[str, str | int | float | bool]:
-        """What it takes to repeat a computation: model, weights, backend, type, device and versions.
+        """Everything needed to repeat a computation: model, weights, backend, dtype, device and versions.
 
-        While the model differs from what was loaded in more than its weights (hooks, modules, functions, settings,
-        buffers), ``edited`` says in what, and ``edit_key`` tells this edit from others.
+        If the model differs from the loaded one in more than its weights (hooks, modules, functions, settings,
+        buffers), ``edited`` describes the difference, and ``edit_key`` identifies it.
         """
         packages = {"torch": "torch", "transformer_lens": "transformer-lens", "transformers": "transformers"}
         values: dict[str, str | int | float | bool] = {
@@ -125,23 +125,23 @@ class Model(Network):
 
     @property
     def chat_template(self) -> str | None:
-        """The template that writes a list of messages as text, in Jinja's language; None for a model without one."""
+        """The Jinja template that writes a list of messages as text; None for a model without one."""
         template = None if self.tokenizer is None else self.tokenizer.chat_template
         return template if isinstance(template, str | None) else template.get("default")
 
     @checked
     def chat(self, messages: Messages) -> Chat:
-        """Messages ``{"role": ..., "content": ...}`` as the tokenizer's own template writes them, with what opens the
+        """Messages ``{"role": ..., "content": ...}`` as the tokenizer's template writes them, with the opening of the
         model's answer: ``tokenizer.apply_chat_template(messages, add_generation_prompt=True)``.
 
-        Raises ValueError for bad messages, those that the template refuses or leaves out, or a model without one.
+        Raises ValueError for bad messages, messages that the template refuses or omits, or a model without a template.
         """
         return write_chat(self._need_tokenizer(), messages, self.name)
 
     @checked
     def tokens(self, text: str | Messages, *, prepend_bos: bool | None = None) -> list[int]:
-        """Token ids of a text, with a BOS in front by the model's policy or as ``prepend_bos`` says, or of a list of
-        messages as `chat` writes them, where the template says whether there is a BOS.
+        """Token ids of a text, with a BOS by the model's policy or by ``prepend_bos``, or of a list of messages as
+        `chat` writes them, where the template decides about the BOS.
 
         Special tokens written in the text, such as ``</s>``, are read as special tokens.
         """
@@ -153,7 +153,7 @@ class Model(Network):
         return [self.bos_token_id, *ids] if front and self.bos_token_id is not None else ids
 
     def _written(self, prompt: str | Messages, prepend_bos: bool | None) -> tuple[str, bool | None]:
-        """A prompt as text, and whether it gets a BOS in front: a chat has what its template writes."""
+        """A prompt as text, and whether it gets a BOS; in a chat the template decides."""
         if isinstance(prompt, str) and not isinstance(prompt, ChatText):
             return prompt, prepend_bos
         if prepend_bos is not None:
@@ -164,7 +164,7 @@ class Model(Network):
 
     @checked
     def token_lists(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of many texts at once, each as `tokens` gives them without a BOS."""
+        """Token ids of many texts at once, each as from `tokens` without a BOS."""
         return tokens.token_lists(self._need_tokenizer(), texts) if len(texts) else []
 
     @checked
@@ -177,17 +177,17 @@ class Model(Network):
     ) -> tuple[list[int], list[int]]:
         """Prompt ids and response ids.
 
-        Two texts are tokenised together where the whole then begins with the prompt's own tokens, so that the response
-        has the tokens the model would write; otherwise each on its own. Ids are taken as they are, without a BOS. The
-        messages of a chat are the text that `chat` writes.
+        Two texts are tokenised together if the result begins with the prompt's tokens, so that the response has the
+        tokens that the model would write; otherwise separately. Ids are used unchanged, without a BOS. The messages of
+        a chat become the text that `chat` writes.
         """
         if isinstance(prompt, str) or is_chat(prompt):
             text, prepend_bos = self._written(prompt, prepend_bos)
             prompt_ids = self.tokens(text, prepend_bos=prepend_bos)
             if isinstance(response, str):
-                both = self.tokens(text + response, prepend_bos=prepend_bos)
-                if both[: len(prompt_ids)] == prompt_ids:
-                    return prompt_ids, both[len(prompt_ids) :]
+                joined = self.tokens(text + response, prepend_bos=prepend_bos)
+                if joined[: len(prompt_ids)] == prompt_ids:
+                    return prompt_ids, joined[len(prompt_ids) :]
         else:
             prompt_ids = self._checked_ids(prompt)  # type: ignore[arg-type]
         if response is None:
@@ -198,10 +198,10 @@ class Model(Network):
 
     @checked
     def token_strings(self, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
-        """One readable string per id, leading spaces included and special tokens as written.
+        """One readable string per id, with leading spaces; special tokens are written out.
 
-        A character spread over several tokens is shown whole at the first; tokens holding only its later bytes show
-        ``⋯``. Without the ``⋯`` the strings joined give the text.
+        A character that spans several tokens is shown at the first; tokens with only its later bytes are shown as
+        ``⋯``. The joined strings without ``⋯`` are the text.
         """
         checked_ids = self._checked_ids(ids)
         if self.tokenizer is None:
@@ -210,7 +210,7 @@ class Model(Network):
 
     @checked
     def single_token_strings(self, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
-        """`token_strings` of every id alone, for ids that are no sequence, such as the likeliest next tokens."""
+        """`token_strings` of every id separately, for ids that are no sequence, such as the likeliest next tokens."""
         checked_ids = self._checked_ids(ids)
         if self.tokenizer is None:
             return tuple(f"[{i}]" for i in checked_ids)
@@ -251,12 +251,12 @@ class Model(Network):
         check: Callable[[], None] | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> str:
-        """The text that the model writes after a prompt; options as in `generate_ids`."""
+        """The text that the model generates after a prompt; options as in `generate_ids`."""
         ids, _ = self.split(prompt, None, prepend_bos=prepend_bos)
         new = self.generate_ids(
             ids, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, check=check, on_token=on_token
         )
-        # SentencePiece decoders drop a leading space, so the continuation is cut from the decoded whole
+        # SentencePiece decoders drop a leading space, so the continuation is cut from the decoded full text
         before, whole = self.decode(ids), self.decode([*ids, *new])
         return whole[len(before) :] if whole.startswith(before) else self.decode(new)
 

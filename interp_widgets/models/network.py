@@ -1,4 +1,4 @@
-"""`Network`: a model without its text: weights, hooks, sizes and the state they are in. Engines work on it."""
+"""`Network`: a model without tokenizer: weights, hooks, sizes and state. The engines work on it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Backend = Literal["hooked", "bridge"]
 
 
 class Network:
-    """A TransformerLens model under one set of names, whichever backend holds it; `Model` adds text to it.
+    """A TransformerLens model with the same names for both backends; `Model` adds the tokenizer.
 
     Sizes: n_layers, n_heads, n_kv_heads (key/value heads, n_heads unless they are shared), d_model, d_head, d_mlp,
     d_vocab, n_ctx (positions). `lock` is held while the model computes, so that a cell's run and a widget's run never
-    see each other's hooks. `caches` says whether keys and values may be reused. `bos_token_id` and `prepend_bos` say
-    how a text begins; see `Model`.
+    see each other's hooks. `caches`: whether keys and values may be reused. `bos_token_id` and `prepend_bos`: how a
+    text begins; see `Model`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Network:
         self.bos_token_id = bos_token_id
         self.prepend_bos = bool(prepend_bos and bos_token_id is not None)
         self.applied: list[tuple[str, contextlib.ExitStack]] = []
-        """The names of the edits in force, and what undoes each; `ModelEdit.apply` keeps it."""
+        """Name and undo stack of every edit in force, maintained by `ModelEdit.apply`."""
 
     @property
     def edits(self) -> tuple[str, ...]:
@@ -82,38 +82,38 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are; of a model that is spread over several devices, where its embeddings are."""
+        """The device of the weights; for a model spread over several devices, that of its embeddings."""
         return next(self.tl_model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The weights' floating-point type."""
+        """The floating-point dtype of the weights."""
         return next(self.tl_model.parameters()).dtype
 
     @property
     def precision(self) -> torch.dtype:
-        """The type that results are exact to: transformers' RMSNorm is in float32 within a float64 model."""
+        """The dtype whose precision results have: transformers' RMSNorm computes in float32 in a float64 model."""
         dtype = self.dtype
         rounds = self.backend == "bridge" and dtype == torch.float64 and self.normalization == "RMSNorm"
         return torch.float32 if rounds else dtype
 
     @functools.cached_property
     def spread(self) -> bool:
-        """Whether the weights lie on more than one device; `weight`, hooks and logits are on the first all the same."""
+        """Whether the weights are on several devices; `weight`, hooks and logits are on the first nevertheless."""
         return is_spread(self.tl_model)
 
     @functools.cached_property
     def parameter_count(self) -> int:
-        """Number of parameters as the transformers model counts them: a table that input and output share counts once.
+        """Number of parameters of the transformers model, where tied input and output embeddings count once.
 
-        Of a model that TransformerLens made, TransformerLens's own count, in which it counts twice.
+        For a model created by TransformerLens, TransformerLens's count, where they count twice.
         """
         own = (parameter.numel() for parameter in self.tl_model.parameters())
         return sum(own) if self._parameters is None else self._parameters
 
     @property
     def weight_hash(self) -> str:
-        """SHA-256 of all weights as they are now (64 hexadecimal digits); it is taken again only when they moved."""
+        """SHA-256 of the current weights (64 hexadecimal digits); recomputed only when they change."""
         with self.lock:
             key = weights_key(self)
             if key not in self._hashes:
@@ -122,13 +122,13 @@ class Network:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can be asked for, and why not for the rest; found in one short pass at the load, and again
-        where its modules, functions or settings have been edited."""
+        """The model's capabilities, and the reasons for missing ones; determined by one short pass at load, and again
+        after an edit of modules, functions or settings."""
         return remembered(self, "capabilities", self._find_capabilities)
 
     @property
     def last_capabilities(self) -> Capabilities:
-        """`capabilities` as last asked for, for what follows in one call: the model is not looked at again."""
+        """`capabilities` as last determined, for later steps of one call: the model is not examined again."""
         held: Capabilities | None = last_remembered(self, "capabilities")
         return self.capabilities if held is None else held
 
@@ -140,7 +140,7 @@ class Network:
 
     @functools.cached_property
     def offloaded(self) -> bool:
-        """Whether accelerate keeps some weights on disk or on another device and brings them in to be used."""
+        """Whether accelerate keeps some weights on disk or on another device and loads them when they are used."""
         return is_offloaded(self.tl_model)
 
     @functools.cached_property
@@ -150,11 +150,11 @@ class Network:
 
     @property
     def hook_names(self) -> tuple[str, ...]:
-        """The hook names for `run`; they are HookedTransformer's on both backends."""
+        """The hook names for `run`: HookedTransformer's names on both backends."""
         return canonical_hook_names(self.tl_model)
 
     def free_memory(self) -> int:
-        """Bytes that a computation on the model's device could still take."""
+        """Bytes of memory on the model's device that are free for a computation."""
         return free_bytes(self.device)
 
     # ---- token ids
@@ -163,7 +163,7 @@ class Network:
         try:
             checked_ids = [operator.index(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
         except TypeError as error:
-            raise TypeError(f"give text, or token ids as a list of whole numbers, got {_shown(ids)}") from error
+            raise TypeError(f"give text, or token ids as a list of whole numbers, got {_preview(ids)}") from error
         wrong = next((i for i in checked_ids if not 0 <= i < self.d_vocab), None)
         if wrong is not None:
             raise ValueError(f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {wrong}")
@@ -172,11 +172,12 @@ class Network:
     def _batch(self, ids: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         if isinstance(ids, Tensor) and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
             raise TypeError(f"token ids must be whole numbers, got a tensor of {ids.dtype}")
-        try:  # where it is: ids of a list are checked without waiting
+        try:  # not moved yet: ids of a list are checked without synchronising
             batch = torch.as_tensor(ids, dtype=torch.long)
-        except (RuntimeError, OverflowError, ValueError) as error:  # larger than any id, or lists of several lengths
+        except (RuntimeError, OverflowError, ValueError) as error:  # larger than any id, or lists of different lengths
             raise ValueError(
-                f"ids must be a list of token ids in 0..{self.d_vocab - 1}, or several of one length, got {_shown(ids)}"
+                f"ids must be a list of token ids in 0..{self.d_vocab - 1}, or several of one length, "
+                f"got {_preview(ids)}"
             ) from error
         batch = batch[None] if batch.ndim == 1 else batch
         if batch.ndim != 2 or batch.numel() == 0:
@@ -195,7 +196,7 @@ class Network:
             )
         return batch.to(self.device)
 
-    # ---- looking inside
+    # ---- hooks, embeddings and weights
 
     @checked
     def run(
@@ -211,7 +212,7 @@ class Network:
 
         Args:
             ids: token ids, a list or a (batch, positions) tensor.
-            capture: hook names to read, such as ``"blocks.0.hook_resid_pre"``; the value after any edit is kept.
+            capture: hook names to read, such as ``"blocks.0.hook_resid_pre"``; values are recorded after any edit.
             edit: for a hook name, a function from its value to a new value of the same shape (batch axis first).
             grad: a function from the logits (batch, positions, d_vocab) to one number; fills ``gradients`` for every
                 captured name. No parameter's ``.grad`` is touched.
@@ -219,7 +220,7 @@ class Network:
                 own; position information is still added by the model.
 
         Raises:
-            ValueError: unknown hook names (the nearest are named), too many tokens, an edit that changes a shape.
+            ValueError: unknown hook names (similar ones are suggested), too many tokens, an edit that changes a shape.
         """
         batch = self._batch(ids)
         for name, change in (edit or {}).items():
@@ -228,8 +229,8 @@ class Network:
         if embeddings is not None:
             embeddings = embeddings[None] if embeddings.ndim == 2 else embeddings
             if embeddings.shape[1:] != (batch.shape[1], self.d_model):
-                wanted = f"(batch, {batch.shape[1]}, {self.d_model})"
-                raise ValueError(f"embeddings must have shape {wanted}, got {tuple(embeddings.shape)}")
+                expected = f"(batch, {batch.shape[1]}, {self.d_model})"
+                raise ValueError(f"embeddings must have shape {expected}, got {tuple(embeddings.shape)}")
             batch = batch.expand(embeddings.shape[0], -1)
             embeddings = embeddings.to(device=self.device, dtype=self.dtype)
         with self.lock, self.frozen() if grad is not None else contextlib.nullcontext():
@@ -239,7 +240,7 @@ class Network:
 
     @checked
     def token_embeddings(self, ids: Tensor | Sequence[int]) -> Tensor:
-        """(positions, d_model) token embedding of each id, as the model feeds it in: no position information."""
+        """(positions, d_model) token embedding of each id, without position information."""
         return self.embed(self._batch(ids))[0]
 
     def embed(self, batch: Tensor) -> Tensor:
@@ -259,10 +260,10 @@ class Network:
         Per layer: W_Q, W_K, W_V (n_heads, d_model, d_head), W_O (n_heads, d_head, d_model), b_Q, b_K, b_V
         (n_heads, d_head), b_O (d_model), W_in, W_gate (d_model, d_mlp), W_out (d_mlp, d_model), b_in (d_mlp),
         b_out (d_model); the norms before attention and MLP ln1_w, ln1_b, ln2_w, ln2_b (d_model), and ln1_post_w,
-        ln1_post_b, ln2_post_w, ln2_post_b of models that norm what both write. Shared key/value heads are repeated per
-        query head unless ``grouped``; an absent bias is zero, the scale of a norm without one (or folded away) is one,
-        and Gemma's is what it multiplies by. Matrices are what the model holds: a norm or a factor between two of them
-        (BitNet, Falcon-H1) is in neither.
+        ln1_post_b, ln2_post_w, ln2_post_b of models that normalise the outputs of both. Shared key/value heads are
+        repeated per query head unless ``grouped``; an absent bias is zero, the scale of a norm without one (or folded
+        away) is one, and Gemma's is the actual factor. A norm or factor between two matrices (BitNet, Falcon-H1) is
+        part of neither.
         """
         value = self.own_weight(name, layer, grouped=grouped)
         if name in ("ln1_w", "ln1_b") and self.capabilities.norms_behind_attention:
@@ -272,7 +273,7 @@ class Network:
     def own_weight(self, name: str, layer: int | None = None, *, grouped: bool = False) -> Tensor:
         """`weight` without a look at what the norms of the blocks read."""
         owners = list(self._owners(layer))
-        if not owners:  # plain weights are read at any time, also while another thread computes
+        if not owners:  # plain weights can be read at any time, even during a pass
             return self._weight(name, layer, grouped)
         with self.lock, readable(*owners):
             try:
@@ -288,7 +289,7 @@ class Network:
         return value.to(self.device) if self.spread else value
 
     def _owners(self, layer: int | None) -> Iterator[torch.nn.Module]:
-        """The modules whose weights must be made readable before those of a layer, or of the whole model, are read."""
+        """The modules whose weights must be made readable to read those of a layer or of the whole model."""
         if not (self.offloaded or self.quantised):
             return
         outer = (getattr(self.tl_model, part, None) for part in ("embed", "pos_embed", "ln_final", "unembed"))
@@ -297,7 +298,7 @@ class Network:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Inside, no parameter asks for a gradient; each one's flag is put back after, also after an error."""
+        """Context manager in which no parameter requires a gradient; the flags are restored afterwards."""
         flags = [(parameter, parameter.requires_grad) for parameter in self.tl_model.parameters()]
         try:
             for parameter, _ in flags:
@@ -308,6 +309,6 @@ class Network:
                 parameter.requires_grad_(flag)
 
 
-def _shown(value: object) -> str:
+def _preview(value: object) -> str:
     """The beginning of a value on one line."""
     return " ".join(str(value).split())[:60]

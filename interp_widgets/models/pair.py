@@ -1,4 +1,4 @@
-"""`ModelPair`: two models over one vocabulary, and how to load them."""
+"""`ModelPair`: two models with the same vocabulary, and how to load them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .model import Model
 @checked
 @dataclass(frozen=True)
 class ModelPair:
-    """Two models over one vocabulary, such as a language model before and after instruction tuning.
+    """Two models with the same vocabulary, such as a language model before and after instruction tuning.
 
     Example:
         >>> pair.base.name, pair.tuned.name
@@ -37,8 +37,8 @@ class ModelPair:
         different = None if None in tokenizers else first_difference(*tokenizers)
         if different is not None:
             index, *tokens = different
-            one, other = ("nothing" if token is None else repr(token) for token in tokens)
-            raise ValueError(f"{start}: id {index} is {one} in {self.base.name} and {other} in {self.tuned.name}")
+            base, tuned = ("nothing" if token is None else repr(token) for token in tokens)
+            raise ValueError(f"{start}: id {index} is {base} in {self.base.name} and {tuned} in {self.tuned.name}")
         if self.base.d_vocab != self.tuned.d_vocab:
             raise ValueError(
                 f"{start}: {self.base.name} has {self.base.d_vocab} entries, {self.tuned.name} has {self.tuned.d_vocab}"
@@ -49,7 +49,7 @@ class ModelPair:
 
 
 def load_pair(base: str | Path | Any, tuned: str | Path | Any, **options: Any) -> ModelPair:
-    """Load two models of one vocabulary with the same options; see `load_model`.
+    """Load two models with the same vocabulary and the same options; see `load_model`.
 
     Args:
         base: the model before, as for `load_model`.
@@ -57,7 +57,7 @@ def load_pair(base: str | Path | Any, tuned: str | Path | Any, **options: Any) -
         options: of `load_model`, for both.
 
     Raises:
-        ValueError: what `load_model` refuses, or two different vocabularies.
+        ValueError: as `load_model`, or for two different vocabularies.
 
     Example:
         >>> pair = load_pair("demo-base", "demo-tuned")

@@ -1,8 +1,8 @@
-"""`Patch`: what ablation maps, ablations, causal tracing, steering and erasing put in the place of a model's values.
+"""`Patch`: the replacement of activations that ablation, causal tracing, steering and erasing compile to.
 
-A patch names a site of a layer, places, and the value that goes there. In a map the engine runs many cells, each with
-its own patches, as one batch (`interp_widgets.models.engine.patched`). Inside `patched_passes` patches hold for every
-pass of the thread, also while the model writes.
+A patch names a site of a layer, positions, and the value that goes there. In a map the engine runs many cells, each
+with its own patches, as one batch (`interp_widgets.models.engine.patched`). Inside `patched_passes`, patches apply to
+every pass of the thread, also during generation.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .network import Network
 from .state import remembered
 
 Site = Literal["resid", "attn", "mlp", "attn_to_mlp", "head", "neuron"]
-"""What can be replaced at a layer: the residual stream that enters the block; what attention or the MLP adds to the
-stream; attention's output as the MLP alone reads it; what one head reads (before the output matrix); one neuron."""
+"""What can be replaced at a layer: the residual stream entering the block; the output of attention or of the MLP; the
+attention output in the MLP's input only; one head's output (before the output matrix); one neuron."""
 
 Change = Callable[[Tensor, Tensor], Tensor]
-"""From a value (batch, rows, ...) and the positions of its rows (batch, rows) to a new value of the same shape."""
+"""Maps a value (batch, rows, ...) and the positions of its rows (batch, rows) to a new value of the same shape."""
 
 _SITE_HOOKS = {
     "resid": "hook_resid_pre",
@@ -46,9 +46,9 @@ _ALLOWED = re.compile(
 
 @dataclass(frozen=True)
 class Patch:
-    """Values that replace those of one site at one layer. No place may occur twice.
+    """Values that replace those of one site at one layer. No (cell, position, index) may occur twice.
 
-    Numbers of cells, positions and heads or neurons are on the CPU, so that nothing waits for a GPU.
+    Indices of cells, positions and heads or neurons are on the CPU, which avoids synchronising with a GPU.
     """
 
     site: Site
@@ -58,11 +58,12 @@ class Patch:
     """(n, width) on the model's device: width d_model, for "head" d_head, for "neuron" 1; inside `patched_passes` also
     (1, width) for all positions, or a function of the old values (..., width)."""
     positions: Tensor | None = None
-    """(n,) position of each row: in a map as it is fed, inside `patched_passes` without the BOS; None for all there."""
+    """(n,) position of each row: in a map counted with the BOS, inside `patched_passes` without it; None there for all.
+    """
     cells: Tensor | None = None
-    """(n,) which cell of a map each row belongs to."""
+    """(n,) the cell of a map that each row belongs to."""
     index: Tensor | None = None
-    """(n,) which head or neuron; inside `patched_passes` one, (1,)."""
+    """(n,) head or neuron of each row; inside `patched_passes` a single one, (1,)."""
 
     def __post_init__(self) -> None:
         for name in ("cells", "positions", "index"):
@@ -87,8 +88,8 @@ class Patch:
         return self.values
 
     def write(self, value: Tensor, *indices: Tensor) -> None:
-        """Put the rows into ``value`` (..., width) at the places (n,) of its leading axes; a flat axis of heads or
-        neurons is taken apart."""
+        """Write the rows into ``value`` (..., width) at ``indices`` (n,) of its leading axes; a flat axis of heads or
+        neurons is split first."""
         rows = self.rows.to(value.dtype)
         if self.index is None:
             value[indices] = rows
@@ -106,17 +107,17 @@ class Patch:
             self, cells=renamed[cells[numbers]], positions=positions[numbers], values=self.rows[numbers], index=index
         )
 
-    # ---- for the length of a with
+    # ---- inside a with
 
     def within(self, value: Tensor, grid: Tensor) -> Tensor:
-        """``value`` (batch, rows, ...) with the patch in it; ``grid`` (batch, rows) holds the positions of its rows."""
+        """``value`` (batch, rows, ...) with the patch applied; ``grid`` (batch, rows) are the positions of its rows."""
         heads = self.index is not None
         if heads and value.ndim == 3:  # neurons
             value = value[..., None]
         if self.positions is None:
             hit, number = torch.ones_like(grid, dtype=torch.bool), torch.zeros_like(grid)
         else:
-            # entry 0 is the BOS, at position -1; the last one stands for everything behind
+            # entry 0 is the BOS, at position -1; the last entry stands for all later positions
             table = torch.full((int(self.positions.max()) + 3,), -1, dtype=torch.long)
             several = isinstance(self.values, Tensor) and len(self.values) > 1
             table[self.positions + 1] = torch.arange(len(self.positions)) if several else 0
@@ -140,7 +141,7 @@ class Patch:
 
 
 def site_hook(site: Site, layer: int, n_layers: int) -> str:
-    """The hook that holds the value at a site, under HookedTransformer's names."""
+    """HookedTransformer's name of the hook at a site."""
     if site == "resid" and layer == n_layers:
         return f"blocks.{n_layers - 1}.hook_resid_post"
     return f"blocks.{layer}.{_SITE_HOOKS[site]}"
@@ -151,9 +152,9 @@ def site_changes(
 ) -> list[tuple[str, Callable[..., Tensor]]]:
     """The hooks at which ``change`` of (value, anything) acts on the value at a site.
 
-    There is none for "attn_to_mlp" where the MLP never reads the attention. Where it does, the changed rows of its
-    input become the stream that enters the block plus what ``change`` puts in the place of the attention, of which it
-    sees nothing.
+    For "attn_to_mlp" there is none if the MLP never reads the attention output. If it does, changed rows of its input
+    become the stream entering the block plus the replacement of the attention output by ``change``, which does not see
+    the old value.
     """
     if site != "attn_to_mlp":
         return [(site_hook(site, layer, network.n_layers), change)]
@@ -166,53 +167,53 @@ def site_changes(
         return value
 
     def enter(value: Tensor, grid_or_hook: Any) -> Tensor:
-        attention = change(torch.full_like(value, torch.nan), grid_or_hook)  # what stays NaN is not changed
+        attention = change(torch.full_like(value, torch.nan), grid_or_hook)  # rows that stay NaN are not changed
         return torch.where(attention.isnan(), value, entering.pop() + attention)
 
     return [(f"blocks.{layer}.hook_resid_pre", keep), (f"blocks.{layer}.hook_mlp_in", enter)]
 
 
 def patched_passes(model: Network, patches: Sequence[Patch]) -> AbstractContextManager[None]:
-    """Inside, patches hold for every pass of this thread through the model; see `interventions`.
+    """Context manager that applies patches in every pass of this thread through the model; see `interventions`.
 
-    Where two change the same value, the later one acts last.
+    Where two patches change the same value, the later one acts last.
     """
     changes = [change for patch in patches for change in site_changes(model, patch.site, patch.layer, patch.within)]
     return interventions(model, changes)
 
 
 def entries_for(network: Network, hooks: Iterable[tuple[str, Any]]) -> tuple[Entry | None, ...]:
-    """What `attached` needs to find the MLPs' inputs, if one of the hooks asks for them."""
+    """The ``mlp_entries`` for `attached`, if one of the hooks is at the MLP's input."""
     if not any(MLP_IN.match(name) for name, _ in hooks):
         return ()
     return remembered(network, "MLP entries", lambda: mlp_entries(network.tl_model))
 
 
-# ---- changes that hold for the length of a with
+# ---- changes inside a with
 
 
 @contextmanager
 def interventions(
     model: Network, changes: Sequence[tuple[str, Change]], *, all_threads: bool = False
 ) -> Iterator[None]:
-    """Inside, every pass of this thread through the model has its values changed; afterwards nothing of it is left.
+    """Context manager that changes values in every pass of this thread through the model; the model is restored
+    afterwards.
 
-    It holds for `Model.run`, `Model.forward` and everything built on them, and for generation with its key/value cache.
-    Inside, the model counts as hooked: whole sequences run through its own modules. Other threads compute as if it were
-    not there, unless it holds for ``all_threads``. Several of these nest; a value is changed by the outer one first.
-    TransformerLens' ``reset_hooks()`` leaves it in force.
+    It applies to `Model.run`, `Model.forward` and everything built on them, and to generation with its key/value cache.
+    Inside, the model counts as hooked: whole sequences run through its own modules. Other threads are not affected,
+    unless ``all_threads``. Contexts can be nested; the outer one changes a value first. TransformerLens's
+    ``reset_hooks()`` does not remove them.
 
     Args:
         model: a `Model`.
-        changes: pairs of a hook name and a function. The function gets the value, (batch, rows, ...), and the positions
-            of its rows, (batch, rows) whole numbers counted as users count: from 0 without a BOS, which is at -1.
-            A sequence begins with a BOS where its first token's embedding is that of the BOS (in passes that do not
-            show their embeddings, like TransformerLens' own generation: if the model's policy puts one there). With a
-            cache the rows are the new tokens, and their positions go on from those in the cache. Allowed in every block
-            are hook_resid_pre, hook_resid_mid, hook_resid_post, hook_attn_out, hook_mlp_out, hook_mlp_in (the residual
-            stream as the MLP's branch reads it, before its norm), attn.hook_v, attn.hook_z, mlp.hook_pre,
-            mlp.hook_pre_linear and mlp.hook_post.
-        all_threads: passes of other threads are changed too.
+        changes: pairs of a hook name and a function. The function gets the value, (batch, rows, ...), and the integer
+            positions of its rows, (batch, rows), counted from 0 without a BOS, which is at -1. A sequence has a BOS if
+            its first token's embedding is that of the BOS (in passes without visible embeddings, such as
+            TransformerLens's own generation: if the model's policy adds one). With a cache the rows are the new tokens,
+            and their positions continue those in the cache. Allowed in every block are hook_resid_pre, hook_resid_mid,
+            hook_resid_post, hook_attn_out, hook_mlp_out, hook_mlp_in (the residual stream as the MLP's branch reads it,
+            before its norm), attn.hook_v, attn.hook_z, mlp.hook_pre, mlp.hook_pre_linear and mlp.hook_post.
+        all_threads: whether passes of other threads are changed too.
 
     Raises:
         ValueError: an unknown hook, or one whose change would not reach the output; then nothing is attached.
@@ -247,8 +248,8 @@ def interventions(
             stack.callback(model.tl_model.blocks[0].register_forward_pre_hook(begin, with_kwargs=True).remove)
         yield
     finally:
-        scope.open = False  # from here on the hooks do nothing, also in a pass that is going on
-        # A generator that is thrown away may be closed anywhere, by a thread that holds other locks: it must not wait.
+        scope.open = False  # from here on the hooks do nothing, even in a running pass
+        # A discarded generator may be closed by a thread that holds other locks, so this must not wait.
         wait = not isinstance(sys.exc_info()[1], GeneratorExit)
         held = model.lock.acquire(blocking=wait)
         try:
@@ -258,11 +259,11 @@ def interventions(
                 model.lock.release()
 
 
-# ---- where in the sequence a pass is
+# ---- positions of a pass
 
 
 class _Pass(threading.local):
-    """What is known of the pass that runs in a thread: where it begins, and which sequences begin with a BOS."""
+    """The pass that runs in a thread: its first position, and which sequences begin with a BOS."""
 
     def __init__(self, model: Network, scope: Scope) -> None:
         self.scope = scope
@@ -273,12 +274,12 @@ class _Pass(threading.local):
         self._first = 0
 
     def embedded(self, value: Tensor, hook: Any) -> Tensor | None:
-        """At the embeddings of a pass, (batch, rows, d_model)."""
+        """Called with the embeddings of a pass, (batch, rows, d_model)."""
         self._fed = 0 if self._bos is None else (value[:, 0] == self._bos).all(-1).long()[:, None]
         return value
 
     def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        """Before the first block: the pass begins behind the positions that the block's cache holds."""
+        """Called before the first block: the pass begins after the positions in the block's cache."""
         if not self.scope.acts():
             return
         self._first = 0
@@ -287,7 +288,7 @@ class _Pass(threading.local):
                 self._first = int(argument.get_seq_length())
             elif hasattr(argument, "past_keys"):  # TransformerLens' cache of one layer
                 self._first = int(argument.past_keys.shape[1])
-        if self._first == 0:  # later passes go on with the same sequences
+        if self._first == 0:  # later passes continue the same sequences
             self._front = self._usual if self._fed is None else self._fed
         self._fed = None
 
@@ -310,17 +311,17 @@ class _Pass(threading.local):
 
 
 def _without_positions(cache: Any) -> bool:
-    """Whether a cache of transformers holds states of another kind than keys and values, as Mamba's does."""
+    """Whether a transformers cache holds states other than keys and values, as Mamba's does."""
     return all(not hasattr(layer, "keys") for layer in getattr(cache, "layers", ()) or ()) and bool(
         getattr(cache, "layers", ())
     )
 
 
-# ---- which hooks there are
+# ---- checks of hooks
 
 
 def _check_names(model: Network, names: Sequence[str]) -> None:
-    """The hooks exist, have positions on their second axis, and what is changed there reaches the logits."""
+    """Check that the hooks exist, have positions on their second axis, and that changes there reach the logits."""
     check_hook_names(model.tl_model, names)
     for name in names:
         if not _ALLOWED.match(name):
@@ -330,7 +331,7 @@ def _check_names(model: Network, names: Sequence[str]) -> None:
             )
     with model.lock:
         if has_hooks(model.tl_model):
-            return  # a hook further on may replace the value for good reason
+            return  # a later hook may legitimately replace the value
         known = remembered(model, "hooks that reach the output", set[str])
         for name in names:
             kind = re.sub(r"\d+", "", name)
@@ -341,7 +342,7 @@ def _check_names(model: Network, names: Sequence[str]) -> None:
 
 @torch.no_grad()
 def _check_effect(model: Network, name: str) -> None:
-    """A value that is no number must make logits that are none: some hooks only watch in some architectures."""
+    """Check that NaN at the hook gives NaN logits: in some architectures some hooks only observe the value."""
     ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     run = run_hooked(
         model.tl_model, ids, backend=model.backend, edit={name: lambda value: torch.full_like(value, torch.nan)}

@@ -1,4 +1,4 @@
-"""The soft cap that some models, such as Gemma 2, put on their logits: cap · tanh(logits / cap)."""
+"""The soft cap on the logits of some models, such as Gemma 2: cap · tanh(logits / cap)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def soft_cap(tl_model: Any) -> float:
 
 
 def soft_capped(logits: Tensor, cap: float, *, in_place: bool = False) -> Tensor:
-    """The logits behind a cap, in the order of operations of transformers; a cap of 0 is none.
+    """The capped logits, with transformers' order of operations; a cap of 0 means none.
 
     >>> import torch
     >>> soft_capped(torch.tensor([0.0, 1.0, 1000.0]), 30.0)

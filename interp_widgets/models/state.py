@@ -1,14 +1,14 @@
-"""One notion of a model's state: what its numbers depend on, as a key that is cheap enough to ask for at every call.
+"""A model's state: everything that its numbers depend on, as a key that is cheap enough to compute at every call.
 
 A key has two halves. *Structure* is the modules: their classes and functions, plain settings such as ``eps`` or
-``attn_scale``, the configuration, the hooks that act in the calling thread, and the type, shape and place of every
+``attn_scale``, the configuration, the hooks that act in the calling thread, and the dtype, shape and storage of every
 tensor. *Content* is the bytes of all parameters, buffers and other tensors. Edits through ``.data`` or ``.numpy()``
-leave no trace in PyTorch, so bytes are read: all of them up to `contents.READ_BYTES`, which takes a millisecond or
-three; of larger models samples, and all of them where `state_key` is asked to be exact (about 0.2 s for 4 GB).
+leave no trace in PyTorch, so the bytes are read: all of them up to `contents.READ_BYTES`, which takes one to three
+milliseconds; samples of larger models, or all of them if `state_key` must be exact (about 0.2 s for 4 GB).
 
-Where the state cannot say what a model computes, the key says so (`State.certain`), and whoever keeps results computes
-them again: a hook or a function that a user wrote may do anything, dropout draws lots, and tensors without content
-cannot be read.
+If the state does not determine what a model computes, the key says so (`State.certain`), and cached results must be
+computed again: a user's hook or function may do anything, dropout is random, and tensors without content cannot be
+read.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _KNOWN_CODE = {
     "accelerate", "bitsandbytes", "compressed_tensors", "einops", "hqq", "interp_widgets", "jaxtyping", "numpy",
     "torch", "torchao", "transformer_lens", "transformers",
 }  # fmt: skip
-"""Packages whose classes and functions compute from what a state holds and from nothing else."""
+"""Packages whose classes and functions depend only on what a state holds."""
 _NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "tokenizer"}
-"""Attributes of modules that are names, hooks (read from PyTorch's tables) or memory of earlier passes."""
+"""Attributes of modules that are names, hooks (read from PyTorch's tables) or caches of earlier passes."""
 _NO_CONFIG = {"device", "dtype", "model_name", "name_or_path", "seed", "tokenizer_name", "torch_dtype"}
 SELF_SCALING = {"dynamic", "longrope"}
-"""Kinds of rotary embeddings that make their table anew in every pass."""
+"""Kinds of rotary embeddings that recompute their table in every pass."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, np.generic)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _MODULE_OWN = frozenset(vars(nn.Module()))
@@ -68,35 +68,35 @@ _MODULE_OWN = frozenset(vars(nn.Module()))
 
 @dataclass(frozen=True)
 class State:
-    """What a model is at one moment: equal states compute equal numbers if they are `certain`."""
+    """The state of a model at one moment; models with equal states compute equal numbers if they are `certain`."""
 
     structure: bytes
-    """Of modules, functions, settings, hooks, and of every tensor's type, shape and place."""
+    """Digest of modules, functions, settings, hooks, and of every tensor's dtype, shape and storage."""
     content: bytes
-    """Of the bytes of all tensors."""
+    """Digest of the bytes of all tensors."""
     known_code: bool = field(compare=False)
-    """Whether only known code computes, without chance: no hook, no function or class of the user's, no dropout."""
+    """Whether only known, deterministic code runs: no hook, no function or class of the user, no dropout."""
     read: bool = field(compare=False)
-    """Whether every byte was read just now; else `content` may be that of before an edit."""
+    """Whether every byte was read just now; otherwise `content` may be from before an edit."""
 
     @property
     def certain(self) -> bool:
-        """Whether an equal state means equal numbers. Without it, results must not be served again under this key."""
+        """Whether an equal state means equal numbers; otherwise results must not be cached under this key."""
         return self.known_code and self.read
 
 
 @dataclass(frozen=True)
 class Edits:
-    """How a model differs from what was loaded, its parameters aside: `Network.weight_hash` stands for these."""
+    """How a model differs from the loaded one apart from its parameters, which `Network.weight_hash` covers."""
 
     sentence: str
-    """What differs, for readers."""
+    """Description of the differences."""
     key: str | None
-    """Hexadecimal digits of what differs; None where only interventions of the calling thread do."""
+    """Hexadecimal digest of the differences; None if they are only interventions of the calling thread."""
 
 
 class Watched(Protocol):
-    """What has a state: a `Network`."""
+    """A `Network`, which has a state."""
 
     name: str
     lock: Any
@@ -109,9 +109,9 @@ def state_key(network: Watched, *, exact: bool = False, wait: float = -1) -> Sta
 
     Args:
         network: a `Network` or `Model`.
-        exact: read every byte, also of large models; without it, a key of a model above `contents.READ_BYTES` is not
-            certain, because an edit of few values that leaves no trace in PyTorch may lie between the samples.
-        wait: seconds to wait for a pass that is running in another thread, without limit by default.
+        exact: read every byte, also of large models; otherwise the key of a model above `contents.READ_BYTES` is not
+            certain, because the samples may miss an edit of few values that leaves no trace in PyTorch.
+        wait: seconds to wait for a pass that is running in another thread; no limit by default.
 
     Raises:
         TimeoutError: the model still computes in another thread.
@@ -128,10 +128,10 @@ def state_key(network: Watched, *, exact: bool = False, wait: float = -1) -> Sta
 
 
 def remembered(network: Watched, name: str, find: Callable[[], T]) -> T:
-    """What ``find`` gives for a model whatever its weights and hooks are; found again when there are other modules,
-    functions, settings, or types and shapes of tensors.
+    """The cached result of ``find``, which must not depend on weights and hooks; computed again when modules,
+    functions, settings, or dtypes and shapes of tensors change.
 
-    Nobody waits for a pass of another thread to be told of a model that is as it was.
+    While the model is unchanged, this does not wait for a pass in another thread.
     """
     watch = network._watch
     held = watch.memory.get(name)
@@ -146,19 +146,18 @@ def remembered(network: Watched, name: str, find: Callable[[], T]) -> T:
 
 
 def last_remembered(network: Watched, name: str) -> Any:
-    """What `remembered` gave last, without another look at the model; None if it was never asked."""
+    """The last result of `remembered`, without inspecting the model again; None if there is none."""
     return network._watch.memory.get(name, (None, None))[1]
 
 
 def weights_key(network: Watched) -> bytes:
-    """A digest of all parameters as they are now, every byte read: it moves exactly when `weight_hash` does."""
+    """A digest of every byte of the current parameters; it changes exactly when `weight_hash` does."""
     with network.lock, torch.no_grad():
         return _weights(network._watch.look(network.tl_model))
 
 
 def edits(network: Watched) -> Edits | None:
-    """How a model differs from what was loaded in modules, functions, settings, buffers and hooks; None if it is as
-    it was."""
+    """How a model differs from the loaded one: modules, functions, settings, buffers, hooks; None if it is the same."""
     with network.lock, torch.no_grad():
         watch, look = network._watch, network._watch.look(network.tl_model)
         differences = [
@@ -180,13 +179,13 @@ def is_as_loaded(network: Watched) -> bool:
 
 
 def check_as_loaded(network: Watched, purpose: str) -> None:
-    """Raise a ValueError if a model has been edited since it was loaded, for a purpose that reads its source anew."""
+    """Raise a ValueError if a model was edited after it was loaded, for a purpose that reads its source again."""
     edit, moved = edits(network), weights_key(network) != network._watch.loaded_weights
     if moved or (edit is not None and edit.key is not None):
         what = "its weights hold other values" if moved or edit is None else edit.sentence
         raise ValueError(
-            f"{network.name} was edited after it was loaded ({what}), and {purpose} reads it anew from where it was "
-            "loaded: undo the edit, or save the edited model and load that"
+            f"{network.name} was edited after it was loaded ({what}), and {purpose} reads it again from its source: "
+            "undo the edit, or save the edited model and load that"
         )
 
 
@@ -195,7 +194,7 @@ def check_as_loaded(network: Watched, purpose: str) -> None:
 
 @dataclass(slots=True)
 class _Read:
-    """What a storage held when all of it was read."""
+    """The contents of a storage when it was last read completely."""
 
     versions: list[int]
     sample: bytes
@@ -203,50 +202,50 @@ class _Read:
 
 
 class Watch:
-    """What is known of one model; a `Network` has one, made when the model is as it was loaded."""
+    """Cached information about one model, created by its `Network` when it is loaded."""
 
     def __init__(self, tl_model: nn.Module) -> None:
         self._survey: _Survey | None = None
         self._reads: dict[tuple[Any, ...], _Read] = {}
         self.memory: dict[str, tuple[Hashable, Any]] = {}
-        """What was found of the model, with its architecture then; see `remembered`."""
+        """Cached results with the architecture at the time; see `remembered`."""
         look = self.look(tl_model)
         self.loaded = look.settings()
         self.loaded_buffers = contents.values(look.buffers)
         self.loaded_weights = _weights(look)
-        """The `weights_key` of then."""
+        """The `weights_key` at load."""
 
     def look(self, root: nn.Module) -> _Look:
-        """What the model is now."""
+        """The current state of the model."""
         if self._survey is None or not self._survey.holds(root):
             self._survey = _Survey(root)
         return _Look(self._survey)
 
     def content(self, storages: contents.Storages, *, exact: bool) -> tuple[bytes, bool]:
-        """A digest of all tensors, and whether all bytes have been read for it now."""
-        held = storages.held
+        """A digest of all tensors, and whether all bytes were read for it just now."""
+        storage_of = storages.held
         if storages.bytes <= contents.READ_BYTES:
-            return _digest(contents.digests(list(held.values()))), True
-        samples = dict(zip(held, contents.samples(list(held.values())), strict=True))
+            return _digest(contents.digests(list(storage_of.values()))), True
+        samples = dict(zip(storage_of, contents.samples(list(storage_of.values())), strict=True))
         reads: dict[tuple[Any, ...], _Read] = {}
-        for key in held:
+        for key in storage_of:
             before = self._reads.get(key)
             if before is None or exact:
                 continue
             if (before.versions, before.sample) == (storages.versions[key], samples[key]):
                 reads[key] = before
-        due = [key for key in held if key not in reads]
-        for key, digest in zip(due, contents.digests([held[key] for key in due]), strict=True):
+        due = [key for key in storage_of if key not in reads]
+        for key, digest in zip(due, contents.digests([storage_of[key] for key in due]), strict=True):
             reads[key] = _Read(storages.versions[key], samples[key], digest)
         self._reads = reads
-        return _digest(reads[key].digest for key in held), len(due) == len(held)
+        return _digest(reads[key].digest for key in storage_of), len(due) == len(storage_of)
 
 
-# ---- what a model is made of
+# ---- parts of a model
 
 
 class _Held:
-    """The attributes of one module or configuration, as the objects that they were."""
+    """The attributes of one module or configuration at the time, by object identity."""
 
     __slots__ = ("attributes", "children", "keys", "kind", "owner", "pick", "values")
 
@@ -254,7 +253,7 @@ class _Held:
         self.owner, self.kind = owner, type(owner)
         self.attributes: dict[str, Any] = vars(owner)
         self.keys = tuple(self.attributes)
-        # one name twice: it gives a tuple for a single name too
+        # one name twice, so that a single name gives a tuple too
         self.pick: Callable[[dict[str, Any]], Any] = operator.itemgetter(*names, names[0]) if names else tuple
         self.values = self.pick(self.attributes)
         self.children = tuple(self.attributes.get("_modules", {}).values())
@@ -275,16 +274,16 @@ def _same_objects(left: Collection[Any], right: Collection[Any]) -> bool:
 
 
 class _Survey:
-    """What a model is made of: all modules within reach, their configurations, classes and functions. It stays true as
-    long as all of these are the same objects (`holds`); what may change within them is read by every `_Look`."""
+    """The parts of a model: all reachable modules, their configurations, classes and functions. It is valid as long as
+    these are the same objects (`holds`); a `_Look` reads the state that can change inside them."""
 
     def __init__(self, root: nn.Module) -> None:
         self.settings: dict[str, dict[str, str]] = {}
-        """By path of a module, a configuration or a class: its class, under "", and what it computes with."""
+        """By path of a module, a configuration or a class: its class, under "", and its settings."""
         self.live: list[tuple[str, str, dict[str, Any]]] = []
         """(path, name, attributes) of settings that are read at every look."""
         self.free: set[tuple[str, str]] = set()
-        """(path, name) of settings that users change through the model: another state, but no edit."""
+        """(path, name) of settings that users change through the model, which is another state but not an edit."""
         self.modules: list[tuple[str, dict[str, Any]]] = []
         """(path, attributes); the path is the shortest one."""
         self.tensors: list[tuple[str, Tensor]] = []
@@ -304,7 +303,7 @@ class _Survey:
         self.digest = xxhash.xxh3_128_digest(repr(self.settings).encode())
 
     def holds(self, root: nn.Module) -> bool:
-        """Whether everything is as it was."""
+        """Whether all parts are still the same objects."""
         return (
             self._held[0].owner is root
             and all(held.holds() for held in self._held)
@@ -313,8 +312,7 @@ class _Survey:
         )
 
     def _add_module(self, path: str, module: nn.Module) -> list[tuple[str, nn.Module | None]]:
-        """Read one module; gives those within it, also those that are plain attributes, as a bridge holds
-        transformers' model."""
+        """Read one module and return its submodules, also plain attributes, such as a bridge's transformers model."""
         attributes, kind = vars(module), type(module)
         self.modules.append((path, attributes))
         if attributes["training"] and _drops(attributes):
@@ -322,14 +320,14 @@ class _Survey:
         if (kind, "forward") not in self._calls:
             self.known_code = self.known_code and _is_known(kind)
             functions = self.settings.setdefault(f"class {kind.__module__}.{kind.__qualname__}", {"": ""})
-            for name in ("forward", "__call__"):  # they may be exchanged in the class itself
+            for name in ("forward", "__call__"):  # they may be replaced in the class itself
                 call = self._calls[kind, name] = getattr(kind, name, None)
                 if isinstance(call, types.FunctionType):
                     functions[name] = functions.get(name, "") + self._function(call)  # classes may share a name
         return [*attributes["_modules"].items(), *self._add(path, module, _names(module))]
 
     def _add(self, path: str, owner: Any, names: Sequence[str]) -> list[tuple[str, nn.Module | None]]:
-        """Read the attributes of a module or a configuration; gives the modules among them."""
+        """Read the attributes of a module or a configuration and return the modules among them."""
         self._seen.add(id(owner))
         attributes = vars(owner)
         free: frozenset[str] = getattr(type(owner), "SETTINGS", frozenset())
@@ -351,14 +349,14 @@ class _Survey:
                 self.live.append((path, name, attributes))
             elif isinstance(value, _PLAIN) or callable(value):
                 own[name] = self.described(value)
-            elif not _is_config(value):  # the inside of other objects is their own affair
+            elif not _is_config(value):  # other objects are not inspected
                 own[name] = type(value).__qualname__
             elif id(value) not in self._seen:
                 self._add(f"{path}.{name}", value, _fields(value))
         return modules
 
     def described(self, value: Any) -> str:
-        """A text that is the same for two values exactly if they do the same, as far as this can be told."""
+        """A text that is the same for two values exactly if they behave the same, as far as this can be determined."""
         if isinstance(value, _PLAIN):
             return f"{type(value).__name__} {value!r}"
         if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
@@ -400,7 +398,7 @@ class _Look:
             for path, held in [*survey.modules, ("every module", everywhere)]
             for what, number, hook in acting_hooks(held)
         ]
-        """(path, what it is, its number, whether it acts in this thread only)"""
+        """(path, kind, number, whether it acts in this thread only)"""
         self.known_code = survey.known_code and not self.hooks
         self.buffers = [(name, tensor) for name, tensor in survey.tensors if not isinstance(tensor, nn.Parameter)]
         """Also tensors that are plain attributes."""
@@ -425,13 +423,13 @@ class _Look:
         return xxhash.xxh3_128_digest(self.survey.digest + description.encode())
 
     def architecture(self) -> Hashable:
-        """What there is whatever the weights and hooks are: modules, settings, and the types and shapes of tensors."""
+        """The part that does not depend on weights and hooks: modules, settings, dtypes and shapes of tensors."""
         tensors = [*self.parameters, *self.buffers]
         types = tuple((type(tensor), tensor.dtype, tensor.shape, tensor.device) for _, tensor in tensors)
         return self.survey.digest, str(self.live), types
 
     def settings(self) -> dict[str, dict[str, str]]:
-        """By path, the class under "" and all settings under their names."""
+        """By path: the class under "" and all settings under their names."""
         settings = dict(self.survey.settings)
         for path, name, text in self.live:
             settings[path] = {**settings[path], name: text}
@@ -439,30 +437,30 @@ class _Look:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a container holds nothing but plain values and containers of them."""
+    """Whether a container holds only plain values and containers of them."""
     parts = itertools.chain(value, value.values()) if isinstance(value, dict) else value
     return all(isinstance(part, _PLAIN) or (isinstance(part, _CONTAINERS) and _is_plain(part)) for part in parts)
 
 
 def _kept_elsewhere(modules: Iterable[Mapping[str, Any]]) -> dict[int, Tensor]:
-    """For offloaded parameters of modules with these attributes, by their ``id``, what accelerate keeps for them."""
+    """The tensors of offloaded parameters of modules with these attributes, by ``id`` of the parameter."""
     return {
-        id(parameter): held["_hf_hook"].weights_map[name]
-        for held in modules
-        if "_hf_hook" in held and getattr(held["_hf_hook"], "weights_map", None) is not None
-        for name, parameter in held["_parameters"].items()
+        id(parameter): attributes["_hf_hook"].weights_map[name]
+        for attributes in modules
+        if "_hf_hook" in attributes and getattr(attributes["_hf_hook"], "weights_map", None) is not None
+        for name, parameter in attributes["_parameters"].items()
         if parameter is not None and parameter.is_meta
     }
 
 
 def _names(module: nn.Module) -> list[str]:
     """The attributes of a module that its numbers may depend on."""
-    held = vars(module)
-    kinds = held.get("rope_type")  # one, or one for each kind of layer
+    attributes = vars(module)
+    kinds = attributes.get("rope_type")  # one, or one for each kind of layer
     listed = kinds.values() if isinstance(kinds, dict) else [kinds]
     scales = {"max_seq_len_cached"} if SELF_SCALING.intersection(listed) else set()
     own = _MODULE_OWN | _NO_SETTINGS | scales
-    return ["training", *(name for name in held if name not in own and name[0] != "_")]
+    return ["training", *(name for name in attributes if name not in own and name[0] != "_")]
 
 
 def _fields(config: Any) -> list[str]:
@@ -471,24 +469,25 @@ def _fields(config: Any) -> list[str]:
     return [name for name in vars(config) if (name[0] != "_" or name == private) and name not in _NO_CONFIG]
 
 
-def _drops(held: Mapping[str, Any]) -> bool:
-    """Whether a module of these attributes sets values to zero at random while it is in training mode."""
+def _drops(attributes: Mapping[str, Any]) -> bool:
+    """Whether a module with these attributes applies dropout in training mode."""
     return any(
-        (name == "p" or "dropout" in name) and isinstance(value, float) and value > 0 for name, value in held.items()
+        (name == "p" or "dropout" in name) and isinstance(value, float) and value > 0
+        for name, value in attributes.items()
     )
 
 
 def _is_known(code: Any) -> bool:
-    """Whether a class or function is of a package that computes from what a state holds and from nothing else."""
+    """Whether a class or function is from a package whose code depends only on what a state holds."""
     package = (getattr(code, "__module__", None) or "builtins").partition(".")[0]
     return package in _KNOWN_CODE or package in sys.stdlib_module_names
 
 
 def _described(kind: type) -> str:
-    """A class; one that adds nothing to its bases is its bases."""
+    """A description of a class; a class that adds nothing to its bases is described by its bases."""
     adds = any(name[:2] != "__" or callable(value) for name, value in vars(kind).items())
-    own = str(_token(kind)) if adds or kind is object else " ".join(map(_described, kind.__bases__))
-    return f"{kind.__qualname__} ({own})"
+    identity = str(_token(kind)) if adds or kind is object else " ".join(map(_described, kind.__bases__))
+    return f"{kind.__qualname__} ({identity})"
 
 
 def _is_config(value: Any) -> bool:
@@ -501,14 +500,14 @@ _known_lock = threading.Lock()
 
 
 def _token(value: Any) -> int:
-    """A number for a function, a class or code that no other one ever has, in this process or in another."""
+    """A unique number for a function, a class or code, also across processes."""
     if value is None:  # built-in functions have no code
         return 0
     with _known_lock:
-        held = _known.get(id(value))
-        if held is None or held[0]() is not value:
-            held = _known[id(value)] = weakref.ref(value), next(_numbers)
-        return held[1]
+        entry = _known.get(id(value))
+        if entry is None or entry[0]() is not value:
+            entry = _known[id(value)] = weakref.ref(value), next(_numbers)
+        return entry[1]
 
 
 # ---- digests
@@ -521,19 +520,19 @@ def _digest(parts: Iterable[bytes]) -> bytes:
 def _weights(look: _Look) -> bytes:
     """See `weights_key`."""
     storages = contents.Storages(look.parameters)
-    if not storages.readable:  # what cannot be read is like nothing before
+    if not storages.readable:  # unreadable content never equals earlier content
         return secrets.token_bytes(16)
     return _digest([*map(str.encode, storages.places), *contents.digests(list(storages.held.values()))])
 
 
-# ---- what has been edited
+# ---- differences from the loaded model
 
 
 def _differences(before: Mapping[str, Mapping[str, str]], look: _Look) -> Iterator[tuple[str, str | None]]:
-    """What differs in modules, settings and hooks: a sentence, and what tells it from other differences; None where
-    only this thread sees it.
+    """The differences in modules, settings and hooks: a sentence, and a key; None for the key where only this thread
+    sees the difference.
 
-    Of a module that is another one, or is gone, what is inside is not listed.
+    The contents of a module that was replaced or removed are not listed.
     """
     now, listed = look.settings(), list[str]()
     moved = [path for path in {*before, *now} if before.get(path) != now.get(path)]
@@ -543,19 +542,19 @@ def _differences(before: Mapping[str, Mapping[str, str]], look: _Look) -> Iterat
         old, new, name = before.get(path, {}), now.get(path, {}), path or "the model"
         if old.get("") != new.get(""):
             listed.append(path)
-            was, label = (own[""].partition(" (")[0].rpartition(".")[2] if own else "" for own in (old, new))
-            what = f"is a {label}" + (f", no {was}" if was else ", and was none") if label else "is gone"
-            yield f"{name} {what}", f"{path} {new.get('')}"
+            was, label = (part[""].partition(" (")[0].rpartition(".")[2] if part else "" for part in (old, new))
+            change = f"is a {label}" + (f", no {was}" if was else ", and was none") if label else "is gone"
+            yield f"{name} {change}", f"{path} {new.get('')}"
             continue
         for key in sorted({*old, *new}):
             if old.get(key) != new.get(key) and (path, key) not in look.survey.free:
                 yield f"{name} has another {key}", f"{path} {key} {new.get(key)}"
-    for path, what, number, scoped in look.hooks:
+    for path, change, number, scoped in look.hooks:
         name = path or "the model"
         if scoped:
             yield f"an intervention acts at {name}", None
         else:
-            yield f"a {what} acts on {name}", f"{path} {what} {number}"
+            yield f"a {change} acts on {name}", f"{path} {change} {number}"
 
 
 def _of_buffers(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Cancelling inside a pass: what a thread computes stops between two layers, whichever engine runs it."""
+"""Cancelling inside a pass: a thread's computation stops between two layers, whichever engine runs it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _thread = threading.local()
 
 @contextmanager
 def stopping(check: Callable[[], None] | None) -> Iterator[None]:
-    """Call ``check``, which raises to cancel, before every layer of what this thread computes inside.
+    """Context manager that calls ``check``, which raises to cancel, before every layer that this thread computes.
 
-    None leaves it at the check of the `stopping` around this one.
+    With None, the check of the enclosing `stopping` remains in force.
 
     >>> class Enough(Exception):
     ...     "Raised to cancel."
@@ -31,7 +31,7 @@ def stopping(check: Callable[[], None] | None) -> Iterator[None]:
     if check is None:
         yield
         return
-    # the equations ask between their layers; a model's own modules, when one of them is called
+    # the equations check between layers; a model's own modules, when one of them is called
     handle = None if _current() is not None else register_module_forward_pre_hook(_before_module)
     try:
         with _checked_by(check):
@@ -42,12 +42,12 @@ def stopping(check: Callable[[], None] | None) -> Iterator[None]:
 
 
 def unstoppable() -> AbstractContextManager[None]:
-    """Let nothing cancel inside: for what takes moments and is kept, as whether a route serves a model."""
+    """Disable cancelling inside, for short computations whose result is cached."""
     return _checked_by(None)
 
 
 def stop_point() -> None:
-    """Raise what the `stopping` around it raises to cancel."""
+    """Call the check of the enclosing `stopping`, which raises to cancel."""
     check = _current()
     if check is not None:
         check()

@@ -1,4 +1,4 @@
-"""How many processor threads a model is worth."""
+"""The number of CPU threads for a model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import torch
 
 SMALL = 50_000_000
-"""Parameters under which one thread is enough."""
+"""Models with fewer parameters run in one thread."""
 
 
 @contextlib.contextmanager
 def few_threads(parameters: int) -> Iterator[None]:
-    """One torch thread inside for a small model, all of them for others; as before afterwards.
+    """Context manager that runs a small model in one torch thread, and others in all threads.
 
-    The products of a small model are so short that several threads mostly wait for each other: alone they gain little,
-    and beside another busy program, such as the browser, they were measured 17 to 40 times slower than one.
+    The products of a small model are so short that several threads mostly wait for each other: they gain little on an
+    idle machine, and were measured 17 to 40 times slower than one thread next to another busy program.
 
     >>> with few_threads(3_000_000):
     ...     torch.get_num_threads()
@@ -30,7 +30,7 @@ def few_threads(parameters: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def threads_kept() -> Iterator[None]:
-    """Put the number of torch threads back afterwards; other libraries with OpenMP inside may change it."""
+    """Restore the number of torch threads afterwards; other libraries that use OpenMP may change it."""
     threads = torch.get_num_threads()
     try:
         yield

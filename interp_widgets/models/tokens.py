@@ -1,4 +1,4 @@
-"""Readable tokens: what each id stands for, where it lies in the text, and whether it is special."""
+"""Readable tokens: the string of each id, its span in the text, and whether it is special."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 CONTINUATION = "⋯"
-"""Shown for a token that holds only later bytes of a character which an earlier token began."""
+"""Shown for a token that holds only later bytes of a character that an earlier token began."""
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>$")
 _SPACE_PIECE = "▁"
@@ -17,7 +17,7 @@ _SPACE_PIECE = "▁"
 
 @functools.cache
 def _byte_of_character() -> dict[str, int]:
-    """The printable stand-ins that byte-level vocabularies use for the 256 bytes, reversed."""
+    """Maps the printable characters that byte-level vocabularies use for the 256 bytes back to bytes."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     table = {chr(byte): byte for byte in printable}
     rest = [byte for byte in range(256) if byte not in set(printable)]
@@ -25,7 +25,7 @@ def _byte_of_character() -> dict[str, int]:
 
 
 def piece_kind(tokenizer: Any) -> Literal["bytes", "metaspace"]:
-    """How a tokenizer writes its vocabulary: stand-ins for bytes (GPT-2) or text with ▁ for spaces (SentencePiece)."""
+    """How a tokenizer writes its vocabulary: characters for bytes (GPT-2) or text with ▁ for spaces (SentencePiece)."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and backend.decoder is not None:
         return "bytes" if b"ByteLevel" in backend.decoder.__getstate__() else "metaspace"
@@ -35,7 +35,7 @@ def piece_kind(tokenizer: Any) -> Literal["bytes", "metaspace"]:
 
 
 def check_text(text: object) -> None:
-    """Raise a TypeError unless a text is a str, and a ValueError where it holds what no encoding can write."""
+    """Raise a TypeError unless a text is a str, and a ValueError if it is not valid Unicode."""
     if not isinstance(text, str):
         raise TypeError(f"text must be a str, got {type(text).__name__}")
     try:
@@ -48,12 +48,12 @@ def check_text(text: object) -> None:
 
 
 def token_lists(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of each text without special tokens, but those written in it; TypeError or ValueError as of `check_text`."""
+    """Ids of each text without added special tokens; TypeError or ValueError as `check_text`."""
     for text in texts:
         check_text(text)
     core = getattr(tokenizer, "backend_tokenizer", None)
     if core is not None and core.padding is None and core.truncation is None:
-        # without the tables of masks and character places that transformers makes of every text
+        # without the masks and character offsets that transformers makes for every text
         return [list(encoding.ids) for encoding in core.encode_batch_fast(list(texts), add_special_tokens=False)]
     return [list(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
@@ -78,13 +78,13 @@ def _piece_bytes(piece: str, kind: str) -> bytes:
 def token_strings(tokenizer: Any, ids: Sequence[int], kind: str, whole: frozenset[int]) -> tuple[str, ...]:
     """One readable string per id.
 
-    A character spread over several tokens is shown whole at the token where it begins; a token that holds only later
-    bytes shows ``⋯``. So the strings, without ``⋯``, joined give the text. Bytes that are no character show ``�``.
+    A character that spans several tokens is shown at the token where it begins; a token with only later bytes is shown
+    as ``⋯``. The joined strings without ``⋯`` are the text. Bytes that are no character are shown as ``�``.
 
     Args:
         tokenizer: a transformers tokenizer.
         ids: token ids.
-        kind: what `piece_kind` returned.
+        kind: from `piece_kind`.
         whole: ids shown as written in the vocabulary (special and added tokens).
     """
     pieces = [f"[{token}]" if piece is None else piece for token, piece in _pieces(tokenizer, ids)]
@@ -111,7 +111,7 @@ def token_strings(tokenizer: Any, ids: Sequence[int], kind: str, whole: frozense
 
 
 def single_token_strings(tokenizer: Any, ids: Sequence[int], kind: str, whole: frozenset[int]) -> tuple[str, ...]:
-    """What `token_strings` gives for every id alone: the ids are no sequence, such as the likeliest next tokens."""
+    """`token_strings` of every id separately, for ids that are not a sequence, such as the likeliest next tokens."""
     return tuple(
         f"[{token}]" if piece is None
         else piece if token in whole
@@ -125,13 +125,13 @@ def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[tuple[int, str | None]]:
 
 
 def fast_token_spans(tokenizer: Any, text: str) -> list[tuple[int, int]]:
-    """Character span [start, end) of each token of ``text``, as a tokenizer that keeps them says."""
+    """Character span [start, end) of each token of ``text``, from a tokenizer that provides offsets."""
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     return [(int(start), int(end)) for start, end in encoded["offset_mapping"]]
 
 
 def token_spans(text: str, strings: Sequence[str]) -> list[tuple[int, int]]:
-    """The same by the tokens as strings; tokens that share a character share its span."""
+    """The same from the tokens' strings; tokens that share a character share its span."""
     spans: list[tuple[int, int]] = []
     cursor = 0
     for string in strings:

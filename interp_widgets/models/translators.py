@@ -1,4 +1,4 @@
-"""Translators of a tuned lens: one affine map per layer that brings its residual stream to the last layer's basis.
+"""Translators of a tuned lens: one affine map per layer that maps its residual stream to the last layer's basis.
 
 The file is safetensors with ``"{layer}.weight"`` (d_model, d_model), output axis first, and ``"{layer}.bias"``
 (d_model,) for every layer, the layout of the tuned-lens library's ``params.pt``. As there, a translator is added to the
@@ -22,7 +22,7 @@ from interp_widgets.atomic import whole_file
 from interp_widgets.data.files import read_tensors, short
 
 Form = Literal["residual", "affine"]
-"""``residual``: h + W h + b, the tuned-lens library's; ``affine``: W h + b."""
+"""``residual``: h + W h + b, as in the tuned-lens library; ``affine``: W h + b."""
 
 _KEY = re.compile(r"(0|[1-9][0-9]{0,8})\.(weight|bias)")
 
@@ -41,7 +41,7 @@ class Translators:
     form: Form = "residual"
     """Whether the map is added to the stream."""
     name: str = "translators"
-    """Where they came from, for messages and the record of a result."""
+    """Their source, for messages and provenance."""
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
@@ -73,7 +73,7 @@ class Translators:
         return self.biases[0].numel()
 
     def check(self, model: Any) -> None:
-        """Raise a ValueError unless they fit a model: as many layers, the same width."""
+        """Raise a ValueError unless they have a model's number of layers and width."""
         if (len(self.weights), self.d_model) != (model.n_layers, model.d_model):
             raise ValueError(
                 f"{self.name} is for {len(self.weights)} layers of width {self.d_model}, but {model.name} has "
@@ -81,7 +81,7 @@ class Translators:
             )
 
     def __call__(self, layer: int, stream: Tensor) -> Tensor:
-        """The residual stream (..., d_model) entering a block, translated; computed in its type."""
+        """The translated residual stream (..., d_model) entering a block, computed in its dtype."""
         weight, bias = (part[layer].to(stream.device, stream.dtype) for part in (self.weights, self.biases))
         moved = torch.nn.functional.linear(stream, weight, bias)
         return stream + moved if self.form == "residual" else moved
@@ -92,11 +92,11 @@ def load_translators(path: str | os.PathLike[str]) -> Translators:
     """Read the translators of a tuned lens from a safetensors file.
 
     Args:
-        path: of a file as `save_translators` writes it.
+        path: of a file that `save_translators` wrote.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no safetensors file, or a weight or bias is missing, has another shape or is not known.
+        ValueError: not a safetensors file, or a weight or bias is missing, unknown or of another shape.
 
     Example:
         >>> import torch
@@ -127,8 +127,8 @@ def _by_layer(tensors: dict[str, Tensor], name: str) -> tuple[tuple[Tensor, ...]
         contents = f"the tensor {short(repr(unknown))}" if tensors else "no tensor"
         raise ValueError(f"{name} must hold '0.weight', '0.bias', '1.weight' and so on, got {contents}")
     layers = 1 + max(int(key.split(".")[0]) for key in tensors)
-    wanted = (f"{layer}.{part}" for layer in range(layers) for part in ("weight", "bias"))
-    missing = next((key for key in wanted if key not in tensors), None)  # after no more than there are tensors
+    names = (f"{layer}.{part}" for layer in range(layers) for part in ("weight", "bias"))
+    missing = next((key for key in names if key not in tensors), None)  # after no more than there are tensors
     if missing is not None:
         raise ValueError(f"{name} has {layers} layers but lacks {missing!r}: every layer needs a weight and a bias")
     return tuple(tensors[f"{i}.weight"] for i in range(layers)), tuple(tensors[f"{i}.bias"] for i in range(layers))

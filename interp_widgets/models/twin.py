@@ -1,8 +1,8 @@
 """A small random model of another model's configuration, on which long sequences are cheap.
 
-Sliding windows, the original context of a stretched rotary embedding and the number of learned positions are
-boundaries: a conversion can be right up to one and wrong past it. The twin has the model's class and its kinds of
-layers, with few layers, narrow matrices and boundaries of some ten tokens, so that a short sequence crosses them all.
+Sliding windows, the original context of a scaled rotary embedding and the number of learned positions are boundaries:
+a conversion can be correct up to one and wrong past it. The twin has the model's class and its kinds of layers, but few
+layers, narrow matrices and boundaries of about ten tokens, so that a short sequence crosses all of them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ STEP = 16
 D_VOCAB = 128
 N_HEADS = 4
 KINDS = 4
-"""A list with an entry per layer tells kinds of layers apart if it has no more different entries than this."""
+"""A list with an entry per layer is taken to encode kinds of layers if it has at most this many different entries."""
 
 
 def _dictionaries(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every dictionary in a configuration: rotary settings lie one or two levels deep."""
+    """Every dictionary in a configuration; rotary settings are nested one or two levels deep."""
     if isinstance(tree, dict):
         yield tree
         for value in tree.values():
@@ -61,8 +61,7 @@ def position_limit(config: Any) -> int | None:
 def boundaries(config: Any) -> tuple[int, ...]:
     """The lengths past which a model of this configuration may compute differently, ascending.
 
-    The largest number of positions counts as one for every kind of position but the plain rotary one, which is the same
-    at any length.
+    The largest number of positions is one of them, except for plain rotary positions, which are the same at any length.
     """
     tree = config.to_dict()
     lengths, limit = _lengths(tree, WINDOWS), position_limit(config)
@@ -74,7 +73,7 @@ def boundaries(config: Any) -> tuple[int, ...]:
 
 
 def length_past(config: Any) -> int:
-    """The number of tokens that crosses every boundary of a configuration where its positions allow it; 0 without."""
+    """The number of tokens that crosses every boundary of a configuration, if its positions allow it; 0 without any."""
     lengths, limit = boundaries(config), position_limit(config)
     if not lengths:
         return 0
@@ -84,10 +83,10 @@ def length_past(config: Any) -> int:
 def twin_config(config: Any) -> Any:
     """The configuration of the twin.
 
-    Kept are the size of a head, the kinds of layers and all that is no size. Lists with an entry per layer are cut like
-    the layers.
+    It keeps the head size, the kinds of layers and all settings that are not sizes. Lists with an entry per layer are
+    shortened like the layers.
 
-    Raises whatever the configuration's class raises for numbers that do not fit together.
+    Raises any error of the configuration's class for incompatible numbers.
     """
     tree = copy.deepcopy(config.to_dict())
     names = dict(getattr(config, "attribute_map", None) or {})
@@ -133,7 +132,7 @@ def twin_config(config: Any) -> Any:
 
 
 def _layers(tree: dict[str, Any], count: int) -> int:
-    """How many of the first layers hold every kind of layer, at least two where there are two."""
+    """Number of first layers that include every kind of layer, at least two if the model has two."""
     needed = min(2, count)
     for value in tree.values():
         if not isinstance(value, list) or len(value) != count or not all(isinstance(kind, str | int) for kind in value):
@@ -144,7 +143,7 @@ def _layers(tree: dict[str, Any], count: int) -> int:
 
 
 def _shorten(tree: dict[str, Any]) -> None:
-    """Boundaries of a few tokens in place of the declared ones, in their order; equal ones stay equal."""
+    """Replace the declared boundaries by ones of a few tokens, in the same order; equal ones stay equal."""
     lengths = sorted(_lengths(tree, WINDOWS + LIMITS))
     short = {length: min(length, STEP * (rank + 1)) for rank, length in enumerate(lengths)}
     for part in _dictionaries(tree):
@@ -154,9 +153,9 @@ def _shorten(tree: dict[str, Any]) -> None:
 
 
 def make_twin(model_class: Any, config: Any) -> Any:
-    """A transformers model in float32 on the CPU, its random weights large enough for a missing term to show.
+    """A transformers model in float32 on the CPU, with random weights large enough to reveal a missing term.
 
-    Raises whatever transformers raises for a configuration that it cannot build.
+    Raises any error of transformers for a configuration that it cannot build.
     """
     generator = torch.Generator().manual_seed(20240607)
     with torch.random.fork_rng(devices=[]):
@@ -174,7 +173,7 @@ def make_twin(model_class: Any, config: Any) -> Any:
 
 
 def config_key(config: Any) -> str:
-    """A text that two configurations share exactly if their twins are the same."""
+    """A key that is the same for two configurations exactly if their twins are the same."""
     names = ("_name_or_path", "name_or_path", "transformers_version", "dtype", "architectures")
     tree = {name: value for name, value in config.to_dict().items() if name not in names}
     return json.dumps(tree, sort_keys=True, default=str)

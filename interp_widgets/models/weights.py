@@ -1,4 +1,4 @@
-"""Weights under one set of names and in one orientation, whichever backend holds them."""
+"""Weights with the same names and orientation for both backends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .placement import parameter_places, plain_weight
 
 ATTENTION = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
 SHARED = ("W_K", "W_V", "b_K", "b_V")
-"""Of heads that several query heads may share."""
+"""Weights of heads that several query heads may share."""
 MLP = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
 NORMS = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln1_post_w", "ln1_post_b", "ln2_post_w", "ln2_post_b")
 OUTER = ("embed", "pos_embed", "ln_final", "unembed")
@@ -31,7 +31,7 @@ _Place = tuple[Callable[[], Any], Callable[[], Any], str]
 _PLACES: weakref.WeakKeyDictionary[Any, list[_Place]] = weakref.WeakKeyDictionary()
 """Where the parts of bridges, and those within them, lay when they were first seen."""
 _ADDED: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""What norms of transformers add to their weight before they multiply by it, as far as it was seen."""
+"""Offsets that norms of transformers add to their weight before multiplying, cached when determined."""
 
 
 def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False) -> Tensor:
@@ -84,7 +84,7 @@ def _note_place(part: Any, around: Any) -> None:
 
 
 def _place(part: Any, *around: Any) -> _Place | None:
-    """Where a part lies in the first of the modules in which it is found; None where it stands for none of their own."""
+    """The place of a part in the first of the modules that holds it; None if none of them does."""
     name = getattr(part, "name", None)
     path, _, leaf = name.rpartition(".") if isinstance(name, str) else ("", "", "")
     for module in around:
@@ -115,12 +115,12 @@ def _check_in_place(part: Any, name: str) -> None:
 
 
 def token_embeddings(tl_model: Any, ids: Tensor) -> Tensor:
-    """(batch, positions, d_model) rows that the model feeds in for token ids, as ``get_input_embeddings()`` of
-    transformers gives them: before any norm of them, and without position information."""
+    """(batch, positions, d_model) token embeddings, equal to those of transformers' ``get_input_embeddings()``: before
+    any norm, and without position information."""
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
         got = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
         raise TypeError(f"token ids must be a tensor of whole numbers (batch, positions), got {got}")
-    # the bridge's embedding runs hooks itself; they belong to the pass that the rows are fed to
+    # the bridge's embedding runs hooks, which belong to the pass that reads the rows
     table = getattr(tl_model.embed, "original_component", None)
     with torch.no_grad():
         try:
@@ -131,14 +131,14 @@ def token_embeddings(tl_model: Any, ids: Tensor) -> Tensor:
 
 
 def own_weight(tl_model: Any, name: str, layer: int) -> Tensor | None:
-    """A weight of a block's attention or MLP as the library holds it; None where there is no such single tensor."""
+    """A weight of a block's attention or MLP as the library stores it; None where it is not a single tensor."""
     block = tl_model.blocks[layer]
     part = getattr(block, "attn" if name in ATTENTION else "mlp", None)
     if name in MLP and any(getattr(block, beside, None) is not None for beside in _EXPERTS):
-        return None  # the matrix of a part of what counts as the MLP
+        return None  # the matrix is only a part of what counts as the MLP
     if part is not None and is_replaced(part):
         return None
-    # a bridge looks weights up in a property, which raises an error of its own for blocks of another kind
+    # a bridge's weights are properties, which raise their own error for other kinds of blocks
     try:
         # HookedTransformer keeps shared key/value heads once, under a name of their own
         value = getattr(part, f"_{name}" if name in SHARED and hasattr(part, f"_{name}") else name, None)
@@ -156,7 +156,7 @@ def _holds_two(tl_model: Any, value: Tensor, layer: int) -> bool:
 
 
 def mlp_width(tl_model: Any) -> int:
-    """Neurons per MLP: rows of the first layer's output matrix; what the configuration says where there is none."""
+    """Neurons per MLP: rows of the first layer's output matrix, or the configuration's number if there is none."""
     value = own_weight(tl_model, "W_out", 0)
     return int(tl_model.cfg.d_mlp or 0) if value is None or value.ndim != 2 else int(value.shape[0])
 
@@ -168,38 +168,38 @@ def _norm(tl_model: Any, parent: Any, name: str) -> Tensor:
     if norm is None and label != "ln_final":
         raise ValueError(f"this model has no {name}: its blocks have no {label}")
     _check_in_place(norm, name)
-    inner = getattr(norm, "original_component", None)  # the bridge's norm hands on what transformers' module holds
+    inner = getattr(norm, "original_component", None)  # the bridge's norm exposes transformers' parameters
     value = getattr(
         norm if inner is None else inner, kind if inner is None else {"w": "weight", "b": "bias"}[kind], None
     )
     if value is None:
-        like = next(tl_model.parameters())
+        reference = next(tl_model.parameters())
         fill = torch.ones if kind == "w" else torch.zeros
-        return fill(tl_model.cfg.d_model, dtype=like.dtype, device=like.device)
-    # HookedTransformer's weights are what its norms multiply by
+        return fill(tl_model.cfg.d_model, dtype=reference.dtype, device=reference.device)
+    # HookedTransformer's norm weights are the factors themselves
     return value.detach() if inner is None or kind == "b" else _multiplied_by(inner, value.detach())
 
 
-def _multiplied_by(norm: Any, own: Tensor) -> Tensor:
-    """(d_model,) what a norm of transformers multiplies by, whose weight is ``own``: that, or one more (Gemma,
-    Nemotron, Qwen3-Next), or what the norm itself gives for a row that is normed already."""
+def _multiplied_by(norm: Any, stored: Tensor) -> Tensor:
+    """(d_model,) the factor of a transformers norm whose weight is ``stored``: the weight itself, the weight plus one
+    (Gemma, Nemotron, Qwen3-Next), or else the norm's output for a normalised row."""
     if norm not in _ADDED:
-        wanted = _scale_of_ones(norm, own)
-        differences = [float((wanted - own.float() - more).abs().sum()) for more in _OFFSETS]
+        seen = _scale_of_ones(norm, stored)
+        differences = [float((seen - stored.float() - offset).abs().sum()) for offset in _OFFSETS]
         least = min(differences)
-        if not least < 0.02 * float(wanted.abs().sum()):
-            return own if least != least else wanted.to(own.dtype)  # not a number: so is the weight
+        if not least < 0.02 * float(seen.abs().sum()):
+            return stored if least != least else seen.to(stored.dtype)  # not a number: so is the weight
         _ADDED[norm] = _OFFSETS[differences.index(least)]
-    return own + _ADDED[norm] if _ADDED[norm] else own
+    return stored + _ADDED[norm] if _ADDED[norm] else stored
 
 
 @torch.no_grad()
-def _scale_of_ones(norm: Any, own: Tensor) -> Tensor:
-    """(d_model,) what a norm multiplies by, seen on two rows of one size; hooks on it do not run, biases cancel."""
-    row = torch.full((1, 1, own.shape[-1]), 64.0, dtype=own.dtype, device=own.device)  # far above any epsilon
+def _scale_of_ones(norm: Any, stored: Tensor) -> Tensor:
+    """(d_model,) the factor of a norm, measured on two rows of equal size; its hooks do not run, and biases cancel."""
+    row = torch.full((1, 1, stored.shape[-1]), 64.0, dtype=stored.dtype, device=stored.device)  # far above any epsilon
     row[..., 1::2] *= -1
-    one, other = (type(norm).forward(norm, x)[0, 0].float() for x in (row, -row))
-    return (one - other) / 2 * row[0, 0].sign().float()
+    positive, negative = (type(norm).forward(norm, x)[0, 0].float() for x in (row, -row))
+    return (positive - negative) / 2 * row[0, 0].sign().float()
 
 
 def _global(tl_model: Any, name: str) -> Tensor:
@@ -208,7 +208,7 @@ def _global(tl_model: Any, name: str) -> Tensor:
     if value is None and name == "W_pos":  # the bridge keeps it on the component only
         value = getattr(getattr(tl_model, "pos_embed", None), "weight", None)
     if value is not None and name == "W_E":
-        # Gemma's and XGLM's embedding modules multiply their rows: what is fed counts
+        # Gemma's and XGLM's embedding modules scale their rows: the scaled rows are what the model reads
         scale = getattr(getattr(tl_model.embed, "original_component", None), "embed_scale", None)
         return value.detach() if scale is None else value.detach() * torch.as_tensor(scale).to(value)
     if value is not None:
@@ -242,8 +242,8 @@ def _missing(tl_model: Any, name: str, layer: int) -> Tensor:
     if shape is None:
         part = "attention" if name in ATTENTION else "MLP"
         raise ValueError(f"this model has no {name}: its {part} is not made of one such matrix per layer")
-    like = next(tl_model.parameters())
-    return torch.zeros(shape, dtype=like.dtype, device=like.device)
+    reference = next(tl_model.parameters())
+    return torch.zeros(shape, dtype=reference.dtype, device=reference.device)
 
 
 def first_bad_tensor(module: Any) -> str | None:
@@ -251,7 +251,7 @@ def first_bad_tensor(module: Any) -> str | None:
     with torch.no_grad():
         for name, owner, leaf in parameter_places(module):
             parameter = plain_weight(owner, leaf)
-            # a float32 sum is not finite exactly if an element is not (weights are far from 1e38), and takes no memory
+            # a float32 sum is non-finite exactly if an element is (weights are far below 1e38), and takes no memory
             wide = parameter.dtype if parameter.dtype == torch.float64 else torch.float32
             if parameter.is_floating_point() and not bool(parameter.sum(dtype=wide).isfinite()):
                 return name
@@ -259,9 +259,9 @@ def first_bad_tensor(module: Any) -> str | None:
 
 
 def weight_hash(module: Any, *, wide: bool = False) -> str:
-    """SHA-256 over every parameter's name, type, shape and values: 64 hexadecimal digits.
+    """SHA-256 over every parameter's name, dtype, shape and values: 64 hexadecimal digits.
 
-    ``wide`` takes half-precision values as float32, so that a model and its exact float32 copy have one hash.
+    ``wide`` reads half-precision values as float32, so that a model and its exact float32 copy have the same hash.
     """
     digest = hashlib.sha256()
     with torch.no_grad():

@@ -596,6 +596,6 @@ def test_an_effect_that_overflows_is_told() -> None:
         return torch.where(value == seen[0], value, torch.inf)  # whatever is changed
 
     model.tl_model.hook_dict["blocks.1.hook_resid_post"].add_hook(overflow, is_permanent=True)
-    message = r"the effect of removing 'mlp' at layer 0, position 0 is not finite, like \d+ of 18 in all"
+    message = r"the effect of removing 'mlp' at layer 0, position 0 is not finite, as are \d+ of 18 in all"
     with pytest.raises(ValueError, match=message):
         ablate_modules(model, IDS, TARGET, kinds=("mlp",))

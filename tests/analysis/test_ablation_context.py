@@ -393,7 +393,7 @@ def test_a_prediction_is_saved_with_its_ablations(tmp_path: Any) -> None:
         ({"position": -1}, "position must be 0 or more, got -1: an ablation holds for .*, count from the start"),
         ({"position": [1, -2]}, "position must be 0 or more"),
         ({"position": []}, "position is empty: give at least one"),
-        ({"position": [2, 3, 2]}, "position names 2 twice"),
+        ({"position": [2, 3, 2]}, "position has 2 twice"),
         ({"position": "first"}, "position must be an int, got 'first'"),
         ({"kind": "head"}, "an ablation of one head needs its number: give index="),
         ({"kind": "neuron"}, "an ablation of one neuron needs its number"),

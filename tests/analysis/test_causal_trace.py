@@ -361,7 +361,7 @@ def test_a_bos_is_no_subject_and_no_position() -> None:
 
 
 def test_numbers_that_overflow_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"a probability under noise is not finite, like .* too much noise"):
+    with pytest.raises(ValueError, match=r"a probability under noise is not finite, as are .* too much noise"):
         causal_trace(tiny_model("gpt2"), TEXT, SUBJECT, noise=1e38, samples=1)
 
 

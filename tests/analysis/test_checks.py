@@ -20,8 +20,8 @@ from interp_widgets.analysis._core.checks import (
     indices,
     layer_indices,
     neuron_indices,
-    place_of,
-    places_of,
+    row_of,
+    rows_of,
     stream_indices,
 )
 from interp_widgets.analysis._core.prompts import read_prompt
@@ -148,8 +148,8 @@ CASES: dict[str, tuple[str, int, Callable[[int], Any]]] = {
     "annotate_concepts components": (
         "component", RANK, lambda i: annotate_concepts(ffn(), None, components=[i]).components,
     ),
-    "ConceptAnnotations layer": ("layer", LAYERS, lambda i: notes().place(i, 0)),
-    "ConceptAnnotations component": ("component", RANK, lambda i: notes().place(0, i)),
+    "ConceptAnnotations layer": ("layer", LAYERS, lambda i: notes().cell(i, 0)),
+    "ConceptAnnotations component": ("component", RANK, lambda i: notes().cell(0, i)),
     "neuron_tokens layer": (
         "layer", LAYERS, lambda i: neuron_tokens(model(), layer=i, neurons=[3], top=2).promoted_scores,
     ),
@@ -218,18 +218,18 @@ def test_lists_of_indices() -> None:
     assert layer_indices(model(), [2, 0]) == (2, 0)
     assert layer_indices(model(), [np.int64(-1)]) == (2,)
     assert stream_indices(model(), range(2, 4)) == (2, 3)
-    assert places_of([-1, 2], (2, 4), "layer") == (1, 0)
+    assert rows_of([-1, 2], (2, 4), "layer") == (1, 0)
     for computed, listed in (
         ((2, 0, 1), r"0\.\.2"),
         ((0, 3, 2), "0, 3, 2"),
         (tuple(range(0, 40, 2)), r"0, 2, .*, 14, \.\."),
     ):
         with pytest.raises(ValueError, match=rf"layer must be one of {listed}, which were computed"):
-            place_of(99, computed, "layer")
+            row_of(99, computed, "layer")
     with pytest.raises(ValueError, match=r"layers must be different, got 2 twice \(negative ones count from the end\)"):
         layer_indices(model(), [2, -1])
     with pytest.raises(ValueError, match=r"layers must be different, got 4 twice"):
-        places_of([-1, 4], (2, 4), "layer")
+        rows_of([-1, 4], (2, 4), "layer")
     with pytest.raises(ValueError, match=r"layers must not be empty: name at least one of 0\.\.2, or None for all"):
         layer_indices(model(), [])
     with pytest.raises(TypeError, match=r"layer must be an int, got 1\.5"):
@@ -237,7 +237,7 @@ def test_lists_of_indices() -> None:
     with pytest.raises(TypeError, match="layer must be an int, got True"):
         layer_indices(model(), [True])
     assert indices([3], 4, "head", "4-head layer") == (3,)
-    assert place_of(0, (0, 1, 2), "layer") == 0
+    assert row_of(0, (0, 1, 2), "layer") == 0
 
 
 def test_ranges_and_choices() -> None:
@@ -277,7 +277,7 @@ def test_the_first_number_that_is_not_finite_is_named(kind: torch.dtype) -> None
     check_finite(values, "never")
     values[1, 2] = torch.inf
     values[1, 0] = torch.nan
-    with pytest.raises(ValueError, match=r"^cell 1, 0 is not finite, like 2 of 6 in all: look for broken weights"):
+    with pytest.raises(ValueError, match=r"^cell 1, 0 is not finite, as are 2 of 6 in all: look for broken weights"):
         check_finite(values, lambda row, column: f"cell {row}, {column}")
 
 

@@ -198,7 +198,7 @@ def test_an_endpoint_that_breaks_down_midway_loses_nothing(
     finally:
         server.close()
     assert found.partial
-    assert (int(found.done.sum()), found.n_failed, int(found.told.sum())) == (8, 5, 3)
+    assert (int(found.done.sum()), found.n_failed, int(found.described.sum())) == (8, 5, 3)
     assert found.failures[0].endswith("HTTP 500: broken, ***")
     path = found.save(tmp_path / "notes")
     assert KEY not in repr(found) + str(found.provenance) + found.summary() + found.to_frame().to_string()

@@ -114,9 +114,9 @@ def test_a_word_stays_if_each_of_its_tokens_was_read() -> None:
     single = [word for word, n_tokens in zip(table.words, table.n_tokens, strict=True) if n_tokens == 1]
     assert list(words_read(model, WORDS, one_token=True)) == single
     assert 0 < len(single) < len(WORDS)
-    with pytest.raises(ValueError, match="is not known: give texts= with a sample"):
+    with pytest.raises(ValueError, match="are not known: give texts= with a sample"):
         words_read(model, WORDS)
-    with pytest.raises(ValueError, match="of the 1 words none is left"):
+    with pytest.raises(ValueError, match="none of the 1 words is left"):
         words_read(model, ["zebra"], texts=["dog"])
 
 

@@ -468,7 +468,7 @@ def with_pairs(found: HeadWordResult, wanted: dict[tuple[int, int], list[tuple[s
     pairs, counts = np.full_like(found.head_pairs, -1), np.zeros_like(found.head_counts)
     for cell, named in wanted.items():
         for rank, words in enumerate(named):
-            pairs[cell][rank] = [found.place(word) for word in words]
+            pairs[cell][rank] = [found.word_index(word) for word in words]
             counts[cell][rank] = 1
     return replace(found, head_pairs=pairs, head_counts=counts)
 
@@ -604,7 +604,7 @@ def test_results_that_do_not_fit_are_refused() -> None:
             compare_heads(found, other)
     with pytest.raises(ValueError, match="groups must be 1 or more, got 0"):
         compare_heads(found, found, groups=0)
-    with pytest.raises(ValueError, match="the verb 'write' is among instruction verbs and general verbs"):
+    with pytest.raises(ValueError, match="the verb 'write' is in both instruction_verbs and general_verbs"):
         compare_heads(found, found, general_verbs=["write"])
     with pytest.raises(TypeError, match="'top' is an option for models, but two results were given"):
         compare_heads(found, found, top=5)

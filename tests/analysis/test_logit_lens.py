@@ -363,7 +363,7 @@ def test_broken_numbers_are_an_error_that_says_where() -> None:
     model = load_model(_gpt2(vocab=60, width=16, layers=2))
     logit_lens(model, [1, 2])
     broken = model.tl_model.hooks(fwd_hooks=[("blocks.1.hook_mlp_out", lambda value, hook: value * torch.nan)])
-    with broken, pytest.raises(ValueError, match=r"at layer 2 and position 0 .* is not finite, like 3 of 9"):
+    with broken, pytest.raises(ValueError, match=r"at layer 2 and position 0 .* is not finite, as are 3 of 9"):
         logit_lens(model, [1, 2, 3])
 
 

@@ -206,7 +206,7 @@ def test_an_array_of_an_unknown_type_is_a_mistake_in_the_declaration() -> None:
     class Wrong(Record):
         values: NDArray[np.float64] = with_axes("rows")
 
-    with pytest.raises(TypeError, match=r"Wrong.values has axes, so that its type must be one of Floats, Ints, Bools"):
+    with pytest.raises(TypeError, match=r"Wrong.values has axes, so its type must be one of Floats, Ints, Bools"):
         Wrong(np.zeros(1))
 
 

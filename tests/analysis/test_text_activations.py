@@ -122,12 +122,12 @@ def test_the_top_texts_are_those_of_the_largest_and_smallest_token(tmp_path: Any
         assert [one.text for one in top] == order[:3]
         assert [one.value for one in top] == [peaks[text] for text in order[:3]]
         for one in top:
-            assert one.values[one.place] == one.value
+            assert one.values[one.position] == one.value
             shown = model.token_strings(model.tokens(TEXTS[one.text]))[int(model.prepend_bos) :]
             assert one.tokens == list(shown)
     frame = found.to_frame()
     assert frame.activation.to_numpy().tolist() == found.values.ravel().tolist()
-    assert frame[frame.text == 1].place.max() == found.offsets[2] - found.offsets[1] - 1
+    assert frame[frame.text == 1].position.max() == found.offsets[2] - found.offsets[1] - 1
     again = Result.load(found.save(tmp_path / "found.npz"))
     assert again.top(7, 2)[0].tokens == found.top(7, 2)[0].tokens
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_read_is_refused() -> None:
         ({"neurons": [99999]}, "neuron"),
         ({"layer": 99}, "layer must be in"),
         ({"directions": np.ones((1, 3))}, "directions must be rows of"),
-        ({"neurons": [1], "directions": np.ones((1, model.d_model))}, "two questions"),
+        ({"neurons": [1], "directions": np.ones((1, model.d_model))}, "both neurons and directions"),
     ):
         with pytest.raises((ValueError, TypeError), match=sentence):
             text_activations(model, **{"texts": TEXTS, "layer": 0, **options})  # type: ignore[arg-type]

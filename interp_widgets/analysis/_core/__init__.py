@@ -1,1 +1,1 @@
-"""What all analyses share; nothing in here knows any of them."""
+"""Code shared by all analyses; it imports none of them."""

@@ -1,4 +1,4 @@
-"""Arrays in results: their types, and shares of them."""
+"""Types of arrays in results, and ratios."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def float64(values: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(tensor.detach().cpu().double() if hasattr(tensor, "detach") else values, dtype=np.float64)
 
 
-def ratio(part: ArrayLike, whole: ArrayLike) -> NDArray[np.float64]:
-    """``part`` over ``whole`` (of one shape), NaN where the whole is not above 0.
+def ratio(part: ArrayLike, total: ArrayLike) -> NDArray[np.float64]:
+    """``part`` over ``total`` (of the same shape), NaN where the total is not above 0.
 
     >>> ratio([1, 0], [4, 0]).tolist()
     [0.25, nan]
     """
-    whole = np.asarray(whole)
-    return np.asarray(np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0))
+    total = np.asarray(total)
+    return np.asarray(np.divide(part, total, out=np.full(total.shape, np.nan), where=total > 0))

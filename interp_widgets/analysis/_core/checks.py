@@ -1,4 +1,4 @@
-"""One law for each kind of argument and number: indices, ranges, choices, finite numbers; one message for each."""
+"""Checks of arguments and numbers, each with its error message: indices, ranges, choices, finite numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from interp_widgets.models import Model
 
 
 def whole_number(value: Any, name: str) -> int:
-    """An index as an int, where 1.5 would else be cut off; TypeError for all but ints."""
+    """An index as an int; TypeError for anything else, so that 1.5 is not cut off."""
     try:
         number = operator.index(value)
     except TypeError as error:
@@ -45,7 +45,7 @@ def index(value: Any, size: int, name: str, owner: str) -> int:
 
 
 def indices(values: Any, size: int, name: str, owner: str) -> tuple[int, ...]:
-    """Different indices counted from 0, in the order given; all of them for None. ``name`` is that of one of them.
+    """Different indices counted from 0, in the order given; all of them for None. ``name`` is in the singular.
 
     >>> indices([0, -1], 6, "layer", "6-layer model")
     (0, 5)
@@ -88,11 +88,11 @@ def stream_indices(model: Model, layers: Any) -> tuple[int, ...]:
 
     One number or several, each as often as it is named.
     """
-    wanted = tuple(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else (layers,)
+    numbers = tuple(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else (layers,)
     owner = f"{model.n_layers}-layer model, whose last stream is that before the final norm"
-    if not wanted:
+    if not numbers:
         raise ValueError(f"layers must not be empty: name at least one of 0..{model.n_layers}")
-    return tuple(index(layer, model.n_layers + 1, "layer", owner) for layer in wanted)
+    return tuple(index(layer, model.n_layers + 1, "layer", owner) for layer in numbers)
 
 
 def neuron_indices(model: Model, neurons: Any) -> tuple[int, ...]:
@@ -100,12 +100,12 @@ def neuron_indices(model: Model, neurons: Any) -> tuple[int, ...]:
     return indices(neurons, model.d_mlp, "neuron", f"model with {model.d_mlp} neurons per layer")
 
 
-def place_of(value: Any, computed: Sequence[int], name: str) -> int:
-    """The row of a number among those that a result holds; negative ones count from the last row.
+def row_of(value: Any, computed: Sequence[int], name: str) -> int:
+    """The row of a number in a result that holds ``computed``; negative numbers count from the last row.
 
-    >>> place_of(4, (2, 4), "layer"), place_of(-2, (2, 4), "layer")
+    >>> row_of(4, (2, 4), "layer"), row_of(-2, (2, 4), "layer")
     (1, 0)
-    >>> place_of(3, (2, 4), "layer")
+    >>> row_of(3, (2, 4), "layer")
     Traceback (most recent call last):
     ValueError: layer must be one of 2, 4, which were computed, or negative from the end, got 3
     """
@@ -119,9 +119,9 @@ def place_of(value: Any, computed: Sequence[int], name: str) -> int:
     return list(computed).index(number)
 
 
-def places_of(values: Any, computed: Sequence[int], name: str) -> tuple[int, ...]:
-    """The rows of different numbers among those that a result holds; all of them for None."""
-    return _different(values, computed, name, lambda value: place_of(value, computed, name))
+def rows_of(values: Any, computed: Sequence[int], name: str) -> tuple[int, ...]:
+    """The rows of different numbers in a result that holds ``computed``; all of them for None."""
+    return _different(values, computed, name, lambda value: row_of(value, computed, name))
 
 
 def check_span(value: Any, size: int, name: str, owner: str) -> tuple[int, int]:
@@ -144,7 +144,7 @@ def check_span(value: Any, size: int, name: str, owner: str) -> tuple[int, int]:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """Different whole numbers for an error: 0..5, the single ones, or of many the first few."""
+    """Different whole numbers as text for an error: a range 0..5, all of them, or the first few of many."""
     least, most = min(numbers), max(numbers)
     if len(numbers) == most - least + 1 > 1:
         return f"{least}..{most}"
@@ -171,7 +171,7 @@ def check_range(
 
 
 def check_top(top: int, model: Model) -> None:
-    """ValueError unless so many different tokens can be listed."""
+    """ValueError unless ``top`` is in 1..d_vocab."""
     check_range("top", top, 1, model.d_vocab, "this vocabulary")
 
 
@@ -189,7 +189,7 @@ def check_choice(name: str, value: Any, literal: Any, *, none: bool = False) -> 
 
 
 def check_choices(name: str, values: Any, literal: Any) -> tuple[Any, ...]:
-    """Different values of a ``Literal``, as a tuple; one alone will do. ValueError for none, another, or one twice.
+    """Different values of a ``Literal``, as a tuple; one alone will do. ValueError for none, unknown or repeated ones.
 
     >>> from typing import Literal
     >>> check_choices("sides", ["left"], Literal["input", "output"])
@@ -211,22 +211,22 @@ def check_finite(values: Tensor | ArrayLike, describe: str | Callable[..., str],
 
     Args:
         values: numbers of any shape.
-        describe: what one of them is, or a function from its index, one argument per axis, to that.
-        also: a further reason to look for, with a comma behind it.
+        describe: describes one of them, or a function that describes it from its index, one argument per axis.
+        also: a further possible cause, followed by a comma.
 
     >>> check_finite(np.array([1.0, np.nan]), lambda neuron: f"the effect of neuron {neuron}")
     Traceback (most recent call last):
-    ValueError: the effect of neuron 1 is not finite, like 1 of 2 in all: look for broken weights, an edit by a hook, or half precision that overflows
+    ValueError: the effect of neuron 1 is not finite, as are 1 of 2 in all: look for broken weights, an edit by a hook, or half precision that overflows
     """  # noqa: E501
     if isinstance(values, Tensor):
-        if bool(torch.isfinite(values).all()):  # one wait for the device
+        if bool(torch.isfinite(values).all()):  # synchronises with the device once
             return
         values = values.detach().cpu().double().numpy()
     numbers = np.asarray(values)
-    places = np.argwhere(~np.isfinite(numbers))
-    if len(places):
-        what = describe if isinstance(describe, str) else describe(*places[0].tolist())
+    bad = np.argwhere(~np.isfinite(numbers))
+    if len(bad):
+        what = describe if isinstance(describe, str) else describe(*bad[0].tolist())
         raise ValueError(
-            f"{what} is not finite, like {len(places)} of {numbers.size} in all: look for broken weights, an edit by a "
+            f"{what} is not finite, as are {len(bad)} of {numbers.size} in all: look for broken weights, an edit by a "
             f"hook, {also}or half precision that overflows"
         )

@@ -1,4 +1,4 @@
-"""Loops over chunks that fit the memory: sizes from work and a memory budget, halved when memory runs out after all."""
+"""Loops over chunks sized by work and free memory; a chunk is halved when memory runs out nevertheless."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUDGET_SHARE = 0.6
 """Share of the free memory that a chunk may plan to use."""
 
 _CHUNK_FLOPS = {"cpu": 6e9, "accelerator": 3e13}
-"""Work per chunk: a few hundred milliseconds, so that a cancel is heard soon."""
+"""Work per chunk: a few hundred milliseconds, so that a cancel takes effect soon."""
 _CHUNK_TOKENS = {"cpu": 1024, "accelerator": 4096}
 """Fewest tokens that keep matrix products efficient."""
 _DELIVERIES = 4
@@ -28,22 +28,22 @@ _DELIVERIES = 4
 
 @dataclass
 class ChunkLog:
-    """What the loop did: for the provenance of a result."""
+    """Record of a loop, for the provenance of a result."""
 
     largest: int = 0
-    """Items in the largest chunk that went through."""
+    """Items in the largest chunk that succeeded."""
     halvings: int = 0
     """How often memory ran out and the chunk was halved."""
     limit: int | None = field(default=None, repr=False)
     """Most items per chunk since memory ran out."""
 
     def facts(self) -> dict[str, int]:
-        """What of it a result's provenance holds."""
+        """The entries for a result's provenance."""
         return {"largest_chunk": self.largest, "chunk_halvings": self.halvings}
 
 
 def chunk_size(bytes_per_item: float, free: int, *, most: int, batch_size: int | None = None) -> int:
-    """Items per chunk: ``batch_size`` where given, else at most ``most`` and what the memory budget holds, at least 1.
+    """Items per chunk: ``batch_size`` if given, else at most ``most`` and as many as fit the memory budget; at least 1.
 
     >>> chunk_size(1_000_000, 100_000_000, most=32)
     32
@@ -72,7 +72,7 @@ def run_chunks(
         size: items per chunk, or a function from a chunk's start to it.
         work: does one chunk; may be called again with a smaller stop when it ran out of memory.
         what: one item in words, for the error.
-        log: carries a limit over from an earlier loop.
+        log: carries the limit over from an earlier loop.
         check: called before every chunk and layer; raises to cancel.
         after: called with the number of items done after every chunk.
 
@@ -91,7 +91,7 @@ def run_chunks(
         if failure is not None:
             if count == 1:
                 raise MemoryError(
-                    f"one {what} does not fit in the memory that is free ({failure}): ask for less (a shorter text, "
+                    f"one {what} does not fit in the free memory ({failure}): ask for less (a shorter text, "
                     "fewer words), free memory, or load the model with dtype=torch.bfloat16"
                 )
             log.limit, log.halvings = count // 2, log.halvings + 1
@@ -105,7 +105,7 @@ def run_chunks(
 
 
 def _attempt(work: Callable[[int, int], None], start: int, stop: int) -> str | None:
-    """Do one chunk; the first words of the error when memory ran out. The error itself would keep tensors alive."""
+    """Do one chunk. Returns the start of the message when memory ran out; the error itself would keep tensors alive."""
     try:
         work(start, stop)
     except (RuntimeError, MemoryError) as error:
@@ -123,7 +123,7 @@ def _release() -> None:
 
 @dataclass
 class Runner:
-    """Runs chunks of sequences: sizes, progress, cancel, and partial results a few times."""
+    """Runs chunks of sequences: chooses sizes, reports progress, cancels, and delivers a few partial results."""
 
     model: Model
     length: int
@@ -134,13 +134,13 @@ class Runner:
     deliver: Callable[[], None] | None = None
     """Delivers a partial result; called a few times before the end."""
     fewest_tokens: int | None = None
-    """Tokens per chunk that are never too many; by default 1,024 on a CPU and 4,096 on an accelerator."""
+    """Every chunk may have this many tokens; by default 1,024 on a CPU and 4,096 on an accelerator."""
     log: ChunkLog = field(default_factory=ChunkLog)
     done: int = 0
     total: int = 1
 
     def size(self, tokens: int, kept: float = 0.0) -> int:
-        """Rows of ``tokens`` tokens per chunk, when as many bytes as ``kept`` stay for each beside its passes."""
+        """Rows of ``tokens`` tokens per chunk, where each row keeps ``kept`` bytes besides its passes."""
         model = self.model
         fewest = _CHUNK_TOKENS[device_kind(model.device)] if self.fewest_tokens is None else self.fewest_tokens
         most = max(fewest, _CHUNK_FLOPS[device_kind(model.device)] / flops_per_token(model)) / tokens
@@ -152,7 +152,7 @@ class Runner:
         )
 
     def run(self, count: int, tokens: Callable[[int], int], work: Callable[[int, int], None]) -> None:
-        """`run_chunks` over ``count`` rows; ``tokens`` gives the length of the row that a chunk starts with."""
+        """`run_chunks` over ``count`` rows; ``tokens`` gives the length of a chunk's first row."""
         before = self.done
 
         def after(finished: int) -> None:

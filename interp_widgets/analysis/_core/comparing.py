@@ -1,4 +1,4 @@
-"""Comparing two models: two results, of which one or both may be computed first, that must be of the same things."""
+"""Comparing two models: computes the results that are missing, and checks that the two match."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ R = TypeVar("R", bound=Result)
 def two_results(
     pair: tuple[Any, Any], kind: type[R], compute: Callable[..., R], keywords: Mapping[str, Any], run: RunOptions
 ) -> tuple[R, R]:
-    """The two results: of a model the one that ``compute(model, **keywords)`` gives, a ``kind`` is taken as it is.
+    """Two results: a model is passed to ``compute(model, **keywords)``, a result of type ``kind`` is used as it is.
 
-    Raises TypeError for what is neither, and where keywords were given and nothing is to be computed.
+    Raises TypeError for anything else, and for keywords when neither is a model.
     """
     name = kind.__name__
     for item in pair:
         if not isinstance(item, (kind, Model)):
             raise TypeError(
-                f"what is compared must be two loaded models or two of {name}, got {item!r}: use load_model(...), or "
+                f"the two compared must be loaded models or {name} results, got {item!r}: use load_model(...), or "
                 f"{name}.load(...) for a saved file"
             )
     models = [item for item in pair if not isinstance(item, kind)]
@@ -41,7 +41,7 @@ def two_results(
 
 
 def pair_provenance(base: Result, tuned: Result) -> dict[str, Scalar]:
-    """Names and weights of the two models that results are of, and how they were edited."""
+    """Provenance of the two models: names, weights and edits."""
     return {
         f"{side}{ending}": result.provenance.get(key)
         for side, result in (("base", base), ("tuned", tuned))
@@ -51,7 +51,7 @@ def pair_provenance(base: Result, tuned: Result) -> dict[str, Scalar]:
 
 
 def check_same_words(first: Sequence[str], second: Sequence[str]) -> None:
-    """Raise ValueError, naming the first difference, where two results are not of the same words."""
+    """Raise ValueError, naming the first difference, unless two results have the same words."""
     if tuple(first) != tuple(second):
         pairs = zip(first, second, strict=False)
         where = next((f"{a!r} and {b!r}" for a, b in pairs if a != b), "one list goes on after the other's end")

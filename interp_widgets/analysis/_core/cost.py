@@ -1,4 +1,4 @@
-"""What a computation will take, before it runs: floating-point operations and peak memory."""
+"""Cost of a computation before it runs: floating-point operations and peak memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from interp_widgets.models import Model
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes."""
+    """Estimated cost of a run."""
 
     flops: float
     """Floating-point operations."""
@@ -34,8 +34,8 @@ def flops_per_token(model: Model) -> float:
 
 
 def pass_flops(model: Model, tokens: float, length: float) -> float:
-    """Operations of so many tokens through all layers, in sequences of a length: attention over the positions before
-    each included, the unembedding left out."""
+    """Operations of ``tokens`` tokens through all layers, in sequences of a length: with attention over earlier
+    positions, without the unembedding."""
     mixing = 4.0 * model.n_layers * model.n_heads * model.d_head
     return float(tokens * (flops_per_token(model) + mixing * length / 2))
 
@@ -46,13 +46,13 @@ def unembedding_flops(model: Model) -> float:
 
 
 def chunk_bytes(model: Model, most: float, length: int) -> float:
-    """Bytes of a chunk of at most so many sequences of a length, of the usual size: 1e10 operations."""
+    """Bytes of a chunk of the usual size (1e10 operations), with at most ``most`` sequences of a length."""
     rows = max(1.0, min(most, 1e10 / flops_per_token(model) / max(length, 1)))
     return float(rows * row_bytes(model, length, length))
 
 
 def row_bytes(model: Model, tokens: int, total: int) -> float:
-    """Bytes that one more sequence in a batch takes at the widest point of a layer."""
+    """Bytes per additional sequence in a batch at the widest point of a layer."""
     widths = 6 * model.d_model + 3 * model.d_mlp + 4 * (model.n_heads + 2 * model.n_kv_heads) * model.d_head
     numbers = tokens * widths + 3 * model.n_heads * tokens * total + 2 * total * model.d_model
     return 1.2 * float(numbers * model.dtype.itemsize)

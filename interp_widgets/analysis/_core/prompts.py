@@ -1,4 +1,4 @@
-"""A prompt as it is fed to the model, what of it a user sees, and single tokens."""
+"""A prompt as the model reads it and as users see it (without the BOS), and single tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from interp_widgets.models.chat import TEMPLATE, Chat, ChatText, Part, PromptInp
 
 @record
 class PromptResult(Result):
-    """Base of the results at the positions of a prompt, which leave out the BOS that the model still reads."""
+    """Base of results with one entry per prompt position; positions leave out the BOS, which the model still reads."""
 
     tokens: Sequence[str] = with_axes("positions")
     """Readable tokens of the prompt."""
@@ -41,13 +41,13 @@ class PromptResult(Result):
 
 @dataclass(frozen=True)
 class Prompt:
-    """The tokens of one sequence. Positions that a user gives or sees leave out a BOS; `offset` leads to those fed."""
+    """The tokens of one sequence. Users' positions leave out a BOS; add `offset` for positions in `ids`."""
 
     model: Model
     ids: tuple[int, ...]
-    """Fed, with the BOS if there is one."""
+    """Token ids that the model reads, with the BOS if there is one."""
     offset: int
-    """1 if the sequence begins with a BOS, which is on no axis, else 0."""
+    """1 if the sequence begins with a BOS, else 0."""
     text: str = ""
     """The prompt as text; empty for ids."""
     chat: Chat | None = None
@@ -65,24 +65,24 @@ class Prompt:
 
     @cached_property
     def roles(self) -> tuple[str, ...] | None:
-        """Of each shown token of a chat: the role of the message whose content it holds a character of, or
-        ``template``; None for text and ids."""
+        """The role of each shown token of a chat: that of the message whose content it overlaps, or ``template``; None
+        for text and ids."""
         if self.chat is None or self.spans is None:
             return None
-        found = [_first(self.chat.contents, span) for span in self.spans]
-        return tuple(TEMPLATE if part is None else self.chat.messages[part.message]["role"] for part in found)
+        parts = [_first(self.chat.contents, span) for span in self.spans]
+        return tuple(TEMPLATE if part is None else self.chat.messages[part.message]["role"] for part in parts)
 
     @cached_property
     def turns(self) -> tuple[int, ...] | None:
-        """Of each shown token of a chat: the message that it belongs to, with what the template writes around it; one
-        past the last for the opening of the answer. None for text and ids."""
+        """The message number of each shown token of a chat, including the template text around a message; one past the
+        last for the opening of the answer. None for text and ids."""
         if self.chat is None or self.spans is None:
             return None
-        said = [_first(self.chat.contents, span) for span in self.spans]
+        contents = [_first(self.chat.contents, span) for span in self.spans]
         around = [_first(self.chat.turns, (start, start + 1)) for start, _ in self.spans]
         last = len(self.chat.messages)
-        pairs = zip(said, around, strict=True)
-        return tuple(part.message if (part := one or other) is not None else last for one, other in pairs)
+        pairs = zip(contents, around, strict=True)
+        return tuple(part.message if (part := content or turn) is not None else last for content, turn in pairs)
 
     @property
     def n_shown(self) -> int:
@@ -128,8 +128,8 @@ class Prompt:
         return indices(positions, self.n_shown, "position", f"prompt of {self.n_shown} tokens")
 
     def find(self, subject: Any) -> tuple[int, int]:
-        """The tokens [start, end) of a subject, given as such or as text: those that share a character with the text's
-        last occurrence. ValueError for a span outside of the prompt, or text that does not occur in it."""
+        """Token span [start, end) of a subject, given as a span or as text; for text, the tokens that overlap its last
+        occurrence. ValueError for a span outside of the prompt, or text that does not occur in it."""
         if not isinstance(subject, str):
             owner = f"prompt of {self.n_shown} tokens"
             return check_span(subject, self.n_shown, "the subject, where it is no text,", owner)
@@ -209,12 +209,12 @@ def _prompt_of(model: Model, prompt: PromptInput, ids: Sequence[int], what: str)
 
 
 def _first(parts: Sequence[Part], span: tuple[int, int]) -> Part | None:
-    """The first part that shares a character with a span."""
+    """The first part that overlaps a span of characters."""
     return next((part for part in parts if span[0] < part.end and span[1] > part.start), None)
 
 
 def single_token(model: Model, token: str | int, *, what: str = "target") -> int:
-    """The id of one token, given as text or id; ValueError that names the pieces of a longer text."""
+    """The id of one token, given as text or id; ValueError, listing the tokens, for a longer text."""
     if isinstance(token, str):
         ids = model.tokens(token, prepend_bos=False)
         if len(ids) == 1:
@@ -226,7 +226,7 @@ def single_token(model: Model, token: str | int, *, what: str = "target") -> int
         if not token.startswith(" ") and len(model.tokens(" " + token, prepend_bos=False)) == 1:
             advice = f"with a space in front, {' ' + token!r}, it is one"
         if len(token) > 60:
-            raise ValueError(f"the {what} must be one token, the text given is {len(ids)}: {advice}")
+            raise ValueError(f"the {what} must be one token, the text given is {len(ids)} tokens: {advice}")
         raise ValueError(f"the {what} must be one token, {token!r} is {len(ids)} ({pieces}): {advice}")
     number = whole_number(token, f"the {what}, where it is no text,")
     check_range(f"the {what}", number, 0, model.d_vocab - 1, "this vocabulary")

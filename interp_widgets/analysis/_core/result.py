@@ -1,7 +1,7 @@
-"""`Result`, what every analysis returns: a frozen dataclass of numbers and strings that saves itself to one file.
+"""`Result`, the return type of every analysis: a frozen dataclass of numbers and strings that saves to one file.
 
 A result is declared with :func:`record`, derives from :class:`Result`, and holds NumPy arrays on the CPU, token strings
-and plain settings, never a model. A field that has axes names them once, by :func:`with_axes`, and is checked by that.
+and plain settings, never a model. :func:`with_axes` declares the axes of a field; its shape is checked against them.
 Files are ``.npz`` archives of the arrays plus one JSON text; nothing in them is ever unpickled.
 """
 
@@ -44,7 +44,7 @@ Scalar = str | int | float | bool | None
 _HEADER = "header.json"
 _FORMAT = "interp_widgets result"
 _KINDS = {"Floats": ("float", "f"), "Ints": ("int", "iu"), "Bools": ("bool", "b")}
-"""By the name of an array's type in `_core.arrays`: what its values are, and the kinds of NumPy types for that."""
+"""Name of an array type in `_core.arrays`: name of its values and the allowed NumPy dtype kinds."""
 _RECORDS: dict[str, type[Record]] = {}
 
 _version = functools.cache(metadata.version)  # reads a file each time
@@ -97,17 +97,17 @@ class Record:
         """Check the axes that fields declare; raises ValueError naming class and field."""
         declared = [item for item in fields(self) if "axes" in item.metadata]  # type: ignore[arg-type]
         sizes: dict[str, int] = {}
-        # sequences first: their lengths are what a reader counts, so that a wrong array is told of, not they
+        # sequences first: their lengths then set the sizes, so that the error names the array
         for item in sorted(declared, key=lambda item: not str(item.type).startswith("Sequence")):
             value, names = getattr(self, item.name), item.metadata["axes"]
             if value is None and item.default is None:
                 continue
-            label, wanted = f"{type(self).__name__}.{item.name}", [sizes.get(name, name) for name in names]
+            label, expected = f"{type(self).__name__}.{item.name}", [sizes.get(name, name) for name in names]
             if str(item.type).startswith("Sequence"):
-                value = _nested_tuples(value, wanted, label)
+                value = _nested_tuples(value, expected, label)
                 shape: tuple[int, ...] = (len(value),)
             else:
-                value = _checked_array(value, wanted, str(item.type).split(" ")[0], item.metadata["nan"], label)
+                value = _checked_array(value, expected, str(item.type).split(" ")[0], item.metadata["nan"], label)
                 shape = value.shape
             sizes |= {name: size for name, size in zip(names, shape, strict=False) if isinstance(name, str)}
             object.__setattr__(self, item.name, value)
@@ -137,10 +137,10 @@ class Result(Record):
     """Version of the class's fields; raise it when a field changes its meaning, so that old files are refused."""
 
     partial: bool = field(default=False, kw_only=True)
-    """Whether the analysis was stopped midway; uncomputed numbers are NaN."""
+    """Whether the analysis is incomplete; numbers not computed yet are NaN."""
 
     provenance: Mapping[str, Scalar] = field(default_factory=dict, kw_only=True)
-    """What it takes to repeat the result: model and weight hash, options, seed, versions."""
+    """Everything needed to repeat the result: model and weight hash, options, seed, versions."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result to one ``.npz`` file (the ending is added where missing) and return its path.
@@ -168,7 +168,7 @@ class Result(Record):
         head, arrays = _read(source)
         kind = _wanted_class(cls, head, source)
         try:
-            result: R = _made(kind, {name: _decode(value, arrays) for name, value in head["fields"].items()})
+            result: R = _build_record(kind, {name: _decode(value, arrays) for name, value in head["fields"].items()})
         except RecursionError as error:
             raise ValueError(f"{source} cannot be read as a {kind.__name__}: it is nested too deeply") from error
         except (AttributeError, KeyError, TypeError) as error:
@@ -180,9 +180,9 @@ class Result(Record):
         return result
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """Its main numbers and texts by name: the row of one case in a table over many (see `sweep`).
+        """The main numbers and texts by name: one case's row in a table over many (see `sweep`).
 
-        Raises TypeError for a result that has no such row.
+        Raises TypeError for a result without such a row.
         """
         raise TypeError(
             f"{type(self).__name__} has no measures for a row of a table: give measure= a function that makes a "
@@ -196,7 +196,7 @@ class Result(Record):
 
 @record
 class Results(Result):
-    """Several results in one file, each under a name: those of two models, or the parts of what a panel shows.
+    """Several named results in one file, such as those of two models.
 
     Example:
         >>> from pathlib import Path
@@ -209,7 +209,7 @@ class Results(Result):
     """
 
     names: Sequence[str] = with_axes("results")
-    """What each is called."""
+    """Name of each result."""
 
     results: Sequence[Result] = with_axes("results")
     """The results."""
@@ -222,9 +222,9 @@ class Results(Result):
 
 
 def provenance(model: Mapping[str, Scalar] | None = None, **options: Any) -> dict[str, Scalar]:
-    """Collect what it takes to repeat a result: the model's own provenance, the options, and versions.
+    """Collect everything needed to repeat a result: the model's provenance, the options, and versions.
 
-    Options that are no plain JSON value are kept as text.
+    Options that are not plain JSON values are stored as text.
 
     >>> provenance({"model": "demo"}, steps=32)["steps"]
     32
@@ -314,11 +314,13 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return {key: _decode(part, arrays) for key, part in value["items"].items()}
     if value["kind"] != "record" or value["class"] not in _RECORDS:
         raise ValueError(f"it holds a part of the unknown class {short(value.get('class'))}: import that class first")
-    return _made(_RECORDS[value["class"]], {key: _decode(part, arrays) for key, part in value["fields"].items()})
+    return _build_record(
+        _RECORDS[value["class"]], {key: _decode(part, arrays) for key, part in value["fields"].items()}
+    )
 
 
-def _made(kind: type[Any], values: dict[str, Any]) -> Any:
-    """A record of these fields; a file holds the keys of mappings as text, also of those from numbers."""
+def _build_record(kind: type[Any], values: dict[str, Any]) -> Any:
+    """Build a record from fields read from a file, where JSON has turned integer keys of mappings into text."""
     types = _types(kind)  # type: ignore[arg-type]
     if unknown := set(values) - set(types):
         raise ValueError(f"{kind.__name__} does not know the fields {short(', '.join(sorted(unknown)))}")
@@ -326,7 +328,7 @@ def _made(kind: type[Any], values: dict[str, Any]) -> Any:
         if get_origin(types[name]) is Mapping and get_args(types[name])[0] is int:
             values[name] = {int(key): part for key, part in value.items()}
         if not _fits(values[name], types[name]):
-            raise ValueError(f"{kind.__name__}.{name} is of another kind")
+            raise ValueError(f"{kind.__name__}.{name} has the wrong type")
     return kind(**values)
 
 
@@ -338,12 +340,12 @@ def _types(kind: type[Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether what was read from a file is of the type that a field has."""
+    """Whether a value read from a file has its field's type."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
     if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, option) for option in inner)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if origin is Sequence:
@@ -378,28 +380,28 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second) or (isinstance(first, float) and first != first and second != second)
 
 
-def _nested_tuples(value: Any, wanted: Sequence[str | int], label: str) -> Any:
-    """Sequences in sequences as tuples in tuples, their lengths checked where the wanted size is known."""
-    if not wanted:
+def _nested_tuples(value: Any, sizes: Sequence[str | int], label: str) -> Any:
+    """Nested sequences as nested tuples; lengths are checked where the size is known."""
+    if not sizes:
         return value
     rows = tuple(value)
-    if isinstance(wanted[0], int) and len(rows) != wanted[0]:
-        raise ValueError(f"{label} must have {wanted[0]} entries, got {len(rows)}")
-    return tuple(_nested_tuples(row, wanted[1:], label) for row in rows) if len(wanted) > 1 else rows
+    if isinstance(sizes[0], int) and len(rows) != sizes[0]:
+        raise ValueError(f"{label} must have {sizes[0]} entries, got {len(rows)}")
+    return tuple(_nested_tuples(row, sizes[1:], label) for row in rows) if len(sizes) > 1 else rows
 
 
-def _checked_array(value: Any, wanted: Sequence[str | int], type_name: str, nan: bool, label: str) -> NDArray[Any]:
-    """A read-only view of the numbers, their type and shape checked; a size that is not known yet is any."""
+def _checked_array(value: Any, axes: Sequence[str | int], type_name: str, nan: bool, label: str) -> NDArray[Any]:
+    """A read-only view of the numbers after checking type and shape; an axis without a known size may have any."""
     if type_name not in _KINDS:
-        raise TypeError(f"{label} has axes, so that its type must be one of {', '.join(_KINDS)}, got {type_name}")
+        raise TypeError(f"{label} has axes, so its type must be one of {', '.join(_KINDS)}, got {type_name}")
     kind, codes = _KINDS[type_name]
     array = np.asarray(value)
     if array.size == 0 and array.dtype.kind not in codes:
         array = array.astype(kind)
     if array.dtype.kind not in codes:
         raise ValueError(f"{label} must hold {kind} values, got {array.dtype}")
-    sizes = [size if isinstance(size, int) else None for size in wanted]
-    if array.ndim != len(sizes) or any(want not in (None, got) for want, got in zip(sizes, array.shape, strict=True)):
+    sizes = [axis if isinstance(axis, int) else None for axis in axes]
+    if array.ndim != len(sizes) or any(size not in (None, got) for size, got in zip(sizes, array.shape, strict=True)):
         listed = ", ".join("any" if size is None else str(size) for size in sizes) + "," * (len(sizes) == 1)
         raise ValueError(f"{label} must have shape ({listed}), got {array.shape}")
     if not nan and kind == "float" and not np.isfinite(array).all():

@@ -13,14 +13,14 @@ T = TypeVar("T")
 Progress = Callable[[int, int], None] | None
 """Called with (done, total)."""
 Check = Callable[[], None] | None
-"""Called now and then; raises to cancel."""
+"""Called regularly; raises to cancel."""
 _beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="beside")
-"""One at a time: the libraries that need it are not made for two callers at once."""
+"""One thread: the libraries called in it are not safe for concurrent calls."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options that every run takes: each may be None."""
+    """The options of every run; each may be None."""
 
     progress: Progress = None
     check: Check = None
@@ -28,27 +28,27 @@ class RunOptions:
     """Most items in a chunk; by default what memory and work allow."""
 
     def stop_if_cancelled(self) -> None:
-        """Let the caller cancel, which raises."""
+        """Call ``check``, which raises to cancel."""
         if self.check is not None:
             self.check()
 
     def beside(self, work: Callable[[], T]) -> T:
-        """The result of a call that cannot be stopped: cancelled, it is left to its thread, and its result dropped."""
+        """The result of a call that cannot be interrupted; after a cancel it runs on and its result is dropped."""
         running = _beside.submit(work)
         try:
             while not wait([running], 0.05).done:
                 self.stop_if_cancelled()
         finally:
-            running.cancel()  # where it waits for an earlier one; else it has ended, or goes on for nobody
+            running.cancel()  # takes effect only while it is still queued
         return running.result()
 
     def report(self, done: int, total: int) -> None:
-        """Say how much is done."""
+        """Report progress."""
         if self.progress is not None:
             self.progress(done, total)
 
     def part(self, number: int, parts: int) -> RunOptions:
-        """Those of one of several equal parts of the run.
+        """The options for one of several equal parts of the run.
 
         >>> RunOptions(print).part(1, 2).report(1, 4)
         5 8
@@ -59,7 +59,7 @@ class RunOptions:
         return replace(self, progress=lambda done, total: progress(number * total + done, parts * total))
 
     def after(self, before: int, total: int) -> RunOptions:
-        """Those of a part that begins when ``before`` of ``total`` steps of the whole run are done.
+        """The options for a part that begins when ``before`` of ``total`` steps of the whole run are done.
 
         >>> RunOptions(print).after(10, 100).report(1, 4)
         11 100
@@ -71,7 +71,7 @@ class RunOptions:
 
 
 def partial_is_due(before: int, done: int, total: int, times: int) -> bool:
-    """Whether a partial result is due after the steps ``before``..``done``: at most ``times`` before the end.
+    """Whether a partial result is due after steps ``before``..``done``; at most ``times`` are delivered before the end.
 
     >>> [done for done in range(1, 10) if partial_is_due(done - 1, done, 9, 2)]
     [3, 6]

@@ -1,4 +1,4 @@
-"""Two groups of scores compared: tests, intervals, effect size, correction over several groups."""
+"""Comparison of two groups of scores: tests, intervals, effect size, correction over several groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from interp_widgets.analysis._core.checks import check_choice, check_range
 from interp_widgets.analysis._core.result import Record, record, with_axes
 
 Alternative = Literal["greater", "less", "two-sided"]
-"""The claim that a test is of: how the first group's mean compares with the second's."""
+"""The alternative hypothesis: how the first group's mean compares with the second's."""
 
 _SIGNS = {"greater": ">", "less": "<", "two-sided": "≠"}
 _CLAIMED = {"welch_p": "Welch", "permutation_p": "permutation", "paired_p": "paired", "holm_p": "Holm"}
@@ -27,7 +27,7 @@ _ROUNDING = 1e-10
 
 @record
 class GroupComparison(Record):
-    """Two groups of scores side by side, and how sure one can be that they differ.
+    """Two groups of scores, and tests of whether they differ.
 
     `alternative` states the claim that the one-sided p-values test: the first group's mean is greater (or less) than
     the second's. Pairs of numbers run first group, second group.
@@ -107,7 +107,7 @@ class GroupComparison(Record):
 
     @property
     def sides(self) -> dict[str, str]:
-        """Side and direction of each p-value that there is, by its name."""
+        """Side and direction of each available p-value, by its name."""
         known = [name for name in _CLAIMED if getattr(self, name) is not None]
         return {**dict.fromkeys(known, self.claim), "spearman_p": "two-sided"}
 
@@ -179,7 +179,7 @@ def compare_groups(
     spread = spread if spread > _ROUNDING * np.abs(scores).max() else 0.0
     welch = _welch(groups, alternative) if spread > 0 else None
     rho, rank_p = spearman(scores, label)
-    # one stream per number, so that asking for one more changes no other
+    # one random stream per number, so that computing one more changes no other
     streams = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(4)]
     boot: dict[str, Any] = {"confidence": confidence, "resamples": resamples}
     return GroupComparison(
@@ -210,12 +210,12 @@ def spearman(first: ArrayLike, second: ArrayLike) -> tuple[float, float]:
     """
     if np.ptp(np.asarray(first)) == 0 or np.ptp(np.asarray(second)) == 0:
         return float("nan"), float("nan")
-    found = scipy.stats.spearmanr(first, second)
-    return float(found.statistic), float(found.pvalue)
+    result = scipy.stats.spearmanr(first, second)
+    return float(result.statistic), float(result.pvalue)
 
 
 def compare_known(first: ArrayLike, second: ArrayLike, **options: Any) -> GroupComparison | None:
-    """`compare_groups`; None where a group has not the two scores that it takes."""
+    """`compare_groups`; None where a group has fewer than two scores."""
     enough = min(len(np.asarray(first)), len(np.asarray(second))) >= 2
     return compare_groups(first, second, **options) if enough else None
 
@@ -254,7 +254,7 @@ def holm_adjusted(p_values: ArrayLike) -> NDArray[np.float64]:
     >>> holm_adjusted([0.01, 0.04, float("nan")]).tolist()
     [0.02, 0.04, nan]
     """
-    # not statsmodels' multipletests, which collects garbage at every call: a second in a large process
+    # statsmodels' multipletests runs the garbage collector at every call, which takes a second in a large process
     p = np.asarray(p_values, dtype=np.float64)
     corrected = np.full(p.shape, np.nan)
     tested = [i for i in np.argsort(p, kind="stable") if np.isfinite(p[i])]
@@ -319,7 +319,7 @@ def _checked(first: ArrayLike, second: ArrayLike, names: Sequence[str]) -> tuple
 
 
 def _welch(groups: Sequence[NDArray[np.float64]], alternative: Alternative) -> Any:
-    # from the moments: ttest_ind itself warns of every group that happens to hold equal scores
+    # from the moments, since ttest_ind warns about every group with equal scores
     moments = [value for g in groups for value in (g.mean(), g.std(ddof=1), len(g))]
     return scipy.stats.ttest_ind_from_stats(*moments, equal_var=False, alternative=alternative)
 
@@ -345,7 +345,7 @@ def _interval(
         statistic,
         n_resamples=resamples,
         confidence_level=confidence,
-        method="percentile",  # defined for groups without spread too, where BCa is not
+        method="percentile",  # unlike BCa, defined for groups without spread too
         vectorized=True,
         batch=max(1, _BATCH_ELEMENTS // sum(map(len, data))),
         rng=rng,

@@ -18,7 +18,7 @@ else:
 __all__ = ["DataFrame", "csv_text", "table"]
 
 _RUN = re.compile(r"'*[=+\-@\t\r]")
-"""Beginnings of a text that spreadsheets take for a formula, and of one that was escaped before."""
+"""First characters of texts that spreadsheets run as a formula, and of texts that were escaped before."""
 
 
 def table(axes: Mapping[str, Any], columns: Mapping[str, Any]) -> DataFrame:
@@ -26,8 +26,8 @@ def table(axes: Mapping[str, Any], columns: Mapping[str, Any]) -> DataFrame:
 
     Args:
         axes: column name to the labels along one axis of the grid.
-        columns: column name to the values of the cells, which broadcast to the grid as NumPy does (so one value per
-            label of the last axis will do); None for a column that there is not.
+        columns: column name to the values of the cells, which broadcast to the grid as in NumPy (so one value per
+            label of the last axis is enough); columns that are None are left out.
 
     >>> table({"layer": [4, 5], "token": ["a", "b"]}, {"effect": [[0.1, 0.2], [0.3, 0.4]]})
        layer token  effect
@@ -41,7 +41,7 @@ def table(axes: Mapping[str, Any], columns: Mapping[str, Any]) -> DataFrame:
     labels = {name: _values(values) for name, values in axes.items()}
     shape = tuple(map(len, labels.values()))
     cells = np.indices(shape).reshape(len(shape), -1)
-    data = {name: values[at] for (name, values), at in zip(labels.items(), cells, strict=True)}
+    data = {name: values[rows] for (name, values), rows in zip(labels.items(), cells, strict=True)}
     for name, values in columns.items():
         if values is not None:
             data[name] = np.broadcast_to(_values(values), shape).ravel()
@@ -55,10 +55,10 @@ def _values(values: Any) -> NDArray[Any]:
 
 
 def csv_text(frame: DataFrame) -> str:
-    """A table as CSV (RFC 4180). Numbers stay; a text that a spreadsheet would run has an apostrophe in front.
+    """A table as CSV (RFC 4180). Texts that a spreadsheet would run as a formula get an apostrophe in front.
 
-    So does a text that begins with apostrophes and then as a formula does, so that taking one away in front of ``=``,
-    ``+``, ``-``, ``@``, a tab or a carriage return always gives back what it was.
+    So do texts that begin with apostrophes followed by a formula character (``=``, ``+``, ``-``, ``@``, tab or carriage
+    return), so that removing one apostrophe always restores the original.
 
     >>> csv_text(table({"token": ["-", "a"]}, {"x": [-1.5, 2.0]}))
     "token,x\\r\\n'-,-1.5\\r\\na,2.0\\r\\n"

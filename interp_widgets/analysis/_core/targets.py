@@ -1,7 +1,7 @@
-"""The number of each response token that is looked at, and its gradient at the model's last hidden state.
+"""The target of each response token (logit, probability, ...), and its gradient at the model's last hidden state.
 
-Only the hidden state at one position decides a response token's probability. So the unembedding, the widest product of
-the model, is done in blocks, reduced to one number per row at once, and never becomes part of a batched derivative.
+A response token's probability depends on the hidden state of one position only. So the unembedding, the widest product
+of the model, runs in blocks that are reduced to one number per row, and never becomes part of a batched derivative.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import decode, decode_blocks, in_blocks
 
 Target = Literal["probability", "log_prob", "logit", "logit_difference"]
-"""Which number of a token is looked at."""
+"""Which number of a response token is the target."""
 
 _BLOCK = {"cpu": 2**22, "accelerator": 2**27}
-"""Logits held at once: 16 MB in float32 on a CPU."""
+"""Logits in memory at once: 16 MB in float32 on a CPU."""
 
 _COLUMNS = 2048
 """Token ids per block on a CPU: with 256 rows they stay in the cache."""
@@ -30,13 +30,13 @@ _COLUMNS = 2048
 
 @dataclass(frozen=True)
 class Aim:
-    """Which number of each response token is looked at."""
+    """The target of each response token."""
 
     target: Target
     ids: Tensor
     """(response,) token ids."""
     foils: Tensor | None = None
-    """(response,) token ids that the response tokens are set against, for ``logit_difference``."""
+    """(response,) token ids of the foils, for ``logit_difference``."""
 
     def of(self, start: int, stop: int) -> Aim:
         """The same for the response tokens start..stop."""
@@ -53,7 +53,7 @@ class Aim:
 
 
 def check_foil(name: str, value: str, foil: object) -> None:
-    """ValueError for a foil that is missing or superfluous, where the argument ``name`` says what is looked at."""
+    """ValueError for a missing or superfluous foil; ``name`` is the argument that chooses the target."""
     if value == "logit_difference" and foil in (None, ""):
         raise ValueError(f"{name} 'logit_difference' needs a foil: give foil=, a token id or the text of one token")
     if value != "logit_difference" and foil is not None:
@@ -61,35 +61,35 @@ def check_foil(name: str, value: str, foil: object) -> None:
 
 
 def score(blocks: Iterable[tuple[int, Tensor]], aim: Aim) -> Tensor:
-    """(rows,) the aimed numbers from logits in blocks of the vocabulary (first id, (rows, block)), float32 or wider."""
-    own = foil = total = None
+    """(rows,) targets from logits in blocks of the vocabulary (first id, (rows, block)), float32 or wider."""
+    target = foil = total = None
     for first, logits in blocks:
         block = wide(logits)
-        own = _pick(own, block, aim.ids, first)
+        target = _pick(target, block, aim.ids, first)
         if aim.foils is not None:
             foil = _pick(foil, block, aim.foils, first)
         if aim.target in ("probability", "log_prob"):
             total = log_sum(total, block)
-    if own is None:
+    if target is None:
         raise ValueError("there are no logits to read")
     match aim.target:
         case "logit":
-            return own
+            return target
         case "logit_difference":
             if foil is None:
                 raise ValueError("target 'logit_difference' needs a foil in its aim")
-            return own - foil
+            return target - foil
         case "log_prob" | "probability":
-            value = own if total is None else own - total
+            value = target if total is None else target - total
             return value.exp() if aim.target == "probability" else value
     raise ValueError(f"target must be 'probability', 'log_prob', 'logit' or 'logit_difference', got {aim.target!r}")
 
 
 def _pick(before: Tensor | None, block: Tensor, ids: Tensor, first: int) -> Tensor:
-    """The logits of ``ids`` (rows,) that lie in this block, else those of blocks before."""
+    """The logits of ``ids`` (rows,) that lie in this block, else those from earlier blocks."""
     column = ids - first
-    picked = block.gather(-1, column.clamp(0, block.shape[-1] - 1)[:, None])[:, 0]
-    return picked if before is None else torch.where((column >= 0) & (column < block.shape[-1]), picked, before)
+    logits = block.gather(-1, column.clamp(0, block.shape[-1] - 1)[:, None])[:, 0]
+    return logits if before is None else torch.where((column >= 0) & (column < block.shape[-1]), logits, before)
 
 
 def _row_blocks(model: Model, rows: int, columns: int) -> Iterator[slice]:
@@ -100,24 +100,24 @@ def _row_blocks(model: Model, rows: int, columns: int) -> Iterator[slice]:
 
 @torch.no_grad()
 def read(model: Model, hidden: Tensor, aim: Aim) -> Tensor:
-    """(batch, response) the aimed numbers from hidden states (batch, response, width)."""
-    rows, many = hidden.flatten(0, 1), aim.repeated(hidden.shape[0])
+    """(batch, response) targets from hidden states (batch, response, width)."""
+    rows, repeated = hidden.flatten(0, 1), aim.repeated(hidden.shape[0])
     narrow = device_kind(model.device) == "cpu" and in_blocks(model)
     columns = _COLUMNS if narrow else model.d_vocab
     # blocks of the vocabulary are narrow, so that more rows go at once; both stay far below the memory of one layer
     row_blocks = _row_blocks(model, len(rows), max(columns, _BLOCK["cpu"] // 256))
-    parts = [score(decode_blocks(model, rows[b], columns), many.of(b.start, b.stop)) for b in row_blocks]
+    parts = [score(decode_blocks(model, rows[b], columns), repeated.of(b.start, b.stop)) for b in row_blocks]
     return torch.cat(parts).view(hidden.shape[:2])
 
 
 def target_gradients(model: Model, hidden: Tensor, aim: Aim) -> tuple[Tensor, Tensor]:
-    """The aimed numbers (response,) and the gradient of each at its own hidden state (response, width)."""
+    """The targets (response,) and the gradient of each at its own hidden state (response, width)."""
     values, gradients = [], []
     with torch.enable_grad():
         for block in _row_blocks(model, len(hidden), model.d_vocab):
             leaf = hidden[block].detach().requires_grad_(True)
             value = score([(0, decode(model, leaf))], aim.of(block.start, block.stop))
-            (gradient,) = torch.autograd.grad(value.sum(), leaf)  # rows do not mix, so the sum keeps them apart
+            (gradient,) = torch.autograd.grad(value.sum(), leaf)  # rows do not mix: each keeps its own gradient
             values.append(value.detach())
             gradients.append(gradient)
     return torch.cat(values), torch.cat(gradients)

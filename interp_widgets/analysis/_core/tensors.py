@@ -12,7 +12,7 @@ from interp_widgets.analysis._core.arrays import Floats
 
 
 def wide(x: Tensor) -> Tensor:
-    """The tensor in float32, or float64 if it was."""
+    """The tensor in float32; float64 stays float64."""
     return x.to(wide_type(x.dtype))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def runs(labels: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """[start, end) of each run of tokens whose labels are the same.
+    """[start, end) of each run of equal labels.
 
     >>> runs("aaba")
     ((0, 2), (2, 3), (3, 4))

@@ -1,4 +1,4 @@
-"""The largest numbers: of arrays, and of long rows that come in tiles."""
+"""Top-k of arrays, and of long rows that come in tiles."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from interp_widgets.analysis._core.arrays import Ints
 
 
 def largest(values: ArrayLike, count: int | None = None, *, by_size: bool = False) -> Ints:
-    """Indices of the ``count`` largest numbers along the last axis, falling; of equal ones the earlier comes first.
+    """Indices of the ``count`` largest numbers along the last axis, in falling order; ties in the order of indices.
 
-    All of them without a count; with ``by_size`` ordered by their absolute value. NaN comes last.
+    Without a count, all of them; with ``by_size``, ordered by absolute value. NaN comes last.
 
     >>> largest([1.0, -5.0, 3.0], 2, by_size=True).tolist()
     [1, 2]
@@ -38,7 +38,7 @@ class TopK:
         self.count = count
         self.by_size = by_size
         self.values = torch.empty(0, 0)
-        """(rows, count) the largest numbers, falling; of equal ones the earlier comes first."""
+        """(rows, count) the largest numbers in falling order; ties in the order of indices."""
         self.indices = torch.empty(0, 0, dtype=torch.long)
         """(rows, count) their indices in the row."""
 
@@ -73,7 +73,7 @@ def _largest(rows: Tensor, count: int, *, by_size: bool) -> Tensor:
         peaks = torch.maximum(peaks, -blocks.amin(-2))
     best = peaks.topk(count, dim=-1, sorted=False).indices
     inside = torch.arange(_BLOCK, device=rows.device) * length
-    rest = torch.arange(length * _BLOCK, rows.shape[-1], device=rows.device).expand(*rows.shape[:-1], -1)
-    indices = torch.cat([(best[..., None] + inside).flatten(-2), rest], -1)
+    leftover = torch.arange(length * _BLOCK, rows.shape[-1], device=rows.device).expand(*rows.shape[:-1], -1)
+    indices = torch.cat([(best[..., None] + inside).flatten(-2), leftover], -1)
     values = rows.gather(-1, indices)
     return indices.gather(-1, (values.abs() if by_size else values).topk(count, dim=-1, sorted=False).indices)

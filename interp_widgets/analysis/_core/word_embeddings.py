@@ -1,4 +1,4 @@
-"""Words as a model holds them: one embedding per word, on the input or the output side."""
+"""Word embeddings of a model: one per word, on the input or the output side."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Side = Literal["input", "output"]
 """``input``: rows of the token embedding; ``output``: columns of the unembedding."""
 
 Words = Sequence[str] | Mapping[str, int] | WordVectors | None
-"""A word list: words in falling order of frequency, words with their counts, those of a file of vectors, or None for
-the demo's."""
+"""A word list: words in falling order of frequency, a mapping of words to counts, the words of a vector file, or None
+for the demo's."""
 
 _GATHERED = 2**22
 """Numbers of token embeddings held at once, beside the table."""
@@ -87,7 +87,7 @@ def word_table(
     check_choice("side", side, Side)
     listed = word_list(words)
     ids = word_ids(model, listed)
-    known = [number for number, own in enumerate(ids) if own]
+    known = [number for number, tokens in enumerate(ids) if tokens]
     if not known:
         raise ValueError(f"the tokenizer of {model.name} can write none of the {len(listed)} words: give other words")
     table = model.weight("W_E") if side == "input" else model.weight("W_U").T
@@ -95,13 +95,13 @@ def word_table(
         words=tuple(listed[i] for i in known),
         embeddings=_means(table, [ids[i] for i in known], RunOptions(check=check)),
         n_tokens=np.array([len(ids[i]) for i in known], dtype=np.int64),
-        unknown=tuple(word for word, own in zip(listed, ids, strict=True) if not own),
+        unknown=tuple(word for word, tokens in zip(listed, ids, strict=True) if not tokens),
     )
 
 
 def word_ids(model: Model, words: Sequence[str]) -> list[list[int]]:
     """The token ids of each word after a space; none for a word that the tokenizer cannot write."""
-    # LLaMA's kind of tokenizer puts the space in front by itself, GPT-2's takes it from the text
+    # LLaMA's tokenizer adds the leading space itself, GPT-2's takes it from the text
     by_itself = model.token_strings(model.tokens("a", prepend_bos=False))[0].startswith(" ")
     encoded = model.token_lists([word if by_itself else f" {word}" for word in words])
     unknown = getattr(model.tokenizer, "unk_token_id", None)

@@ -1,4 +1,4 @@
-"""Which parts of a model a prediction needs: parts taken out, and states put back."""
+"""Which parts of a model a prediction needs: ablation removes parts, causal tracing restores clean states."""
 
 from interp_widgets.analysis.ablation.ablated_prediction import AblatedPrediction, ablated_prediction
 from interp_widgets.analysis.ablation.ablated_writing import AblatedTextResult, ablated_text

@@ -1,4 +1,4 @@
-"""`ablated_prediction`: what a model would write next, with and without an ablation."""
+"""`ablated_prediction`: the next-token distribution with and without an ablation."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from interp_widgets.models.patching import Patch, patched_passes
 
 @record
 class AblatedPrediction(Result):
-    """The likeliest next tokens of the whole model and of the ablated one, and how far apart the two are."""
+    """The likeliest next tokens without and with the ablations, and the KL divergence between the distributions."""
 
     ids: Sequence[int] = with_axes("tokens")
-    """Ids of the tokens that are among the likeliest before or after: first those of before, in their order,
-    then those that only the ablation brings up, in theirs."""
+    """Ids of the likeliest tokens: first those before the ablation, then the likeliest after it that are new, both
+    in falling order of probability."""
 
     tokens: Sequence[str] = with_axes("tokens")
     """Readable tokens."""
@@ -47,7 +47,7 @@ class AblatedPrediction(Result):
     """Readable tokens of the prompt, without the BOS."""
 
     ablations: Sequence[Ablation] = with_axes("ablations")
-    """What was taken out."""
+    """The ablations that were applied."""
 
     @property
     def change(self) -> NDArray[np.floating[Any]]:
@@ -71,13 +71,13 @@ def ablated_prediction(
 ) -> AblatedPrediction:
     """The next token's probabilities after a prompt, with and without some ablations.
 
-    Both passes go the same way through the model, so that without ablations the change is exactly zero.
+    Both passes take the same route through the model, so that without ablations the change is exactly zero.
 
     Args:
         model: what `load_model` returns.
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         ablations: `Ablation` objects, with positions inside the prompt.
-        top: how many of the likeliest tokens are shown, of before and of after.
+        top: number of likeliest tokens listed, before and after.
         prepend_bos: overrides the model's BOS policy for a text.
 
     Raises:
@@ -85,18 +85,18 @@ def ablated_prediction(
             refuses, or logits that are not finite.
 
     Example:
-        >>> found = ablated_prediction(model, "The Eiffel Tower is in the city of", Ablation("mlp", 5))
-        >>> found.to_frame().head(1).round(2)
+        >>> result = ablated_prediction(model, "The Eiffel Tower is in the city of", Ablation("mlp", 5))
+        >>> result.to_frame().head(1).round(2)
              id   token  before  after  change
         0  1691   Paris     1.0   0.98   -0.02
     """
-    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     check_top(top, model)
     listed = as_list(ablations)
     patches = patches_of(model, listed)
     for ablated in listed:
-        shown.positions(ablated.positions)
-    before, after = _log_probabilities(shown, []), _log_probabilities(shown, patches)
+        read.positions(ablated.positions)
+    before, after = _log_probabilities(read, []), _log_probabilities(read, patches)
     ids = [int(i) for i in before.topk(top).indices]
     ids += [int(i) for i in after.topk(top).indices if int(i) not in ids]
     kl = torch.where(before > -torch.inf, before.exp() * (before - after), 0.0).sum()
@@ -105,20 +105,20 @@ def ablated_prediction(
         tokens=model.token_strings(ids),
         before=before[ids].exp().numpy(),
         after=after[ids].exp().numpy(),
-        kl=max(0.0, float(kl)),  # rounding may leave it below
-        prompt_tokens=shown.tokens(),
+        kl=max(0.0, float(kl)),  # rounding may make it negative
+        prompt_tokens=read.tokens(),
         ablations=listed,
-        provenance=provenance(model.provenance(), top=top, bos=shown.offset == 1),
+        provenance=provenance(model.provenance(), top=top, bos=read.offset == 1),
     )
 
 
 @torch.no_grad()
-def _log_probabilities(shown: Prompt, patches: Sequence[Patch]) -> Tensor:
+def _log_probabilities(prompt: Prompt, patches: Sequence[Patch]) -> Tensor:
     """(d_vocab,) natural log-probabilities of the next token, float64 on the CPU."""
     unchanged = Patch("resid", 0, lambda value: value)
-    with patched_passes(shown.model, [unchanged, *patches]):
-        last = torch.tensor([len(shown.ids) - 1], device=shown.model.device)
-        logits = forward(shown.model, shown.embeddings(), positions=last)[0, 0].cpu().double()
-    # a hook may have forbidden tokens by minus infinity
+    with patched_passes(prompt.model, [unchanged, *patches]):
+        last = torch.tensor([len(prompt.ids) - 1], device=prompt.model.device)
+        logits = forward(prompt.model, prompt.embeddings(), positions=last)[0, 0].cpu().double()
+    # hooks may set logits to minus infinity to forbid tokens
     check_finite(logits.max(), f"the largest logit {'with these ablations' if patches else 'on this prompt'}")
     return logits.log_softmax(-1)

@@ -16,16 +16,16 @@ from interp_widgets.models.chat import PromptInput
 
 @record
 class AblatedTextResult(Result):
-    """Two texts that a model goes on with after one prompt: as it is, and with parts taken out."""
+    """Two continuations of one prompt: one by the model as it is, one with ablations."""
 
     plain: Sequence[int] = with_axes("plain")
-    """Ids of the tokens that it writes as it is."""
+    """Ids of the tokens that the model writes without the ablations."""
 
     plain_tokens: Sequence[str] = with_axes("plain")
     """Readable tokens."""
 
     ablated: Sequence[int] = with_axes("ablated")
-    """Ids of the tokens that it writes with the ablations."""
+    """Ids of the tokens that the model writes with the ablations."""
 
     ablated_tokens: Sequence[str] = with_axes("ablated")
     """Readable tokens."""
@@ -34,7 +34,7 @@ class AblatedTextResult(Result):
     """Readable tokens of the prompt, without the BOS."""
 
     ablations: Sequence[Ablation] = with_axes("ablations")
-    """What was taken out."""
+    """The ablations that were applied."""
 
     def to_frame(self) -> DataFrame:
         """One row per token: whether it was written with the ablations, its position in that text, and the token."""
@@ -57,7 +57,7 @@ def ablated_text(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> AblatedTextResult:
-    """Let a model go on with a prompt as it is, and with some ablations.
+    """Continue a prompt twice: with the model as it is, and with some ablations.
 
     Args:
         model: what `load_model` returns.
@@ -65,9 +65,9 @@ def ablated_text(
         ablations: `Ablation` objects; those without a position act on written tokens too.
         max_new_tokens: most tokens of each text.
         temperature: 0 writes the likeliest tokens, above 0 samples.
-        seed: of the sampling, for each text anew.
+        seed: of the sampling; both texts start from it.
         prepend_bos: overrides the model's BOS policy for a text.
-        progress: called with tokens written and the most there can be.
+        progress: called with (tokens written, most tokens that can be written).
         check: called between tokens; raises to cancel.
 
     Raises:

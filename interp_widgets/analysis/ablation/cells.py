@@ -1,4 +1,4 @@
-"""The one loop of ablation maps and causal traces: many cells, each a run continued with patches of its own."""
+"""The loop shared by ablation maps and causal traces: each cell continues a traced run with its own patches."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ def run_cells(
     *,
     sequence: Callable[[Tensor], Tensor] | None = None,
 ) -> None:
-    """Fill ``values`` chunk by chunk; its cells are numbered row by row.
+    """Fill ``values`` chunk by chunk. Cells are numbered in row-major order.
 
     Args:
-        trace: the run, or several, that the cells continue.
+        trace: the run that the cells continue; it may hold several sequences.
         runner: sizes the chunks, reports progress and delivers partial results.
-        patches: those of cells with these numbers (n,), in which the cells are counted 0..n - 1.
-        first: of a cell, the first position that is patched, as fed; cells of near numbers should have near ones.
-        read: from hidden states (n, width) of the last position and the cells' numbers (n,) to their values (n,).
-        sequence: from the cells' numbers to the trace's sequence that each continues; by default all the first.
+        patches: maps cell numbers (n,) to patches, in which these cells are rows 0..n - 1.
+        first: maps a cell to its first patched position, counted with the BOS; neighbouring cells should have similar
+            ones.
+        read: maps the last position's hidden states (n, width) and the cell numbers (n,) to values (n,).
+        sequence: maps cell numbers to the sequence of the trace that each continues; by default the first.
     """
 
     def work(start: int, stop: int) -> None:
         cells = torch.arange(start, stop)
-        which = None if sequence is None else sequence(cells)
-        hidden = patched(runner.model, trace, patches(cells), len(cells), sequence=which)
+        sequences = None if sequence is None else sequence(cells)
+        hidden = patched(runner.model, trace, patches(cells), len(cells), sequence=sequences)
         indices = slice(start, stop) if values.ndim == 1 else torch.unravel_index(cells, values.shape)
         values[indices] = read(hidden, cells)
 

@@ -1,4 +1,4 @@
-"""`ablation`: parts of a model taken out for the length of a ``with``, also while it writes."""
+"""`ablation`: a context manager that removes parts of a model, also during generation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from interp_widgets.models.chat import PromptInput, is_chat
 from interp_widgets.models.patching import Patch, Site, patched_passes, site_hook
 
 Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
-"""What is taken out: a layer's attention output, its MLP output, both (the whole block), the attention output as the
-MLP reads it (it still goes to the residual stream), one attention head, or one MLP neuron."""
+"""What is removed: a layer's attention output, its MLP output, both (the whole block), the attention output from the
+MLP's input only (it still goes to the residual stream), one attention head, or one MLP neuron."""
 
 ReplacementKind = Literal["zero", "mean", "resample", "value"]
 """The replacement value: zero, a mean, another prompt's value, or any other."""
@@ -34,7 +34,7 @@ ReplacementKind = Literal["zero", "mean", "resample", "value"]
 @checked
 @record
 class Ablation(Record):
-    """One part of a model at one layer, where, and its replacement value; checked against a model by `ablation`.
+    """One part of a model at one layer, the positions, and the replacement value. `ablation` checks it against a model.
 
     Example:
         >>> Ablation("mlp", 4)
@@ -50,8 +50,8 @@ class Ablation(Record):
     """Layer, from 0."""
 
     position: int | Sequence[int] | None = None
-    """Where: one position or several, counted from 0 without a BOS; None for every position, a BOS and tokens that are
-    still to be written included. Negative ones are refused: the end moves while the model writes."""
+    """One position or several, counted from 0 without a BOS; None for every position, including a BOS and tokens still
+    to be generated. Negative ones are refused, since the end moves during generation."""
 
     index: int | None = None
     """Which head or neuron, from 0; None for the other kinds."""
@@ -62,7 +62,7 @@ class Ablation(Record):
 
     value: Any = None
     """The replacement value, for all but ``"zero"``: numbers (d_model,), for a head (d_head,), for a neuron one number;
-    or one such row per position given. Kept as a NumPy array. `mean_ablation` and `resample_ablation` make it."""
+    or one such row per position. Stored as a NumPy array. `mean_ablation` and `resample_ablation` compute it."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, Part)
@@ -74,7 +74,7 @@ class Ablation(Record):
                 raise ValueError("position is empty: give at least one, or None for every position")
             if len(set(positions)) < len(positions):
                 twice = next(each for each in positions if positions.count(each) > 1)
-                raise ValueError(f"position names {twice} twice: give every position once")
+                raise ValueError(f"position has {twice} twice: give every position once")
             self._keep("position", positions if several else positions[0])
         if self.kind not in ("head", "neuron"):
             if self.index is not None:
@@ -99,7 +99,7 @@ class Ablation(Record):
         if self.value is None:
             raise ValueError(
                 f"replacement={self.replacement!r} needs value=, which mean_ablation(model, ablation, texts) or "
-                "resample_ablation(model, ablation, prompt) make"
+                "resample_ablation(model, ablation, prompt) compute"
             )
         value = to_numpy(self.value) if isinstance(self.value, Tensor) else np.asarray(self.value)
         if value.dtype.kind not in "fiu":
@@ -119,7 +119,7 @@ class Ablation(Record):
 
 
 def _from_start(number: Any, name: str) -> int:
-    """An index that is counted from the start: no model or text is known here whose end it could be counted from."""
+    """Check an index that counts from the start; negative ones need a model or text, which is not known here."""
     counted = whole_number(number, name)
     advice = "an ablation holds for sequences of any length, count from the start" if name == "position" else ""
     check_range(name, counted, 0, advice=advice)
@@ -128,22 +128,23 @@ def _from_start(number: Any, name: str) -> int:
 
 @checked
 def ablation(model: Model, ablations: Iterable[Ablation] | Ablation) -> AbstractContextManager[None]:
-    """Take parts of the model out inside a ``with``; afterwards nothing of it is left, whatever happens inside.
+    """Remove parts of the model inside a ``with``; the model is restored afterwards, also after an exception.
 
-    It holds for `Model.run`, `Model.forward`, `Model.generate` and every analysis, in the thread that entered; widgets
-    that compute in a thread of their own still show the whole model. Several nest. Inside, whole sequences run through
-    the model's own modules, so analyses are as slow as with any other hook on the model. A token decomposition inside
-    does not add up, and says so: it knows the model's own blocks only.
+    The ablations apply to `Model.run`, `Model.forward`, `Model.generate` and every analysis in the thread that entered
+    the ``with``; widgets compute in their own thread and still show the model without them. Contexts can be nested.
+    Inside, whole sequences run through the model's own modules, so analyses are as slow as with any other hook on the
+    model. A token decomposition does not add up inside, and reports so, since it knows only the model's own blocks.
 
-    Where the MLP runs beside the attention and never reads it (parallel blocks, as of GPT-NeoX), ``attn_to_mlp``
-    changes nothing, whatever is put there: its effect is 0, as `ablate_modules` says.
+    In parallel blocks (as in GPT-NeoX) the MLP never reads the attention output, so that ``attn_to_mlp`` has effect 0
+    for every replacement value.
 
-    Positions are counted without the BOS, on what the model is fed: a sequence has a BOS exactly if the first token fed
-    is the model's BOS token. Tokens that the model writes go on counting.
+    Positions are counted without the BOS; a sequence has one exactly if its first token is the model's BOS token.
+    Generated tokens continue the count.
 
     Args:
         model: what `load_model` returns.
-        ablations: `Ablation` objects; where two change the same value, the later one acts last. None at all is allowed.
+        ablations: `Ablation` objects; where two change the same value, the later one acts last. An empty list is
+            allowed.
 
     Raises:
         ValueError: a layer, head, neuron or position that the model does not have, or a value of another width.
@@ -170,7 +171,7 @@ def as_list(ablations: Any) -> list[Ablation]:
 
 
 def patches_of(model: Model, ablations: Iterable[Ablation] | Ablation) -> list[Patch]:
-    """The patches that ablations are made of, checked against the model."""
+    """The patches that ablations compile to, checked against the model."""
     listed = as_list(ablations)
     for ablated in listed:
         _check(model, ablated)
@@ -188,16 +189,16 @@ _NEEDS: dict[str, tuple[Capability, ...]] = {
 
 
 def check_kind(model: Model, kind: str, caller: str) -> None:
-    """ValueError if a model lacks what this kind takes out; a model without any MLP is left to the caller."""
+    """ValueError if a model lacks what this kind removes; the caller handles models without any MLP."""
     has = model.capabilities
     for name in _NEEDS[kind]:
         if not (has.attention_only and name.startswith("mlp")):
-            near: tuple[str, Capability] = ("mlp", "mlp") if kind == "neuron" else ("attn", "attention")
-            has.require(name, caller, f"ablate {near[0]!r} instead", using=near[1])
+            fallback: tuple[str, Capability] = ("mlp", "mlp") if kind == "neuron" else ("attn", "attention")
+            has.require(name, caller, f"ablate {fallback[0]!r} instead", using=fallback[1])
 
 
 def _check(model: Model, ablated: Ablation) -> None:
-    """ValueError for what a model does not have, or a value of another width."""
+    """ValueError for a part that the model does not have, or a value of another width."""
     kind, positions = ablated.kind, ablated.positions
     check_range("layer", ablated.layer, 0, model.n_layers - 1, f"this {model.n_layers}-layer model")
     if ablated.index is not None:
@@ -220,19 +221,19 @@ def _check(model: Model, ablated: Ablation) -> None:
 
 
 def _row_shape(model: Model, ablated: Ablation) -> tuple[int, ...]:
-    """The shape of what is replaced at one position."""
+    """The shape of the replaced value at one position."""
     return {"head": (model.capabilities.head_width,), "neuron": ()}.get(ablated.kind, (model.d_model,))
 
 
 def _patches(model: Model, ablated: Ablation) -> list[Patch]:
-    """The patches of one ablation that was checked."""
+    """The patches of one checked ablation."""
     row = _row_shape(model, ablated)
     value = np.zeros(row) if ablated.value is None else ablated.value
     rows = torch.tensor(value if value.ndim > len(row) else value[None], device=model.device, dtype=model.dtype)
     rows = rows[:, None] if ablated.kind == "neuron" else rows
     positions = None if ablated.positions is None else torch.tensor(ablated.positions)
     number = None if ablated.index is None else torch.tensor([ablated.index])
-    if ablated.kind == "both":  # together they add the value to the stream
+    if ablated.kind == "both":  # the block as a whole adds the value to the stream
         attention = Patch("attn", ablated.layer, torch.zeros_like(rows), positions)
         return [attention, Patch("mlp", ablated.layer, rows, positions)]
     return [Patch(ablated.kind, ablated.layer, rows, positions, index=number)]
@@ -250,13 +251,13 @@ def mean_ablation(
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
 ) -> Ablation:
-    """The same ablation with the part's mean over all tokens of some texts put in its place.
+    """The same ablation with the part's mean over all tokens of some texts as replacement value.
 
-    The mean is over all positions of all texts, the BOS left out, summed in float64.
+    The mean is over all positions of all texts except the BOS, summed in float64.
 
     Args:
         model: what `load_model` returns.
-        one: which part, layer and positions; its own replacement is not looked at.
+        one: which part, layer and positions; its own replacement is ignored.
         texts: reference texts or token ids.
         prepend_bos: overrides the model's BOS policy for texts.
         check: called before every text; raises to cancel.
@@ -265,10 +266,10 @@ def mean_ablation(
         ValueError: no text, an empty or too long one, or what `ablation` refuses.
 
     Example:
-        >>> usual = mean_ablation(model, Ablation("attn", 0), ["A man walks in.", "Snow fell."])
-        >>> usual.replacement, usual.value.shape
+        >>> mean = mean_ablation(model, Ablation("attn", 0), ["A man walks in.", "Snow fell."])
+        >>> mean.replacement, mean.value.shape
         ('mean', (192,))
-        >>> with ablation(model, usual):
+        >>> with ablation(model, mean):
         ...     model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' the'
     """
@@ -287,13 +288,13 @@ def mean_ablation(
 
 @checked
 def resample_ablation(model: Model, one: Ablation, prompt: PromptInput, *, prepend_bos: bool | None = None) -> Ablation:
-    """The same ablation with what the part computes on another prompt, at the same positions, put in its place.
+    """The same ablation with the part's values at the same positions of another prompt as replacement value.
 
-    An ablation of every position becomes one of the positions of that prompt.
+    An ablation of every position becomes one of all positions of that prompt.
 
     Args:
         model: what `load_model` returns.
-        one: which part, layer and positions; its own replacement is not looked at.
+        one: which part, layer and positions; its own replacement is ignored.
         prompt: the other prompt, text or token ids.
         prepend_bos: overrides the model's BOS policy for a text.
 
@@ -319,11 +320,11 @@ def resample_ablation(model: Model, one: Ablation, prompt: PromptInput, *, prepe
 
 
 def _values(model: Model, ablated: Ablation, prompt: PromptInput, prepend_bos: bool | None) -> Floats:
-    """(positions, ...) what the part computes at every shown position of a prompt."""
+    """(positions, ...) the part's output at every position of a prompt except the BOS."""
     _check(model, replace(ablated, replacement="zero", value=None))
-    shown = read_prompt(model, prompt, prepend_bos=prepend_bos, what="reference text")
+    read = read_prompt(model, prompt, prepend_bos=prepend_bos, what="reference text")
     sites: dict[str, tuple[Site, ...]] = {"both": ("attn", "mlp"), "attn_to_mlp": ("attn",)}
     hooks = [site_hook(site, ablated.layer, model.n_layers) for site in sites.get(ablated.kind, (ablated.kind,))]  # type: ignore[arg-type]
-    activations = model.run(shown.fed_ids(), capture=hooks).activations
-    values = to_numpy(torch.stack([wide(activations[hook][0, shown.offset :]) for hook in hooks]).sum(0))
+    activations = model.run(read.fed_ids(), capture=hooks).activations
+    values = to_numpy(torch.stack([wide(activations[hook][0, read.offset :]) for hook in hooks]).sum(0))
     return values if ablated.index is None else values[:, ablated.index]

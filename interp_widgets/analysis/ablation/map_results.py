@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 
 @record
 class NextTokenEffect(Result):
-    """What all ablation maps of one prompt have in common: the prompt, the token asked about, and the metric."""
+    """Base of the results of ablation maps: the prompt, the target token, and the metric."""
 
     prompt_tokens: Sequence[str] = with_axes("prompt")
     """Readable tokens, without a BOS."""
@@ -28,7 +28,7 @@ class NextTokenEffect(Result):
     """Whether a token is special."""
 
     target: int
-    """Id of the next token that is looked at."""
+    """Id of the target token, which follows the prompt."""
 
     target_token: str
     """Its readable text."""
@@ -43,7 +43,7 @@ class NextTokenEffect(Result):
     """What removed values were replaced by: ``zero``, ``mean`` or ``resample``."""
 
     foil: int | None = field(default=None, kw_only=True)
-    """Id of the token that the target is set against, for ``logit_difference``."""
+    """Id of the token whose logit ``logit_difference`` subtracts."""
 
     bos_id: int | None = field(default=None, kw_only=True)
     """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
@@ -56,10 +56,10 @@ class AblationResult(NextTokenEffect):
     Source: Explainability in Large Language Models (Luo 2024), section 4.1.1 and figure 4.3.
 
     Example:
-        >>> found = ablate_modules(model, "The Eiffel Tower is in the city of", " Paris", kinds=["attn", "mlp"])
-        >>> found.kinds, found.effect.shape
+        >>> result = ablate_modules(model, "The Eiffel Tower is in the city of", " Paris", kinds=["attn", "mlp"])
+        >>> result.kinds, result.effect.shape
         (('attn', 'mlp'), (2, 6, 8))
-        >>> found.to_frame().nlargest(1, "effect").round(1)
+        >>> result.to_frame().nlargest(1, "effect").round(1)
            kind  layer  position token  effect
         7  attn      0         7    of     8.7
     """
@@ -120,14 +120,14 @@ class HeadAblationResult(NextTokenEffect):
     """Where the heads were removed; None for every position, a BOS included."""
 
     def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
-        """(layer, head) of the ``count`` heads with the largest effect, largest first; not computed ones left out."""
+        """(layer, head) of the ``count`` heads with the largest effect, largest first, among those computed."""
         flat = self.effect.ravel()
         order = [int(i) for i in np.argsort(-flat, kind="stable") if np.isfinite(flat[i])][:count]
         heads = self.effect.shape[1]
         return tuple((self.layers[i // heads], i % heads) for i in order)
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The largest effect of a head, which head that is, and the metric before."""
+        """The largest effect of a head, that head, and the metric before."""
         ((layer, head),) = self.strongest(1)
         effect = float(self.effect[list(self.layers).index(layer), head])
         name = f"{layer}.{head}"

@@ -1,4 +1,4 @@
-"""Ablation maps: modules, heads and neurons removed one at a time, and what each does to the next token."""
+"""Ablation maps: the effect on the next token when modules, heads or neurons are removed one at a time."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def ablate_modules(
 ) -> AblationResult:
     """Effect (kinds, layers, positions) on the next token when a module is removed at one layer and position.
 
-    ``attn``: the attention output (its bias too) no longer goes to the residual stream. ``mlp``: the same for the MLP.
-    ``both``: neither, so that with zeros the block passes the stream on as it came. ``attn_to_mlp``: attention still
-    goes to the stream, but the MLP of this layer reads the stream without it; 0 everywhere for models whose MLP runs
-    beside the attention and never reads it. In the last layer only the last position can have an effect.
+    ``attn``: the attention output (with its bias) no longer goes to the residual stream. ``mlp``: the same for the MLP.
+    ``both``: neither does, so that with zeros the block leaves the stream unchanged. ``attn_to_mlp``: attention still
+    goes to the stream, but the MLP of this layer reads the stream without it; the effect is 0 in models with parallel
+    attention and MLP. In the last layer only the last position can have an effect.
 
     Args:
         model: what `load_model` returns.
@@ -95,12 +95,13 @@ def ablate_modules(
         replacement: ``"zero"``, ``"mean"`` over ``reference`` texts, or ``"resample"``: the value at the same position
             in the ``corrupted`` prompt, which must have as many tokens.
         reference: texts for ``"mean"``.
-        pooled: one mean over all their positions; False: one mean per position, for texts as long as the prompt.
+        pooled: True for one mean over all positions of the texts, False for one per position, which needs texts as long
+            as the prompt.
         corrupted: text or token ids for ``"resample"``.
         metric: ``"logit"`` of the target, its ``"probability"`` or ``"log_prob"`` (nats), ``"logit_difference"`` to the
             ``foil``, or ``"kl"``: KL(before‖after) of the whole next-token distribution, in nats.
         foil: text or id of one token, for ``"logit_difference"``.
-        prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, and is on no axis.
+        prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
         batch_size: cells per chunk; by default what 60 % of the free memory holds.
         progress: called with (done, total) cells after every chunk.
         check: called before every layer of every chunk; raises to cancel.
@@ -108,18 +109,18 @@ def ablate_modules(
 
     Raises:
         ValueError: a target of several tokens, a corrupted prompt of another length, a position or layer out of range,
-            an empty list, an unknown kind, metric or replacement, what one of them needs missing, numbers that are not
-            finite.
+            an empty list, an unknown kind, metric or replacement, a missing foil, reference or corrupted prompt,
+            numbers that are not finite.
         MemoryError: a single sequence does not fit.
 
     Source: Explainability in Large Language Models (Luo 2024), section 4.1.1 and figure 4.3; Interpretability in the
     Wild (Wang et al. 2023), section 2 (mean and resample ablation).
 
     Example:
-        >>> found = ablate_modules(model, "The Eiffel Tower is located in the city of", " Paris")
-        >>> found.effect.shape
+        >>> result = ablate_modules(model, "The Eiffel Tower is located in the city of", " Paris")
+        >>> result.effect.shape
         (4, 6, 9)
-        >>> found.to_frame().nlargest(1, "effect").round(1)
+        >>> result.to_frame().nlargest(1, "effect").round(1)
            kind  layer  position token  effect
         8  attn      0         8    of     8.0
     """
@@ -131,16 +132,16 @@ def ablate_modules(
     for kind in names:
         check_kind(model, kind, f"ablate_modules(kinds=({kind!r},))")
     at_layers = layer_indices(model, layers)
-    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
-    at_positions = shown.positions(positions)
+    read = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    at_positions = read.positions(positions)
     sites = dict.fromkeys(site for kind in names for site in SITES[kind])
-    study = make_study(model, shown, options, [(site, layer) for layer in at_layers for site in sites])
-    # cells run in the order of their positions, since those of a chunk are computed from its first one on
+    study = make_study(model, read, options, [(site, layer) for layer in at_layers for site in sites])
+    # cells run in the order of their positions: a chunk is computed from its first position on
     order = np.argsort(at_positions)
     ordered, count = torch.tensor(at_positions)[order], len(names)
 
     def patches(layer: int, cells: Tensor) -> list[Patch]:
-        kind, fed = cells % count, ordered[cells // count] + shown.offset
+        kind, fed = cells % count, ordered[cells // count] + read.offset
         changed = {site: torch.tensor([site in SITES[name] for name in names])[kind].nonzero()[:, 0] for site in sites}
         return [study.replacement.patch(site, layer, rows, fed[rows]) for site, rows in changed.items()]
 
@@ -157,7 +158,7 @@ def ablate_modules(
 
     return study.map(
         at_layers, count * len(at_positions), patches, result, on_partial,
-        first=lambda cell: int(ordered[cell // count]) + shown.offset,
+        first=lambda cell: int(ordered[cell // count]) + read.offset,
         name=lambda layer, cell: f"{names[cell % count]!r} at layer {layer}, position {int(ordered[cell // count])}",
     )  # fmt: skip
 
@@ -184,11 +185,11 @@ def ablate_heads(
 ) -> HeadAblationResult:
     """Effect (layers, heads) on the next token when one attention head is removed.
 
-    A head's output before the output matrix is replaced, so that the attention's output bias stays.
+    The head's output is replaced before the output matrix, so that the attention's output bias stays.
 
     Args:
-        position: where; by default at every position at once, a BOS included. A BOS reads only itself, so that its
-            value stays with ``"mean"`` and ``"resample"``.
+        position: where; by default at every position at once, including a BOS. A BOS attends only to itself and
+            therefore keeps its value with ``"mean"`` and ``"resample"``.
         model, prompt, target, layers, replacement, reference, pooled, corrupted, metric, foil, prepend_bos, batch_size,
             progress, check, on_partial: as in `ablate_modules`.
 
@@ -199,8 +200,8 @@ def ablate_heads(
     (Michel et al. 2019), section 3.
 
     Example:
-        >>> found = ablate_heads(model, "The Eiffel Tower is located in the city of", " Paris")
-        >>> found.effect.shape, found.strongest(1)
+        >>> result = ablate_heads(model, "The Eiffel Tower is located in the city of", " Paris")
+        >>> result.effect.shape, result.strongest(1)
         ((6, 6), ((0, 4),))
     """
     model.capabilities.require("residual_stream", "ablate_heads")
@@ -209,10 +210,10 @@ def ablate_heads(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
     )
     at_layers = layer_indices(model, layers)
-    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
-    where = None if position is None else shown.position(position)
-    study = make_study(model, shown, options, [("head", layer) for layer in at_layers])
-    at = torch.arange(study.clean.tokens) if where is None else torch.tensor([where + shown.offset])
+    read = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    where = None if position is None else read.position(position)
+    study = make_study(model, read, options, [("head", layer) for layer in at_layers])
+    at = torch.arange(study.clean.tokens) if where is None else torch.tensor([where + read.offset])
 
     def patches(layer: int, cells: Tensor) -> list[Patch]:
         rows = torch.arange(len(cells)).repeat_interleave(len(at))
@@ -252,7 +253,7 @@ def ablate_neurons(
 ) -> NeuronAblationResult:
     """Effect (neurons,) on the next token when one neuron of a layer's MLP is removed at one position.
 
-    A neuron is an entry of what the MLP's output matrix reads; of a gated MLP, gate times linear branch.
+    A neuron is one entry of the input to the MLP's output matrix; in a gated MLP, gate times linear branch.
 
     Args:
         layer: which MLP; negative ones count from the end.
@@ -267,8 +268,8 @@ def ablate_neurons(
     Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 (neurons as key and value vectors).
 
     Example:
-        >>> found = ablate_neurons(model, "The Eiffel Tower is located in the city of", " Paris", layer=5)
-        >>> found.to_frame().nlargest(2, "effect")[["neuron", "effect"]].round(1)
+        >>> result = ablate_neurons(model, "The Eiffel Tower is located in the city of", " Paris", layer=5)
+        >>> result.to_frame().nlargest(2, "effect")[["neuron", "effect"]].round(1)
              neuron  effect
         53       53     1.6
         233     233     0.3
@@ -279,11 +280,11 @@ def ablate_neurons(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
     )
     at_layer = layer_index(model, layer)
-    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
-    where = shown.position(position)
+    read = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    where = read.position(position)
     chosen = neuron_indices(model, neurons)
-    study = make_study(model, shown, options, [("neuron", at_layer)])
-    index, fed = torch.tensor(chosen), where + shown.offset
+    study = make_study(model, read, options, [("neuron", at_layer)])
+    index, fed = torch.tensor(chosen), where + read.offset
     activation = to_numpy(study.clean.value("neuron", at_layer)[0, fed, index, 0])
 
     def patches(layer: int, cells: Tensor) -> list[Patch]:
@@ -308,7 +309,7 @@ def ablate_neurons(
     )  # fmt: skip
 
 
-# ---- what the maps share
+# ---- shared by the maps
 
 
 @dataclass(frozen=True)
@@ -336,7 +337,7 @@ class MapOptions:
 
 @dataclass
 class Study:
-    """One prompt, what is asked of its next token, and the replacement values."""
+    """One prompt, its clean trace, the metric, and the replacement values."""
 
     model: Model
     prompt: Prompt
@@ -357,15 +358,15 @@ class Study:
         first: Callable[[int], int],
         name: Callable[[int, int], str],
     ) -> R:
-        """The map of so many cells at each layer, each the clean run with its own patches.
+        """Compute the effects of ``cells`` cells at each layer, each cell being the clean run with its own patches.
 
         Args:
             layers, cells: the size of the map.
-            patches: of a layer's cells with these numbers (n,), see `run_cells`.
-            result: from effects (layers, cells), NaN where there is none yet, and whether the result is partial.
+            patches: maps a layer and cell numbers (n,) to patches, see `run_cells`.
+            result: makes a result from effects (layers, cells), NaN where not computed yet, and whether it is partial.
             on_partial: receives a partial result a few times.
-            first: of a cell, the first position that is changed, as fed.
-            name: what is removed in a cell, from its layer and number, for the error where its effect is not finite.
+            first: maps a cell to its first changed position, counted with the BOS.
+            name: describes what a cell of a layer removes, for the error where its effect is not finite.
         """
         effect = torch.full(
             (len(layers), cells), torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device
@@ -383,7 +384,7 @@ class Study:
         return result(effects, False)
 
     def fields(self, **details: Any) -> dict[str, Any]:
-        """What a result says about the prompt, the target and how it was made."""
+        """The result's fields on the prompt, the target, the metric and its provenance."""
         options, question = self.options, self.question
         facts: dict[str, Any] = {"metric": options.metric, "target": question.target, "bos": self.prompt.offset == 1}
         facts |= {"replacement": options.replacement, **details}
@@ -429,12 +430,12 @@ def make_study(model: Model, prompt: Prompt, options: MapOptions, sites: Sequenc
 
 
 def _fewest_tokens(model: Model) -> int | None:
-    """Of a chunk: 256 on a CPU, which is as fast as more; less is computed twice where positions differ, and a cancel
-    between layers is heard sooner."""
+    """Tokens of a chunk: 256 on a CPU, where more is no faster; with fewer, less is computed twice where positions
+    differ, and a cancel takes effect sooner."""
     return 256 if model.device.type == "cpu" else None
 
 
-# ---- forecast
+# ---- cost
 
 
 def ablation_cost(
@@ -450,9 +451,9 @@ def ablation_cost(
 
     Args:
         model: a `Model`.
-        n_tokens: fed, with a BOS.
-        kinds: of modules.
-        what: which of the three.
+        n_tokens: tokens that the model is fed, with the BOS.
+        kinds: kinds of modules.
+        what: which of the three maps.
         layers: all by default; for neurons the one layer, by default the first, which takes longest.
         positions: all by default; for heads and neurons the one position, by default all at once and the last.
 
@@ -463,8 +464,8 @@ def ablation_cost(
     chosen = list(range(model.n_layers)) if layers is None else [layer % model.n_layers for layer in layers]
     match what:
         case "modules":
-            places = range(int(model.prepend_bos), n_tokens) if positions is None else positions  # a BOS is on no axis
-            begins = _begins(model, n_tokens, [position % n_tokens for position in places for _ in kinds])
+            axis = range(int(model.prepend_bos), n_tokens) if positions is None else positions  # a BOS is on no axis
+            begins = _begins(model, n_tokens, [position % n_tokens for position in axis for _ in kinds])
             cells = [(layer, position) for layer in chosen for position in begins]
         case "heads":
             position = 0 if positions is None else positions[0] % n_tokens
@@ -486,20 +487,20 @@ def ablation_cost(
 
 
 def _tokens(model: Model, n_tokens: int, layer: int, position: int, rows: int, short: bool) -> float:
-    """Positions times layers that one cell computes, which changes so many rows of its own layer."""
+    """Positions times layers computed for one cell that changes ``rows`` rows of its own layer."""
     if not short:
         return float(n_tokens * (model.n_layers if model.backend == "bridge" else model.n_layers - layer))
     behind: int = model.n_layers - 1 - layer
     projections = model.n_layers * model.d_model * (model.n_heads + 2 * model.n_kv_heads) * model.d_head
     share = projections / block_parameters(model)
-    # those rows in its own layer, whose queries, keys and values are there; all later ones behind, of the last layer
-    # their keys and values; in the layer behind, queries, keys and values of changed rows alone
-    kept = share * (1 - rows / n_tokens)
-    return rows * (1 - share) + (n_tokens - position) * max(0.0, behind - 0.75 - kept)
+    # its own layer: the changed rows, whose queries, keys and values are known. Layers after it: all later positions,
+    # but of the last layer only keys and values, and in the next layer only the projections of changed rows
+    known = share * (1 - rows / n_tokens)
+    return rows * (1 - share) + (n_tokens - position) * max(0.0, behind - 0.75 - known)
 
 
 def _begins(model: Model, n_tokens: int, positions: Sequence[int]) -> list[int]:
-    """The first position that is computed for each cell, which is that of the first one in its chunk."""
+    """The first position that is computed for each cell: the first position of its chunk."""
     runner, begins = Runner(model, n_tokens, fewest_tokens=_fewest_tokens(model)), list[int]()
     while len(begins) < len(positions):
         first = positions[len(begins)]

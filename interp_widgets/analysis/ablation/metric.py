@@ -1,4 +1,4 @@
-"""What is asked of the next token: one number of its distribution, before and after something was removed."""
+"""The metric of an ablation: one number of the next-token distribution, before and after."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from interp_widgets.models.devices import has_float64
 from interp_widgets.models.engine import decode, decode_blocks, in_blocks, token_logits
 
 Metric = Literal["logit", "probability", "log_prob", "logit_difference", "kl"]
-"""What of the next-token distribution is compared; ``kl`` is KL(before‖after) of the whole distribution, in nats."""
+"""Which number of the next-token distribution is compared; ``kl`` is KL(before‖after) of the distribution, in nats."""
 
 _ROWS, _COLUMNS = 256, 2048
-"""Logits held at once by the divergence: 4 MB in float64."""
+"""Size of the block of logits that the divergence holds: 4 MB in float64."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A metric of the next token, and its value before anything is changed."""
+    """A metric of the next token, and its value on the clean run."""
 
     model: Model
     metric: Metric
@@ -33,7 +33,7 @@ class Question:
     """Token id."""
     foil: int | None
     hidden: Tensor
-    """(1, width) hidden state of the last position, nothing changed."""
+    """(1, width) hidden state of the last position in the clean run."""
     clean: float
     """The metric before: logits, probability or nats; 0 for ``kl``."""
 
@@ -70,11 +70,11 @@ def ask(
 
     Args:
         target: text or id of one token; by default the model's most likely one.
-        foil: text or id of the token that ``logit_difference`` sets it against.
+        foil: text or id of the token whose logit ``logit_difference`` subtracts.
 
     Raises:
-        ValueError: an unknown metric, a target or foil of several tokens (its pieces are named), a foil missing or
-            superfluous, logits that are not finite.
+        ValueError: an unknown metric, a target or foil of several tokens, a missing or superfluous foil, logits that
+            are not finite.
     """
     check_metric(metric, foil)
     goal = None if target is None else single_token(model, target)
@@ -91,22 +91,22 @@ def ask(
 def divergence(model: Model, before: Tensor, after: Tensor) -> Tensor:
     """(n,) KL(before‖after) in nats of the next-token distributions of hidden states (1, width) and (n, width).
 
-    Summed in float64 block by block: a divergence is far smaller than the terms that it is the difference of. A device
-    without float64 leaves this to the CPU.
+    Summed in float64 block by block, since the divergence is far smaller than the terms it is the difference of; on the
+    CPU where the device has no float64.
     """
     device = after.device if has_float64(after.device) else torch.device("cpu")
     columns = _COLUMNS if in_blocks(model) else model.d_vocab
     rows = max(16, _ROWS * _COLUMNS // columns)
     divergences = []
     for part in torch.split(after, rows):
-        both = torch.cat([before, part])
-        total = torch.full((len(both),), -torch.inf, dtype=torch.float64, device=device)
+        hidden = torch.cat([before, part])
+        total = torch.full((len(hidden),), -torch.inf, dtype=torch.float64, device=device)
         weighted = torch.zeros(len(part), dtype=torch.float64, device=device)
-        for _, logits in decode_blocks(model, wide(both) if in_blocks(model) else both, columns):
+        for _, logits in decode_blocks(model, wide(hidden) if in_blocks(model) else hidden, columns):
             block = logits.to(device).double()
             larger = log_sum(total, block)
             share = torch.exp(block[0] - larger[0])
-            # what is summed so far was weighted with the smaller total
+            # the earlier blocks were weighted with the smaller total
             weighted = weighted * torch.exp(total[0] - larger[0]) + (block[0] - block[1:]) @ share
             total = larger
         divergences.append(weighted - total[0] + total[1:])

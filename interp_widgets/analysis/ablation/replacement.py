@@ -1,4 +1,4 @@
-"""The replacement value of what is removed: zero, a mean over reference texts, or another prompt's value."""
+"""The replacement value of a removed part: zero, a mean over reference texts, or another prompt's value."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ class ReplacementValues:
     """For ``mean``, (tokens, ..., width) by part and layer."""
 
     def value(self, site: Site, layer: int) -> Tensor:
-        """(tokens, [heads or neurons,] width) what the values at a site are replaced by at every position."""
+        """(tokens, [heads or neurons,] width) the replacement values of a site at every position."""
         if self.kind == "zero":
-            like = self.clean.value(site, layer)[0]
-            return like.new_zeros(()).expand(like.shape)
+            clean = self.clean.value(site, layer)[0]
+            return clean.new_zeros(()).expand(clean.shape)
         if self.corrupted is not None:
             return self.corrupted.value(site, layer)[0]
         return self.means["attn" if site == "attn_to_mlp" else site, layer]
 
     def patch(self, site: Site, layer: int, cells: Tensor, positions: Tensor, index: Tensor | None = None) -> Patch:
-        """The replaced rows of cells (n,) at positions (n,), of one head or neuron each where an index is given."""
+        """The patch of cells (n,) at positions (n,), each of one head or neuron where an index (n,) is given."""
         value = self.value(site, layer)
         rows = value[positions] if index is None else value[positions, index]
         return Patch(site, layer, rows, positions, cells, index)
 
 
 def check_replacement(replacement: str, reference: Sequence[PromptInput] | None, corrupted: PromptInput | None) -> None:
-    """ValueError for an unknown replacement, or what one needs missing or superfluous."""
+    """ValueError for an unknown replacement, or a reference or corrupted prompt that is missing or superfluous."""
     check_choice("replacement", replacement, Replacement)
-    for name, value, user, what in (
+    for name, value, user, advice in (
         ("reference", reference, "mean", "a list of texts"),
         ("corrupted", corrupted, "resample", "a prompt with as many tokens"),
     ):
         if replacement == user and value is None:
-            raise ValueError(f"replacement={user!r} needs {name}=: give {what}")
+            raise ValueError(f"replacement={user!r} needs {name}=: give {advice}")
         if replacement != user and value is not None:
             raise ValueError(
                 f"{name} is only used by replacement={user!r}, got replacement={replacement!r}: leave {name} out"
@@ -79,14 +79,14 @@ def replacement_values(
     """Check and prepare a replacement.
 
     Args:
-        prompt, clean: what is ablated, and its trace.
-        sites: with their layers, that will be replaced.
+        prompt, clean: the prompt and its trace.
+        sites: (site, layer) of the values that will be replaced.
         reference: texts (or ids) for ``mean``.
         pooled: one mean over all positions; otherwise one per position, for texts as long as the prompt.
         corrupted: the prompt for ``resample``, of the same number of tokens.
         check: called between texts; raises to cancel.
 
-    A beginning-of-sequence token reads only itself, so that its mean and its value in another prompt are its own.
+    A beginning-of-sequence token attends only to itself, so that its values are the same in every text and are kept.
 
     Raises:
         ValueError: an unknown replacement; reference or corrupted missing or superfluous; another number of tokens.
@@ -118,7 +118,7 @@ def _references(
 def same_length(prompt: Prompt, other: Prompt, what: str) -> None:
     """ValueError that shows both token lists unless two prompts have as many tokens."""
     if len(other.ids) != len(prompt.ids) or other.offset != prompt.offset:
-        shown = [" ".join(repr(token) for token in one.tokens()) for one in (prompt, other)]
+        shown = [" ".join(repr(token) for token in each.tokens()) for each in (prompt, other)]
         raise ValueError(
             f"{what} must have as many tokens as the prompt, {prompt.n_shown}, got {other.n_shown}: "
             f"the prompt's are {shown[0]}, the other's {shown[1]}"
@@ -134,10 +134,10 @@ def _means(
     check: Callable[[], None] | None,
 ) -> dict[SiteOfLayer, Tensor]:
     # a dict keeps the order and drops repeats
-    wanted: dict[SiteOfLayer, None] = {
+    distinct: dict[SiteOfLayer, None] = {
         ("attn" if site == "attn_to_mlp" else site, layer): None for site, layer in sites
     }
-    neurons = tuple(layer for site, layer in wanted if site == "neuron")
+    neurons = tuple(layer for site, layer in distinct if site == "neuron")
     totals: dict[SiteOfLayer, Tensor] = {}
     count = 0
     for text in texts:
@@ -145,13 +145,13 @@ def _means(
             check()
         reference = trace(prompt.model, text.embeddings(), neurons=neurons)
         count += text.n_shown if pooled else 1
-        for site, layer in wanted:
+        for site, layer in distinct:
             rows = wide(reference.value(site, layer)[0, text.offset :])
             rows = rows.sum(0, keepdim=True) if pooled else rows
             totals[site, layer] = totals.get((site, layer), 0) + rows
     means: dict[SiteOfLayer, Tensor] = {}
     for (site, layer), total in totals.items():
-        own = clean.value(site, layer)[0]
-        mean = (total / count).to(own.dtype).expand(prompt.n_shown, *own.shape[1:])
-        means[site, layer] = torch.cat([own[: prompt.offset], mean])
+        clean_rows = clean.value(site, layer)[0]
+        mean = (total / count).to(clean_rows.dtype).expand(prompt.n_shown, *clean_rows.shape[1:])
+        means[site, layer] = torch.cat([clean_rows[: prompt.offset], mean])
     return means

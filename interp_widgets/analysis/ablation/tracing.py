@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,9 +17,9 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner, chunk_size, run_chunks
 from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, row_bytes, unembedding_flops
-from interp_widgets.analysis._core.prompts import PromptResult, read_prompt
+from interp_widgets.analysis._core.prompts import Prompt, PromptResult, read_prompt
 from interp_widgets.analysis._core.result import provenance, record, with_axes
-from interp_widgets.analysis._core.tensors import to_numpy, wide
+from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import run_cells
 from interp_widgets.analysis.ablation.metric import Question, ask
 from interp_widgets.arguments import checked
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TracedKind = Literal["state", "mlp", "attn"]
-"""What is restored: the residual stream behind one block, or what the MLPs or the attentions of a window of layers add
-to it."""
+"""What is restored: the residual stream after one block, or the MLP or attention outputs of a window of layers."""
 
 
 @record
@@ -47,20 +46,20 @@ class CausalTraceResult(PromptResult):
 
     Example:
         >>> prompt = "The Eiffel Tower is in the city of"
-        >>> found = causal_trace(model, prompt, "Eiffel Tower", kinds="mlp", samples=2)
-        >>> [found.tokens[i] for i in range(*found.subject)], found.layers_of("mlp", 3)
+        >>> result = causal_trace(model, prompt, "Eiffel Tower", kinds="mlp", samples=2)
+        >>> [result.tokens[i] for i in range(*result.subject)], result.layers_of("mlp", 3)
         ([' Eiffel', ' Tower'], (3, 4))
-        >>> round(found.total_effect, 1), round(float(found.effect[0, 0, -1]), 1)  # at layer 0, last position
+        >>> round(result.total_effect, 1), round(float(result.effect[0, 0, -1]), 1)  # at layer 0, last position
         (1.0, 1.0)
     """
 
     restored: Floats = with_axes("kinds", "layers", "positions", "samples")
     """Probability of the target in the corrupted run with one clean value put back;
-    NaN where a partial result has not got to."""
+    NaN where a partial result has no number yet."""
 
     embedding: Floats = with_axes("positions", "samples")
-    """The same with the clean token embedding put back: the state that enters the first block. It
-    tells subject tokens that the first attention reads at once, which no later state at them shows."""
+    """The same with the clean token embedding put back, which is the state that enters the first block. It shows
+    subject tokens whose information the first attention layer moves on at once, so that no later state holds it."""
 
     corrupted: Floats = with_axes("samples")
     """Probability of the target in the corrupted runs."""
@@ -69,7 +68,7 @@ class CausalTraceResult(PromptResult):
     """Probability of the target in the clean run."""
 
     kinds: Sequence[str] = with_axes("kinds")
-    """What was restored, each a :data:`TracedKind`: ``state`` at layer l is the residual stream behind block
+    """What was restored, each a :data:`TracedKind`: ``state`` at layer l is the residual stream after block
     l, ``mlp`` and ``attn`` are outputs in the window of layers around l, see `layers_of`."""
 
     window: int
@@ -145,14 +144,14 @@ class CausalTraceResult(PromptResult):
         import pandas as pd
 
         kind, layer, position = (axis.ravel() for axis in np.indices(self.restored.shape[:-1]))
-        places = np.arange(len(self.tokens))
-        position = np.concatenate([places, position])
+        embedded = np.arange(len(self.tokens))
+        position = np.concatenate([embedded, position])
         restored = np.concatenate([self.embedding, self.restored.reshape(-1, len(self.corrupted))])
         interval = _interval(restored - self.corrupted)
         return pd.DataFrame(
             {
-                "kind": np.concatenate([np.full(len(places), "state"), np.asarray(self.kinds)[kind]]).astype(object),
-                "layer": np.concatenate([np.full(len(places), -1), layer]),
+                "kind": np.concatenate([np.full(len(embedded), "state"), np.asarray(self.kinds)[kind]]).astype(object),
+                "layer": np.concatenate([np.full(len(embedded), -1), layer]),
                 "position": position,
                 "token": np.asarray(self.tokens, dtype=object)[position],
                 "subject": (position >= self.subject[0]) & (position < self.subject[1]),
@@ -207,18 +206,17 @@ def causal_trace(
     target restored minus corrupted, paired by noise sample. Positions before the subject have effect 0: they never
     see it.
 
-    ``"state"`` restores the residual stream behind block l, as in the paper's figures; besides, the clean embeddings of
-    single subject tokens are restored (`CausalTraceResult.embedding`). ``"mlp"`` and ``"attn"`` restore what the MLPs
-    or the attentions write at that position in ``window`` layers around l, from l - window // 2 on, cut off at both
-    ends.
+    ``"state"`` restores the residual stream after block l, as in the paper's figures; the clean embeddings of single
+    subject tokens are restored too (`CausalTraceResult.embedding`). ``"mlp"`` and ``"attn"`` restore the outputs of the
+    MLPs or attentions at that position in ``window`` layers around l, from l - window // 2 on, cut off at both ends.
 
-    The paper takes the deviation of the subjects' embeddings as unit of the noise; here it is that of all numbers in
-    the model's token embeddings, so that it needs no data set. Both are in the result, in these units and as added.
+    The paper's unit of noise is the standard deviation of the subjects' embeddings; here it is that of all numbers in
+    the token embeddings, which needs no data set. The result holds the noise in this unit and as it was added.
 
     Args:
         model: what `load_model` returns.
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
-        subject: text whose last occurrence in the prompt is meant (with every token that shares a letter with it), or
+        subject: text whose last occurrence in the prompt is meant (every token that shares a character with it), or
             (start, end) token positions, without the BOS.
         target: text or id of one token; by default the model's most likely next token.
         kinds: what to restore.
@@ -244,10 +242,10 @@ def causal_trace(
     Language Models (Luo 2024), section 3.1.2.
 
     Example:
-        >>> found = causal_trace(model, "The Eiffel Tower is located in the city of", "Eiffel Tower", samples=2)
-        >>> found.effect.shape, found.target_token
+        >>> result = causal_trace(model, "The Eiffel Tower is located in the city of", "Eiffel Tower", samples=2)
+        >>> result.effect.shape, result.target_token
         ((3, 6, 9), ' Paris')
-        >>> bool(found.effect[0, 0, -1] > 0.9)  # the clean state at the last position brings Paris back
+        >>> bool(result.effect[0, 0, -1] > 0.9)  # the clean state at the last position brings Paris back
         True
     """
     model.capabilities.require("residual_stream", "causal_trace")
@@ -258,68 +256,21 @@ def causal_trace(
         raise ValueError(f"noise must be 0 or above, in standard deviations of the embeddings, got {noise}")
     check_range("samples", samples)
     check_range("seed", seed, 0)
-    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
-    start, end = shown.find(subject)
-    std = noise * embedding_std(model)
-    embeddings = shown.embeddings()
+    read = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    span = read.find(subject)
     _check_kinds(model, chosen)
-    clean = trace(model, embeddings)
+    clean = trace(model, read.embeddings())
     if check is not None:
         check()
     question = ask(model, clean.hidden, target, metric="probability")
-    noisy = _noisy(embeddings, shown.offset, (start, end), std, samples, seed)
-    runner = Runner(model, len(shown.ids), batch_size, check, progress)
-    runner.total = (end - start + len(chosen) * model.n_layers * (shown.n_shown - start)) * samples
-    shape = (len(chosen), model.n_layers, shown.n_shown, samples)
-    restored = torch.full(shape, math.nan, dtype=wide(embeddings).dtype, device=model.device)
-    embedding = torch.full(shape[2:], math.nan, dtype=restored.dtype, device=model.device)
-    base = torch.full((samples,), math.nan, dtype=restored.dtype, device=model.device)
-    jobs: list[_Job] = []
-    finished = 0
-
-    def result(partial: bool) -> CausalTraceResult:
-        # of a partial result the finished samples, or while there is none those that are being computed
-        count = (finished or len(jobs[0].base)) if partial else samples
-        options = {"noise": noise, "noise_std": std, "samples": samples, "seed": seed, "window": size}
-        return CausalTraceResult(
-            **shown.fields(),
-            restored=to_numpy(restored[..., :count].clone()),
-            embedding=to_numpy(embedding[:, :count].clone()),
-            corrupted=to_numpy(base[:count].clone()),
-            clean=question.clean,
-            kinds=chosen,
-            window=size,
-            subject=(start, end),
-            target=question.target,
-            target_token=model.token_strings([question.target])[0],
-            noise=float(noise),
-            noise_std=std,
-            seed=seed,
-            partial=partial,
-            provenance=provenance(model.provenance(), **options, bos=shown.offset == 1, **runner.log.facts()),
-        )
-
+    study = _TraceStudy(
+        read, span, chosen, size, noise, noise * embedding_std(model), samples, seed, clean, question,
+        Runner(model, len(read.ids), batch_size, check, progress),
+    )  # fmt: skip
     if on_partial is not None:
-        runner.deliver = lambda: on_partial(result(partial=True))
-
-    def corrupt(first: int, stop: int) -> None:
-        corrupted = trace(model, noisy[first:stop])
-        jobs[:] = [_Job(question, clean, corrupted, question.read(corrupted.hidden), shown.offset, (start, end), size)]
-
-    def restore(done: int) -> None:
-        nonlocal finished
-        own = slice(finished, done)
-        base[own] = jobs[0].base
-        _restore(jobs[0], chosen, runner, restored[..., own], embedding[:, own])
-        finished = done
-        jobs.clear()  # its trace, before the next one is made
-
-    at_once = chunk_size(_kept_bytes(model, len(shown.ids)) + row_bytes(model, len(shown.ids), len(shown.ids)),
-                         model.free_memory(), most=samples, batch_size=batch_size)  # fmt: skip
-    run_chunks(samples, at_once, corrupt, what=f"sequence of {len(shown.ids)} tokens", check=check, after=restore)
-    for values in (restored, embedding, base):
-        check_finite(values, "a probability under noise", also="too much noise, ")
-    return result(partial=False)
+        study.runner.deliver = lambda: on_partial(study.result(partial=True))
+    study.run()
+    return study.result(partial=False)
 
 
 def _check_kinds(model: Model, kinds: Sequence[str]) -> None:
@@ -354,7 +305,7 @@ def embedding_std(model: Model) -> float:
 
 
 def _kept_bytes(model: Model, tokens: int) -> float:
-    """Bytes that the trace of one sequence keeps: streams, what modules add, what heads read, queries, keys, values."""
+    """Bytes of one sequence's trace: residual streams, module outputs, head outputs, queries, keys and values."""
     numbers = tokens * model.n_layers * (3 * model.d_model + 4 * model.n_heads * model.d_head)
     return float(numbers * model.dtype.itemsize)
 
@@ -362,59 +313,147 @@ def _kept_bytes(model: Model, tokens: int) -> float:
 # ---- the runs
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The clean run, the corrupted ones, and what is asked of each."""
+@dataclass
+class _TraceStudy:
+    """One prompt and its subject, the clean run, and the probabilities of the target computed so far."""
 
-    question: Question
-    clean: Trace
-    corrupted: Trace
-    base: Tensor
-    """(samples,) probability of the target, corrupted."""
-    offset: int
+    prompt: Prompt
     subject: tuple[int, int]
     """Its first and past-last position; nothing before it is corrupted."""
+    kinds: tuple[str, ...]
     window: int
+    noise: float
+    noise_std: float
+    samples: int
+    seed: int
+    clean: Trace
+    question: Question
+    runner: Runner
+    restored: Tensor = field(init=False)
+    """(kinds, layers, positions, samples), NaN where not computed yet, like the next two."""
+    embedding: Tensor = field(init=False)
+    """(positions, samples)"""
+    corrupted: Tensor = field(init=False)
+    """(samples,)"""
+    finished: int = field(default=0, init=False)
+    """Samples whose cells are all computed."""
+    running: int = field(default=0, init=False)
+    """Samples that are being computed."""
 
-    def patches(self, kind: str, layer: int, cell: Tensor, at: Tensor) -> list[Patch]:
+    def __post_init__(self) -> None:
+        positions, layers = self.prompt.n_shown, self.clean.n_layers
+        options: Any = {"dtype": wide_type(self.clean.embeddings.dtype), "device": self.runner.model.device}
+        self.restored = torch.full((len(self.kinds), layers, positions, self.samples), math.nan, **options)
+        self.embedding = torch.full((positions, self.samples), math.nan, **options)
+        self.corrupted = torch.full((self.samples,), math.nan, **options)
+        start, end = self.subject
+        self.runner.total = (end - start + len(self.kinds) * layers * (positions - start)) * self.samples
+
+    def run(self) -> None:
+        """Corrupt and restore, as many noise samples at once as fit; ValueError where a probability is not finite."""
+        model, length = self.runner.model, len(self.prompt.ids)
+        noisy = _noisy(
+            self.prompt.embeddings(), self.prompt.offset, self.subject, self.noise_std, self.samples, self.seed
+        )
+        runs: list[_CorruptedRuns] = []
+
+        def corrupt(first: int, stop: int) -> None:
+            corrupted = trace(model, noisy[first:stop])
+            runs[:] = [_CorruptedRuns(self, corrupted, self.question.read(corrupted.hidden))]
+            self.running = stop - first
+
+        def restore(done: int) -> None:
+            samples = slice(self.finished, done)
+            self.corrupted[samples] = runs[0].base
+            runs[0].restore(self.restored[..., samples], self.embedding[:, samples])
+            self.finished = done
+            runs.clear()  # frees the trace before the next one is made
+
+        at_once = chunk_size(
+            _kept_bytes(model, length) + row_bytes(model, length, length), model.free_memory(),
+            most=self.samples, batch_size=self.runner.batch_size,
+        )  # fmt: skip
+        run_chunks(
+            self.samples, at_once, corrupt, what=f"sequence of {length} tokens", check=self.runner.check, after=restore
+        )
+        for values in (self.restored, self.embedding, self.corrupted):
+            check_finite(values, "a probability under noise", also="too much noise, ")
+
+    def result(self, partial: bool) -> CausalTraceResult:
+        """What is computed; a partial result has the finished samples, or the running ones before any is finished."""
+        count = (self.finished or self.running) if partial else self.samples
+        model, target = self.runner.model, self.question.target
+        options = {"noise": self.noise, "noise_std": self.noise_std, "samples": self.samples, "seed": self.seed}
+        return CausalTraceResult(
+            **self.prompt.fields(),
+            restored=to_numpy(self.restored[..., :count].clone()),
+            embedding=to_numpy(self.embedding[:, :count].clone()),
+            corrupted=to_numpy(self.corrupted[:count].clone()),
+            clean=self.question.clean,
+            kinds=self.kinds,
+            window=self.window,
+            subject=self.subject,
+            target=target,
+            target_token=model.token_strings([target])[0],
+            noise=float(self.noise),
+            noise_std=self.noise_std,
+            seed=self.seed,
+            partial=partial,
+            provenance=provenance(
+                model.provenance(), **options, window=self.window, bos=self.prompt.offset == 1,
+                **self.runner.log.facts(),
+            ),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _CorruptedRuns:
+    """The corrupted runs of some noise samples, which cells continue with clean values put back."""
+
+    study: _TraceStudy
+    corrupted: Trace
+    base: Tensor
+    """(samples,) probability of the target."""
+
+    @torch.no_grad()
+    def restore(self, restored: Tensor, embedding: Tensor) -> None:
+        """Fill ``restored`` (kinds, layers, positions, samples) and ``embedding`` (positions, samples)."""
+        start, end = self.study.subject
+        embedding[:] = self.base  # outside of the subject the embedding is clean already
+        embedding[start:end] = math.nan
+        self._restore_at("state", -1, embedding[start:end])
+        for kind, layers in zip(self.study.kinds, restored, strict=True):
+            for layer, rows in enumerate(layers):
+                rows[:start] = self.base
+                self._restore_at(kind, layer, rows[start:])
+
+    def _restore_at(self, kind: str, layer: int, rows: Tensor) -> None:
+        """Fill ``rows`` (positions from the subject on, samples) of one kind and layer, one continued run per entry."""
+        study = self.study
+        samples, start = rows.shape[1], study.subject[0] + study.prompt.offset
+
+        def patches(cells: Tensor) -> list[Patch]:
+            return self._patches(kind, layer, torch.arange(len(cells)), cells // samples + start)
+
+        def read(hidden: Tensor, cells: Tensor) -> Tensor:
+            sample = cells % samples
+            # rounding differs between batches: an unchanged hidden state has exactly the corrupted run's probability
+            same = (hidden == self.corrupted.hidden[sample]).all(-1)
+            return torch.where(same, self.base[sample], study.question.read(hidden))
+
+        run_cells(
+            rows, self.corrupted, study.runner, patches, lambda cell: cell // samples + start, read,
+            sequence=lambda cells: cells % samples,
+        )  # fmt: skip
+
+    def _patches(self, kind: str, layer: int, cell: Tensor, at: Tensor) -> list[Patch]:
         """Clean values at positions ``at`` (n,) of the cells (n,); layer -1 is what enters the first block."""
+        clean = self.study.clean
         if kind == "state":
-            return [Patch("resid", layer + 1, self.clean.resid[layer + 1][0, at], at, cell)]
+            return [Patch("resid", layer + 1, clean.resid[layer + 1][0, at], at, cell)]
         site: Literal["mlp", "attn"] = "mlp" if kind == "mlp" else "attn"
-        inside = range(*window_layers(layer, self.window, self.clean.n_layers))
-        return [Patch(site, index, self.clean.value(site, index)[0, at], at, cell) for index in inside]
-
-
-@torch.no_grad()
-def _restore(job: _Job, kinds: Sequence[str], runner: Runner, restored: Tensor, embedding: Tensor) -> None:
-    """Fill ``restored`` (kinds, layers, positions, samples) and ``embedding`` (positions, samples)."""
-    start, end = job.subject
-    embedding[:] = job.base  # behind the subject it is clean already
-    embedding[start:end] = math.nan
-    _restore_at(job, runner, "state", -1, embedding[start:end])
-    for number, kind in enumerate(kinds):
-        for layer in range(restored.shape[1]):
-            restored[number, layer, :start] = job.base
-            _restore_at(job, runner, kind, layer, restored[number, layer, start:])
-
-
-def _restore_at(job: _Job, runner: Runner, kind: str, layer: int, rows: Tensor) -> None:
-    """Fill ``rows`` (positions from the subject on, samples) of one kind and layer: every entry is a continued run."""
-    samples, before = rows.shape[1], job.subject[0] + job.offset
-
-    def patches(cells: Tensor) -> list[Patch]:
-        return job.patches(kind, layer, torch.arange(len(cells)), cells // samples + before)
-
-    def read(hidden: Tensor, cells: Tensor) -> Tensor:
-        sample = cells % samples
-        # rows of another batch are rounded otherwise: what has not changed has no effect at all
-        same = (hidden == job.corrupted.hidden[sample]).all(-1)
-        return torch.where(same, job.base[sample], job.question.read(hidden))
-
-    run_cells(
-        rows, job.corrupted, runner, patches, lambda cell: cell // samples + before, read,
-        sequence=lambda cells: cells % samples,
-    )  # fmt: skip
+        inside = range(*window_layers(layer, self.study.window, clean.n_layers))
+        return [Patch(site, index, clean.value(site, index)[0, at], at, cell) for index in inside]
 
 
 def _noisy(embeddings: Tensor, offset: int, subject: tuple[int, int], std: float, samples: int, seed: int) -> Tensor:
@@ -422,8 +461,8 @@ def _noisy(embeddings: Tensor, offset: int, subject: tuple[int, int], std: float
     start, end = subject
     drawn = np.random.default_rng(seed).standard_normal((samples, end - start, embeddings.shape[-1]))
     noisy = embeddings.repeat(samples, 1, 1)
-    where = slice(offset + start, offset + end)
-    noisy[:, where] += torch.from_numpy(std * drawn).to(device=noisy.device, dtype=noisy.dtype)
+    fed = slice(offset + start, offset + end)
+    noisy[:, fed] += torch.from_numpy(std * drawn).to(device=noisy.device, dtype=noisy.dtype)
     return noisy
 
 
@@ -454,8 +493,8 @@ def causal_trace_cost(
     for kind in kinds:
         for index in range(layers):
             begin = index + 1 if kind == "state" else window_layers(index, size, layers)[0]
-            whole = model.backend == "bridge"  # it cannot begin in the middle
-            passed += runs * (layers * n_prompt if whole else (layers - begin) * max(1.0, (n_prompt - first) / 2))
+            full = model.backend == "bridge"  # cannot continue a run from the middle
+            passed += runs * (layers * n_prompt if full else (layers - begin) * max(1.0, (n_prompt - first) / 2))
     passes = pass_flops(model, (1 + samples) * n_prompt + passed / layers, n_prompt)
     flops = passes + (1 + layers * len(kinds)) * runs * unembedding_flops(model)
     kept = (1 + samples) * _kept_bytes(model, n_prompt)

@@ -1,4 +1,4 @@
-"""Concept directions: made from stimuli, tested, compared, read off prompts, and used to steer."""
+"""Concept directions: computing them from stimuli, testing, comparing, reading prompts with them, and steering."""
 
 from .concept_set import ConceptSet, neighbour_agreement, neighbours
 from .cosine_dispersion import Dispersion, dispersion

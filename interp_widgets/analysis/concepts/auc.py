@@ -1,4 +1,4 @@
-"""AUC of projections: a concept's stimuli against those of others, and the same with shuffled labels."""
+"""AUC of projections: a concept's stimuli against those of other concepts, also with shuffled labels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
 from interp_widgets.analysis._core.run import RunOptions
 
 MOST_OTHERS = 5000
-"""Held-out stimuli of other concepts that a concept is compared with; of more, a random draw."""
+"""Most held-out stimuli of other concepts that a concept is compared with; of more, a random sample."""
 
 
 def auc(positive: Floats, negative: Floats) -> float:
-    """The chance that a number of ``positive`` is above one of ``negative``, ties counted half; NaN if one is empty.
+    """Probability that a number of ``positive`` exceeds one of ``negative``, ties counting half; NaN if one is empty.
 
     Source: the Mann-Whitney form of the area under the ROC curve.
 
@@ -37,21 +37,21 @@ def concept_aucs(
         directions: (concepts, d_model).
         states: (n, d_model) held-out states, and their concepts ``owner`` (n,).
         groups: (concepts,) number of each concept's group, -1 for none.
-        seed: of the draw of others, where there are more than `MOST_OTHERS`.
+        seed: of the sample of others, where there are more than `MOST_OTHERS`.
     """
-    picked = drawn(len(states), seed)
-    own = np.empty(len(states))
-    add_projections(own, directions, states, owner)
-    return aucs_of_projections(own, owner, directions, states[picked], owner[picked], groups)
+    sample = drawn(len(states), seed)
+    projections = np.empty(len(states))
+    add_projections(projections, directions, states, owner)
+    return aucs_of_projections(projections, owner, directions, states[sample], owner[sample], groups)
 
 
 def drawn(count: int, seed: int) -> Bools:
-    """(count,) which held-out states stand for the others: all, or `MOST_OTHERS` of them drawn at random."""
-    picked = np.ones(count, dtype=bool)
+    """(count,) mask of the held-out states used as others: all, or a random sample of `MOST_OTHERS`."""
+    sample = np.ones(count, dtype=bool)
     if count > MOST_OTHERS:
-        picked[:] = False
-        picked[np.random.default_rng(seed).choice(count, MOST_OTHERS, replace=False)] = True
-    return picked
+        sample[:] = False
+        sample[np.random.default_rng(seed).choice(count, MOST_OTHERS, replace=False)] = True
+    return sample
 
 
 def add_projections(projections: Floats, directions: Floats, states: Floats, owner: Ints) -> None:
@@ -62,27 +62,27 @@ def add_projections(projections: Floats, directions: Floats, states: Floats, own
 
 
 def aucs_of_projections(
-    own: Floats, owner: Ints, directions: Floats, others: Floats, owner_others: Ints, groups: Ints | None
+    projections: Floats, owner: Ints, directions: Floats, others: Floats, owner_others: Ints, groups: Ints | None
 ) -> tuple[Floats, Floats]:
-    """The AUCs of `concept_aucs` from the projections ``own`` (n,) of held-out states on their own directions.
+    """The AUCs of `concept_aucs` from the projections (n,) of held-out states on their concepts' directions.
 
-    ``others`` (m, d_model) are the states of which each concept is compared with those that are not its own.
+    Each concept is compared with those of the states ``others`` (m, d_model) that belong to other concepts.
     """
     count = len(directions)
-    whole, within = np.full(count, np.nan), np.full(count, np.nan)
+    overall, within = np.full(count, np.nan), np.full(count, np.nan)
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(count + 1))
-    others = others.astype(directions.dtype, copy=False)  # once, not with every block
+    others = others.astype(directions.dtype, copy=False)  # once instead of for every block
     for start in range(0, count, 256):
         block = directions[start : start + 256]
         projected = others @ block.T
         for i in range(start, start + len(block)):
-            ours = own[order[bounds[i] : bounds[i + 1]]]
+            positive = projections[order[bounds[i] : bounds[i + 1]]]
             column, foreign = projected[:, i - start], owner_others != i
-            whole[i] = auc(ours, column[foreign])
+            overall[i] = auc(positive, column[foreign])
             if groups is not None and groups[i] >= 0:
-                within[i] = auc(ours, column[foreign & (groups[owner_others] == groups[i])])
-    return whole, within
+                within[i] = auc(positive, column[foreign & (groups[owner_others] == groups[i])])
+    return overall, within
 
 
 def shuffled_aucs(
@@ -95,15 +95,16 @@ def shuffled_aucs(
     seed: int,
     run: RunOptions,
 ) -> Floats:
-    """(concepts,) mean AUC over ``times`` deals of the labels, of the stimuli and of the held-out ones alike.
+    """(concepts,) mean AUC over ``times`` permutations of the labels of stimuli and held-out stimuli.
 
-    ``make`` (labels, seed) gives the directions for a deal. One deal alone scatters by 0.12 with 6 held-out stimuli.
+    ``make`` (labels, seed) computes the directions for permuted labels. The AUC of a single permutation has a standard
+    deviation of 0.12 with 6 held-out stimuli.
     """
     rng = np.random.default_rng(seed)
     total: Floats | None = None
-    for deal in range(times):
+    for shuffle in range(times):
         run.stop_if_cancelled()
-        directions = make(rng.permutation(owner), seed + deal)
+        directions = make(rng.permutation(owner), seed + shuffle)
         aucs, _ = concept_aucs(directions, states, rng.permutation(owner_held_out), seed=seed)
         total = aucs if total is None else total + aucs
     if total is None:

@@ -1,4 +1,4 @@
-"""`ConceptSet`: directions of concepts at one layer of a model, how good they are, and which lie near each other."""
+"""`ConceptSet`: directions of concepts at one layer of a model, their quality, and their nearest neighbours."""
 
 from __future__ import annotations
 
@@ -34,41 +34,41 @@ class ConceptSet(Result):
     """
 
     names: Sequence[str] = with_axes("concepts")
-    """Names, each once."""
+    """Unique names."""
 
     directions: Floats = with_axes("concepts", "d_model", nan=False)
-    """Of unit length; a state that holds the concept has the larger projection."""
+    """Unit vectors; states with the concept have the larger projection."""
 
     layer: int
-    """Which residual stream: the one entering block ``layer``; n_layers is the one before the final norm."""
+    """The residual stream entering block ``layer``; n_layers is the one before the final norm."""
 
     groups: Sequence[str] = with_axes("concepts")
-    """What kind of concept each is; empty where it has none."""
+    """Group of each concept; empty where it has none."""
 
     centre: Floats = with_axes("d_model", nan=False)
-    """Mean of the states that the directions were made from."""
+    """Mean of the states that the directions were computed from."""
 
     gap: Floats = with_axes("concepts")
-    """Mean projection of the concept's states less that of all others: a natural strength for steering."""
+    """Mean projection of the concept's states minus that of all others: a natural unit of steering strength."""
 
     auc: Floats = with_axes("concepts")
-    """Area under the ROC curve on held-out stimuli: the chance that one of the concept's has a larger
-    projection than one of another's. NaN without held-out stimuli."""
+    """Area under the ROC curve on held-out stimuli: the probability that a stimulus of the concept has a larger
+    projection than one of another concept. NaN without held-out stimuli."""
 
     group_auc: Floats = with_axes("concepts")
-    """The same against the stimuli of the concept's own group alone; NaN where there is no group."""
+    """The same against stimuli of the concept's own group only; NaN without a group."""
 
     shuffled_auc: Floats = with_axes("concepts")
-    """The control: the mean `auc` of directions made and tested with labels dealt at random; NaN where it
-    was not measured, as with most concepts of a large set."""
+    """Control: mean `auc` of directions computed and tested with shuffled labels; NaN where it was not measured, as for
+    most concepts of a large set."""
 
     method: str
-    """How the directions were made: "mean_difference", "pca" or "discriminant"."""
+    """How the directions were computed: "mean_difference", "pca" or "discriminant"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(set(self.names)) < len(self.names):
-            raise ValueError("two concepts of a ConceptSet have the same name: give each a name of its own")
+            raise ValueError("two concepts of a ConceptSet have the same name: give each a different name")
 
     @property
     def d_model(self) -> int:
@@ -76,12 +76,14 @@ class ConceptSet(Result):
         return int(self.directions.shape[1])
 
     def index(self, name: str) -> int:
-        """The number of a concept in the set; ValueError for a name that is not in it."""
+        """The index of a concept in the set; ValueError for a name that is not in it."""
         if name not in self.names:
             import difflib
 
-            near = difflib.get_close_matches(name, self.names, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it holds {len(self.names)} others"
+            similar = difflib.get_close_matches(name, self.names, n=3, cutoff=0.4)
+            hint = (
+                f"did you mean {' or '.join(map(repr, similar))}?" if similar else f"it holds {len(self.names)} others"
+            )
             raise ValueError(f"there is no concept {name!r} in this set: {hint}")
         return list(self.names).index(name)
 
@@ -94,12 +96,12 @@ class ConceptSet(Result):
         return np.asarray(self.directions @ self.directions.T)
 
     def made_from(self, model: Model) -> bool:
-        """Whether the set was made from this model with its weights, modules and hooks of now; True where it does not
-        say. An intervention of the calling thread, such as `ablation`, makes no other model."""
+        """Whether the set was computed from this model with its current weights, modules and hooks; True where the
+        provenance does not tell. An intervention in the calling thread, such as `ablation`, does not count."""
         return "weight_hash" not in self.provenance or self._difference(model) is None
 
     def check(self, model: Model, *, other_weights: bool = False) -> None:
-        """Raise a ValueError unless the set was made from this model; with ``other_weights`` only the sizes count."""
+        """Raise ValueError unless the set was made from this model; with ``other_weights`` only sizes must match."""
         if self.d_model != model.d_model or self.layer > model.n_layers:
             raise ValueError(
                 f"these directions have width {self.d_model} at layer {self.layer}, {model.name} has width "
@@ -112,7 +114,7 @@ class ConceptSet(Result):
             )
 
     def _difference(self, model: Model) -> str | None:
-        """How the model that the set was made from differs from a model of these sizes; None if it does not."""
+        """How the set's model differs from a model of the same sizes; None if it does not."""
         if self.provenance.get("weight_hash") != model.weight_hash:
             return f"with other weights than {model.name} has (another dtype or backend counts too)"
         edit = edits(model)
@@ -130,12 +132,12 @@ class ConceptSet(Result):
 
 @checked
 def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, float]]:
-    """The ``k`` concepts whose directions are most like that of one concept, with their cosine, nearest first.
+    """The ``k`` concepts whose directions have the largest cosine with that of one concept, nearest first.
 
     Args:
         concepts: from `concept_directions`.
         name: of a concept in the set.
-        k: how many, at most all others.
+        k: number of neighbours, at most all others.
 
     Raises:
         ValueError: a concept that is not in the set, ``k`` out of range.
@@ -147,16 +149,16 @@ def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, 
         [('blue', 0.7), ('Paris', -0.5)]
     """
     check_range("k", k, most=len(concepts.names) - 1, owner="this set")
-    own = concepts.index(name)
-    cosine = concepts.directions @ concepts.directions[own]
-    order = [i for i in largest(cosine) if i != own][:k]
+    number = concepts.index(name)
+    cosine = concepts.directions @ concepts.directions[number]
+    order = [i for i in largest(cosine) if i != number][:k]
     return [(concepts.names[i], float(cosine[i])) for i in order]
 
 
 def neighbour_agreement(concepts: ConceptSet, k: int = 5) -> tuple[float, float]:
-    """Share of the ``k`` nearest concepts that are of the same group, and the share that chance gives.
+    """Share of the ``k`` nearest concepts that are in the same group, and the share expected by chance.
 
-    Concepts without a group do not count, but can be neighbours.
+    Concepts without a group do not count but can be neighbours.
     """
     groups = np.array(concepts.groups)
     grouped = groups != ""

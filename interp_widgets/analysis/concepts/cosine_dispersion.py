@@ -1,4 +1,4 @@
-"""How far apart the concepts of a set lie, and whether two models differ in it."""
+"""`dispersion`: how far apart the directions of a concept set are, and whether two models differ in it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Pairs = Literal["all", "group"]
 
 @record
 class Dispersion(Result):
-    """Mean cosine distance between concept directions; with a second set, of both and their difference."""
+    """Mean cosine distance between concept directions; with a second set, that of both and the difference."""
 
     value: float
     """Mean of 1 − cosine over all pairs of concepts, 0..2."""
 
     interval: Floats = with_axes(2)
-    """Percentile bootstrap interval of `value`, concepts drawn with replacement."""
+    """Percentile bootstrap interval of `value`, over concepts."""
 
     other: float | None = None
     """The second set's value."""
 
     difference: float | None = None
-    """The second set's value less the first's."""
+    """The second set's value minus the first's."""
 
     difference_interval: Floats | None = with_axes(2, default=None)
     """The difference's interval; the same concepts are drawn in both sets."""
@@ -54,11 +54,10 @@ def dispersion(
 ) -> Dispersion:
     """Mean cosine distance of a set's directions, with a bootstrap interval; with ``other``, the difference of two.
 
-    Directions that set each concept against all others nearly sum to nothing, so that over all pairs their mean
-    distance is close to 1 whatever the model is. For those take ``pairs="group"``: how far apart concepts of one kind
-    lie.
+    Directions that contrast each concept with all others sum to nearly zero, so that their mean distance over all pairs
+    is close to 1 for every model. For these use ``pairs="group"``, the distance between concepts of one group.
 
-    In a bootstrap sample a concept that is drawn twice makes no pair with itself, whose distance is 0 by construction.
+    A concept drawn twice in a bootstrap sample forms no pair with itself, whose distance would be 0 by construction.
 
     Args:
         concepts: such as the base model's.
@@ -106,12 +105,12 @@ def dispersion(
 
 
 def _members(concepts: ConceptSet, pairs: Pairs) -> list[Ints]:
-    """The concepts of each group, or all as one."""
+    """The concepts of each group, or all as one group."""
     if pairs == "all":
         return [np.arange(len(concepts.names))]
     groups = np.array(concepts.groups)
     members: list[Ints] = [np.flatnonzero(groups == group) for group in dict.fromkeys(concepts.groups) if group]
-    if not any(len(own) > 1 for own in members):
+    if not any(len(group_members) > 1 for group_members in members):
         raise ValueError('no group of this set has two concepts: give the concepts groups, or take pairs="all"')
     return members
 
@@ -119,12 +118,12 @@ def _members(concepts: ConceptSet, pairs: Pairs) -> list[Ints]:
 def _distances(concepts: ConceptSet, times: NDArray[Any], members: list[Ints]) -> Floats:
     """(samples,) mean distance of pairs within a group; ``times`` (samples, concepts) counts each concept.
 
-    NaN for a sample without such a pair, as where one concept was drawn every time.
+    NaN for a sample without such a pair.
     """
     directions = np.asarray(concepts.directions, dtype=np.float64)
-    alike, pairs = np.zeros(len(times)), np.zeros(len(times))
-    for own in members:
-        count, rows = times[:, own].astype(np.float64), directions[own]
-        alike += ((count @ rows) ** 2).sum(axis=1) - (count**2) @ (rows**2).sum(axis=1)
-        pairs += count.sum(axis=1) ** 2 - (count**2).sum(axis=1)
-    return np.asarray(1 - ratio(alike, pairs))
+    cosine_sum, n_pairs = np.zeros(len(times)), np.zeros(len(times))
+    for group in members:
+        count, rows = times[:, group].astype(np.float64), directions[group]
+        cosine_sum += ((count @ rows) ** 2).sum(axis=1) - (count**2) @ (rows**2).sum(axis=1)
+        n_pairs += count.sum(axis=1) ** 2 - (count**2).sum(axis=1)
+    return np.asarray(1 - ratio(cosine_sum, n_pairs))

@@ -1,4 +1,4 @@
-"""Directions from states that come in blocks: sums per concept, and what each method makes of them."""
+"""Directions from states that come in blocks: sums per concept, and the methods that use them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from interp_widgets.analysis._core.arrays import Floats, Ints
 Method = Literal["mean_difference", "pca", "discriminant"]
 
 SHRINKAGE = 0.01
-"""Of the covariance within concepts, for ``discriminant``."""
+"""Shrinkage of the covariance within concepts, for ``discriminant``."""
 PARTNERS = 5
-"""States of other concepts that each state is paired with, for ``pca``."""
+"""Number of states of other concepts that each state is paired with, for ``pca``."""
 _ROUNDING = 1e-12
-"""Of the mean state's length: a difference of means below it is what sums round off."""
+"""Relative to the mean state's length: a smaller difference of means is rounding error."""
 _ROWS = 1024
-"""Concepts whose directions are made at once."""
+"""Number of concepts whose directions are computed at once."""
 
 
 class Moments:
-    """Sums over the states of each concept. States come in blocks, all those of a concept in one block.
+    """Sums over the states of each concept. States come in blocks; a block has all states of its concepts.
 
     >>> moments = Moments(2, 1)
     >>> moments.add(np.array([[1.0], [3.0]]), np.array([0, 0]))
@@ -35,22 +35,22 @@ class Moments:
         self.sums: Floats = np.zeros((count, width))
         """(concepts, d_model) sum of the states of each concept."""
         self.sizes: Ints = np.zeros(count, dtype=np.int64)
-        """(concepts,) how many there are."""
+        """(concepts,) number of states."""
         self.scatter: Floats | None = np.zeros((width, width)) if scatter else None
-        """(d_model, d_model) sum of the products of what is left of each state without its concept's mean."""
+        """(d_model, d_model) scatter within concepts: sum of outer products of each state minus its concept's mean."""
 
     def add(self, states: Floats, owner: Ints) -> None:
-        """Take in states (n, d_model) of the concepts ``owner`` (n,)."""
+        """Add states (n, d_model) of the concepts ``owner`` (n,)."""
         order = np.argsort(owner, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(owner[order])) + 1):
             concept = owner[rows[0]]
             self.sums[concept] += states[rows].sum(axis=0, dtype=np.float64)
             self.sizes[concept] += len(rows)
         if self.scatter is not None:
-            for start in range(0, len(states), 4096):  # in parts, so that no second copy of all states is made
-                own = owner[start : start + 4096]
-                rest = states[start : start + 4096] - self.sums[own] / self.sizes[own, None]
-                self.scatter += rest.T @ rest
+            for start in range(0, len(states), 4096):  # in parts, to avoid a second copy of all states
+                concepts = owner[start : start + 4096]
+                residuals = states[start : start + 4096] - self.sums[concepts] / self.sizes[concepts, None]
+                self.scatter += residuals.T @ residuals
 
     @property
     def mean(self) -> Floats:
@@ -60,7 +60,7 @@ class Moments:
     def take_directions(
         self, make: Callable[[int, Floats], Floats], names: Sequence[str] | None = None
     ) -> tuple[Floats, Floats]:
-        """(concepts, d_model) unit directions, and (concepts,) the gap of the means along them; takes the sums' place.
+        """(concepts, d_model) unit directions, and (concepts,) the gap of the means along them; overwrites the sums.
 
         ``make`` (first concept, differences) turns the differences (n, d_model) between a concept's mean and that of
         all other states into directions of any length. Raises ValueError, with the concept's name or number, where a
@@ -75,21 +75,21 @@ class Moments:
             same = np.linalg.norm(difference, axis=1) <= least
             if same.any():
                 flat = start + int(np.flatnonzero(same)[0])
-                which = flat if names is None else repr(names[flat])
+                concept = flat if names is None else repr(names[flat])
                 raise ValueError(
-                    f"the mean state of concept {which} is that of the others: it "
-                    "has no direction at this layer; take a later one, or other stimuli"
+                    f"the mean state of concept {concept} equals that of the others, so that it has no direction at "
+                    "this layer: use a later layer or other stimuli"
                 )
-            made = make(start, difference)
-            length = np.linalg.norm(made, axis=1)
-            rows[:] = made / length[:, None]
+            vectors = make(start, difference)
+            length = np.linalg.norm(vectors, axis=1)
+            rows[:] = vectors / length[:, None]
             gap[start : start + _ROWS] = (difference * rows).sum(axis=1)
         self.sums = np.zeros((0, directions.shape[1]))
         return directions, gap
 
 
 def directions_of(states: Floats, owner: Ints, count: int, *, method: Method, seed: int = 0) -> Floats:
-    """(count, d_model) unit directions from states (n, d_model) of the concepts ``owner`` (n,), each with some states.
+    """(count, d_model) unit directions from states (n, d_model) of the concepts ``owner`` (n,); each needs states.
 
     Raises ValueError where a concept's states do not differ from the others'.
     """
@@ -101,7 +101,7 @@ def directions_of(states: Floats, owner: Ints, count: int, *, method: Method, se
 def maker(
     moments: Moments, states: Floats, owner: Ints, *, method: Method, seed: int
 ) -> Callable[[int, Floats], Floats]:
-    """What `Moments.take_directions` needs for a method; ``states`` of the concepts ``owner`` are read for pca only."""
+    """The function ``make`` of `Moments.take_directions` for a method; only pca uses ``states`` and ``owner``."""
     match method:
         case "mean_difference":
             return lambda first, difference: difference
@@ -125,10 +125,10 @@ def _components(states: Floats, owner: Ints, count: int, seed: int) -> Callable[
 def _first_components(states: Floats, owner: Ints, count: int, seed: int) -> Iterator[Floats]:
     rng = np.random.default_rng(seed)
     for i in range(count):
-        own, foreign = np.flatnonzero(owner == i), np.flatnonzero(owner != i)
-        pairs = rng.choice(foreign, (len(own), PARTNERS))
-        apart = (states[own][:, None] - states[pairs]).reshape(-1, states.shape[1]).astype(np.float64)
-        yield np.linalg.svd(apart, full_matrices=False)[2][0]
+        members, others = np.flatnonzero(owner == i), np.flatnonzero(owner != i)
+        pairs = rng.choice(others, (len(members), PARTNERS))
+        differences = (states[members][:, None] - states[pairs]).reshape(-1, states.shape[1]).astype(np.float64)
+        yield np.linalg.svd(differences, full_matrices=False)[2][0]
 
 
 def _discriminants(moments: Moments) -> Callable[[int, Floats], Floats]:

@@ -26,11 +26,11 @@ __all__ = ["NEUTRAL_TEMPLATE", "TEMPLATE", "concept_directions", "concept_direct
 
 TEMPLATE = "Consider the <concept> in the following scenario:\nScenario: <stimulus>\nAnswer:"
 NEUTRAL_TEMPLATE = "Consider the following scenario:\nScenario: <stimulus>\nAnswer:"
-"""The same without the concept's name, for testing: with the name, the prompt itself would give the concept away."""
+"""The template for testing, without the concept's name, which would leak the label."""
 States = Callable[..., Floats]
-"""What reads hidden states: `last_states`, or a `KeptStates`."""
+"""A function that computes hidden states: `last_states`, or a `KeptStates`."""
 MOST_DEALT = 16_384
-"""Stimuli whose labels are dealt for the control; of more, those of concepts drawn at random."""
+"""Most stimuli whose labels are shuffled for the control; of more, those of a random sample of concepts."""
 _BLOCK = 4096
 """Stimuli whose states are in memory at once."""
 
@@ -54,19 +54,19 @@ def concept_directions(
     """A unit direction for every concept in the residual stream entering a layer, with its quality on held-out stimuli.
 
     Every stimulus is put in the template and the state at the last token is read. ``mean_difference``: the mean state
-    of a concept's stimuli less that of all other stimuli. ``pca``: the first right singular vector of the differences
-    between each state of the concept and 5 states of other concepts drawn at random (not centred, so that what they
-    have in common counts), its sign such that the concept scores higher.
+    of a concept's stimuli minus that of all other stimuli. ``pca``: the first right singular vector of the differences
+    between each state of the concept and 5 random states of other concepts (not centred, so that their mean counts),
+    with the sign for which the concept scores higher.
 
     ``discriminant``: the mean difference times the inverse of the covariance within concepts (Fisher's linear
-    discriminant, covariance shrunk by 1 % towards a multiple of the identity), which plays down what varies between
-    stimuli of one concept, such as their wording. It reads best; the mean difference is the one to steer with.
+    discriminant, covariance shrunk by 1 % towards a multiple of the identity), which downweights variation between
+    stimuli of one concept, such as their wording. Use it for reading and the mean difference for steering.
 
-    Quality is measured on stimuli that no direction was made from, in a template without the concept's name, which
-    would give the answer away. The control repeats all of it with labels dealt at random; of a set with more than
-    16,384 stimuli, with those of concepts drawn at random (the others' `ConceptSet.shuffled_auc` is NaN).
+    Quality is measured on held-out stimuli in a template without the concept's name, which would leak the label. The
+    control repeats everything with shuffled labels; in a set with more than 16,384 stimuli, with those of a random
+    sample of concepts (`ConceptSet.shuffled_auc` of the others is NaN).
 
-    States are summed up as they come, 4,096 at a time, so that memory does not grow with the stimuli: it takes 8 bytes
+    States are summed 4,096 at a time, so that memory does not grow with the number of stimuli: it takes 8 bytes
     times concepts times d_model and what `concept_directions_cost` adds. ``discriminant`` sums up products of
     states too, d_model times d_model. ``pca`` alone keeps the states of all stimuli (held-out ones not), since the
     partners of a state are drawn from all others.
@@ -78,14 +78,14 @@ def concept_directions(
         method: "mean_difference", "pca" or "discriminant".
         template: with ``<stimulus>``, and ``<concept>`` where the name goes.
         test_template: with ``<stimulus>``.
-        shuffles: how often labels are dealt for the control.
-        seed: of the deals and of the pairs.
-        states: what reads the states, called as `last_states` is; `KeptStates` does not read a text twice.
+        shuffles: number of label shuffles for the control.
+        seed: of the shuffles and of the pairs.
+        states: function that computes the states, called like `last_states`; `KeptStates` does not read a text twice.
         batch_size, progress, check: as in `last_states`; progress counts prompts.
 
     Raises:
-        ValueError: fewer than 2 concepts, two of one name, fewer than 3 stimuli, a stimulus longer than the context, a
-            template without its place, a layer or method that there is not, states that do not differ at the layer.
+        ValueError: fewer than 2 concepts, a repeated name, fewer than 3 stimuli, a stimulus longer than the context, a
+            template without its placeholder, an unknown layer or method, states that do not differ at the layer.
 
     Source: Representation Engineering (Zou et al. 2023), section 3.1; the template is that of PaCE: Parsimonious
     Concept Engineering for Large Language Models (Luo et al. 2024), section 3.1.
@@ -107,16 +107,16 @@ def concept_directions(
     dealt = _dealt(chosen, seed)
     keep = np.ones(len(chosen), dtype=bool) if method == "pca" else dealt
     made_from = _Kept(model, keep, passes.sizes)
-    for some, owner in passes.run(template, held_out=False):
-        moments.add(some, owner)
-        made_from.add(some, owner)
+    for block, owner in passes.run(template, held_out=False):
+        moments.add(block, owner)
+        made_from.add(block, owner)
     centre = moments.mean
     make = maker(moments, made_from.states, made_from.owner, method=method, seed=seed)
     directions, gap = moments.take_directions(make, [concept.name for concept in chosen])
     held_out = _HeldOut(model, dealt, passes.held_out, directions, seed)
-    for some, owner in passes.run(test_template, held_out=True):
-        held_out.add(some, owner)
-    whole, within = held_out.aucs(_group_numbers([concept.group for concept in chosen]))
+    for block, owner in passes.run(test_template, held_out=True):
+        held_out.add(block, owner)
+    overall, within = held_out.aucs(_group_numbers([concept.group for concept in chosen]))
     control = np.full(len(chosen), np.nan)
     control[dealt] = _control(made_from, held_out.kept, dealt, method, times=shuffles, seed=seed, run=run)
     return ConceptSet(
@@ -126,7 +126,7 @@ def concept_directions(
         groups=[concept.group for concept in chosen],
         centre=centre.astype(made_from.states.dtype),
         gap=gap,
-        auc=whole,
+        auc=overall,
         group_auc=within,
         shuffled_auc=control,
         method=method,
@@ -140,31 +140,31 @@ def concept_directions(
 def concept_directions_cost(
     model: Model, concepts: Sequence[Concept] | None = None, *, layer: int, method: Method = "mean_difference"
 ) -> Cost:
-    """Operations and peak bytes of `concept_directions`; lengths are those of 500 stimuli spread evenly, scaled up.
+    """Operations and peak bytes of `concept_directions`, extrapolated from the lengths of 500 evenly spaced stimuli.
 
-    What the prompts of one concept begin with is counted once, where it runs once.
+    A prefix that the prompts of a concept share is counted once, where it runs once.
     """
     chosen = tuple(demo_concepts() if concepts is None else concepts)
     texts = [concept.stimuli[0] for concept in chosen[:: max(1, len(chosen) // 500)]]
     lengths = [len(ids) for ids in model.token_lists([_fill(TEMPLATE, "", text) for text in texts])]
-    made = sum(len(concept.stimuli) for concept in chosen)
+    trained = sum(len(concept.stimuli) for concept in chosen)
     tested = sum(len(concept.held_out) for concept in chosen)
     width, item = model.d_model, 8 if model.dtype == torch.float64 else 4
-    count = min(_BLOCK, made + tested)
+    count = min(_BLOCK, trained + tested)
     sample = (lengths * (count // len(lengths) + 1))[:count]
     block = last_states_cost(model, sample, layer)
     begin = len(model.tokens(TEMPLATE.split("<stimulus>")[0].rstrip())) if pads(model) else 0
     each = last_states_cost(model, [max(1, length - begin) for length in sample], layer).flops / count
     begins = last_states_cost(model, [begin] * len(chosen), layer).flops
-    dealt = min(MOST_DEALT, made + tested)
-    kept = (made if method == "pca" else dealt) + dealt
+    dealt = min(MOST_DEALT, trained + tested)
+    kept_states = (trained if method == "pca" else dealt) + dealt
     squares = {"mean_difference": 0.0, "pca": 0.0, "discriminant": 4.0 * 8 * width**2}[method]
     others = min(tested, MOST_OTHERS) * (item + 8) * width
     sums = len(chosen) * width * (8 + item) + 4 * 8 * min(1024, len(chosen)) * width
-    scatter = 2.0 * width**2 * made if squares else 0.0
+    scatter = 2.0 * width**2 * trained if squares else 0.0
     return Cost(
-        flops=each * (made + tested) + begins + scatter + 2.0 * len(chosen) * min(tested, MOST_OTHERS) * width,
-        bytes=block.bytes + kept * item * width + squares + others + sums,
+        flops=each * (trained + tested) + begins + scatter + 2.0 * len(chosen) * min(tested, MOST_OTHERS) * width,
+        bytes=block.bytes + kept_states * item * width + squares + others + sums,
     )
 
 
@@ -184,7 +184,7 @@ class _Passes:
         self.held_out = np.array([len(concept.held_out) for concept in self.concepts])
 
     def run(self, template: str, *, held_out: bool) -> Iterator[tuple[Floats, Ints]]:
-        """(n, d_model) states and (n,) numbers of their concepts, for blocks of whole concepts."""
+        """(n, d_model) states and (n,) indices of their concepts, for blocks of whole concepts."""
         sizes = self.held_out if held_out else self.sizes
         for start, stop in _blocks(sizes):
             owner = np.repeat(np.arange(start, stop), sizes[start:stop])
@@ -193,7 +193,7 @@ class _Passes:
                 for concept in self.concepts[start:stop]
                 for text in (concept.held_out if held_out else concept.stimuli)
             ]
-            # the name comes before the stimuli of a concept; without it all prompts begin alike
+            # with the name, the prompts of a concept share a prefix; without it all prompts do
             groups = owner if "<concept>" in template else np.zeros_like(owner)
             yield self._states(texts, groups), owner
 
@@ -208,19 +208,19 @@ class _Passes:
 
 
 def _blocks(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Beginning and end of runs of concepts with at most `_BLOCK` stimuli, or one concept with more."""
-    start, held = 0, 0
+    """Start and stop of blocks of concepts with at most `_BLOCK` stimuli, or of one concept with more."""
+    start, count = 0, 0
     for i, size in enumerate(sizes.tolist()):
-        if held and held + size > _BLOCK:
+        if count and count + size > _BLOCK:
             yield start, i
-            start, held = i, 0
-        held += size
-    if held:
+            start, count = i, 0
+        count += size
+    if count:
         yield start, len(sizes)
 
 
 class _Kept:
-    """The states of some of the concepts, kept whole."""
+    """The states of some of the concepts."""
 
     def __init__(self, model: Model, chosen: Bools, sizes: Ints) -> None:
         self.owner = np.repeat(np.arange(len(chosen)), np.where(chosen, sizes, 0))
@@ -236,7 +236,7 @@ class _Kept:
 
 
 class _HeldOut:
-    """What is kept of held-out states: projections on their own directions, and the states that stand for others."""
+    """Held-out states: projections on their concepts' directions, and the states used as others."""
 
     def __init__(self, model: Model, dealt: Bools, sizes: Ints, directions: Floats, seed: int) -> None:
         self.kept = _Kept(model, dealt, sizes)
@@ -260,7 +260,7 @@ class _HeldOut:
 
 
 def _dealt(concepts: Sequence[Concept], seed: int) -> Bools:
-    """(concepts,) which the control is measured on: all, or those that come first in a random order."""
+    """(concepts,) mask of the concepts of the control: all, or the first ones in a random order."""
     sizes = np.array([len(concept.stimuli) + len(concept.held_out) for concept in concepts])
     if sizes.sum() <= MOST_DEALT:
         return np.ones(len(sizes), dtype=bool)
@@ -274,7 +274,7 @@ def _control(
     made_from: _Kept, held_out: _Kept, dealt: Bools, method: Method, *,
     times: int, seed: int, run: RunOptions,
 ) -> Floats:  # fmt: skip
-    """(dealt concepts,) mean AUC with their labels dealt at random."""
+    """(concepts of the control,) mean AUC with shuffled labels."""
     number, rows = dealt.cumsum() - 1, dealt[made_from.owner]
     states = made_from.states if rows.all() else made_from.states[rows]
 
@@ -302,7 +302,7 @@ def _check(model: Model, concepts: Sequence[Concept], method: str, template: str
         if text.count("<stimulus>") != 1:
             raise ValueError(f"{name} must hold <stimulus> once, where the stimulus goes, got {text!r}")
     if "<concept>" in test_template:
-        raise ValueError("test_template must not name the concept: that would give the answer away")
+        raise ValueError("test_template must not contain <concept>: the name would leak the label")
     for concept in concepts:
         for text in (*concept.stimuli, *concept.held_out):
             filled = _fill(template, concept.name, text)

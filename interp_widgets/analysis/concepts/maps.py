@@ -1,4 +1,4 @@
-"""`concept_map`: the directions of a set in the plane, near ones near each other, by components, UMAP or t-SNE."""
+"""`concept_map`: the directions of a set in two dimensions, by PCA, UMAP or t-SNE."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from interp_widgets.models.threads import threads_kept
 MapMethod = Literal["umap", "pca", "tsne"]
 
 WIDTH = 50
-"""Principal components that UMAP and t-SNE see: neighbours stay, and the search for them is far faster."""
+"""Number of principal components given to UMAP and t-SNE: it keeps neighbours and makes finding them far faster."""
 NEAREST = 5
-"""Mapped neighbours that the place of an added concept is taken from."""
+"""Number of mapped neighbours that determine the point of an added concept."""
 ASKED = 400
-"""Concepts of a large map whose neighbours are compared."""
+"""Number of concepts of a large map whose neighbours are compared."""
 FEWEST = 4
-"""Concepts of a map."""
+"""Fewest concepts of a map."""
 
 
 @record
 class ConceptMap(Result):
-    """A place in the plane for every concept of a set. Distances between far places mean little but for ``pca``.
+    """A point in two dimensions for every concept. Large distances mean little, except with ``pca``.
 
     Example:
         >>> directions = concept_directions(model, demo_concepts()[::60], layer=3)
@@ -53,51 +53,51 @@ class ConceptMap(Result):
     """Groups; empty where a concept has none."""
 
     xy: Floats = with_axes("concepts", 2, nan=False)
-    """Places."""
+    """Coordinates of the points."""
 
     method: str
     """"umap", "pca" or "tsne"."""
 
     recall: float
-    """Share of the nearest 10 (or all others, if fewer) by cosine that are among the nearest 10 in the plane, 0..1;
+    """Share of the nearest 10 (or all others, if fewer) by cosine that are among the nearest 10 on the map, 0..1;
     concepts added later do not count."""
 
     explained: float | None = None
-    """For ``pca``, the share of variance that the plane holds."""
+    """For ``pca``, the share of variance explained by the two components."""
 
     other_xy: Floats | None = with_axes("concepts", 2, default=None, nan=False)
-    """Places of a second set's directions, mapped together with the first's; None for one set."""
+    """Points of a second set's directions, mapped together with the first's; None for one set."""
 
     moved: Floats | None = with_axes("concepts", default=None, nan=False)
     """Cosine distance of each concept's two directions, 0..2: how far it moved in the model, not on the
     map; None for one set."""
 
     parts: Floats | None = with_axes("places", "components", default=None, nan=False)
-    """Principal components of every direction mapped, of two sets those of the first above those
-    of the second: `add_to_map` finds neighbours by them."""
+    """Principal components of every mapped direction, with two sets those of the first, then those
+    of the second; `add_to_map` finds neighbours by them."""
 
     axes: Floats | None = with_axes("components", "d_model", default=None, nan=False)
-    """Directions of the components."""
+    """Principal axes."""
 
     middle: Floats | None = with_axes("d_model", default=None, nan=False)
-    """Mean of the directions mapped."""
+    """Mean of the mapped directions."""
 
     fingerprint: str = ""
-    """Of the directions and options: the same ones need no second map. Empty after `add_to_map`."""
+    """Hash of the directions and options, by which a stored map is recognised. Empty after `add_to_map`."""
 
     added: int = 0
-    """How many of the last concepts were added to a map that was there."""
+    """How many of the last concepts were added by `add_to_map`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.other_xy is None) != (self.moved is None):
             raise ValueError("ConceptMap needs both other_xy and moved, or neither")
-        places = len(self.names) * (1 if self.other_xy is None else 2)
-        if self.parts is not None and len(self.parts) != places:
-            raise ValueError(f"ConceptMap.parts must have {places} rows, got {len(self.parts)}")
+        rows = len(self.names) * (1 if self.other_xy is None else 2)
+        if self.parts is not None and len(self.parts) != rows:
+            raise ValueError(f"ConceptMap.parts must have {rows} rows, got {len(self.parts)}")
 
     def to_frame(self) -> DataFrame:
-        """One row per concept: name, group and place; of two sets both places and how far it moved."""
+        """One row per concept: name, group and coordinates; for two sets those of both and the cosine distance."""
         columns: dict[str, Any] = {"group": self.groups, "x": self.xy[:, 0], "y": self.xy[:, 1]}
         if self.other_xy is not None:
             columns |= {"other_x": self.other_xy[:, 0], "other_y": self.other_xy[:, 1], "moved": self.moved}
@@ -116,23 +116,23 @@ def concept_map(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> ConceptMap:
-    """Place the directions of a set in the plane.
+    """Map the directions of a set to two dimensions.
 
-    ``umap`` and ``tsne`` first reduce the directions to 50 principal components, then compare them by cosine; UMAP
-    starts from the first components, which takes a seventh of the time of its spectral start. The same seed gives the
-    same map on one machine. A large map takes a while: save it, and give it back as ``stored``.
+    ``umap`` and ``tsne`` first reduce the directions to 50 principal components, then compare them by cosine; UMAP is
+    initialised with the first components, in a seventh of the time of the spectral initialisation. The same seed gives
+    the same map on one machine. A large map takes a while: save it and pass it as ``stored``.
 
     Args:
         concepts: at least 4.
         method: "umap", "pca" or "tsne".
-        other: the same concepts in the same order from a second model of the same width, such as the tuned one, to map
-            both together: what lies near then has like directions, whichever model they are of.
+        other: the same concepts in the same order from a second model of the same width, such as the tuned one. Both
+            are mapped together, so that near points have similar directions, whichever model they are from.
         seed: of everything random.
-        n_neighbors: of UMAP, and times 2 the perplexity of t-SNE; fewer in small sets.
-        stored: a map made before. If it is of the same directions and options it is given back, with the names and
-            groups of ``concepts``; else a new one is made.
+        n_neighbors: of UMAP; twice as many are the perplexity of t-SNE; fewer in small sets.
+        stored: an earlier map. If it has the same directions and options it is returned, with the names and groups of
+            ``concepts``; else a new one is computed.
         progress: called with (done, 3) after the reduction, the map and its check.
-        check: called before each of them and, while the map is laid out, twenty times a second; raises to cancel.
+        check: called before each of them and, during the mapping, twenty times a second; raises to cancel.
 
     Raises:
         ValueError: fewer than 4 concepts, an unknown method, ``n_neighbors`` below 2, a second set of other concepts or
@@ -152,7 +152,7 @@ def concept_map(
         raise ValueError(f"a map needs at least {FEWEST} concepts, got {count}")
     check_choice("method", method, MapMethod)
     check_range("n_neighbors", n_neighbors, 2)
-    directions = concepts.directions if other is None else _both(concepts, other)
+    directions = concepts.directions if other is None else _stacked(concepts, other)
     digest = fingerprint(directions, method, other is not None, seed, n_neighbors)
     if stored is not None and stored.fingerprint == digest:
         return replace(stored, names=concepts.names, groups=concepts.groups)
@@ -163,12 +163,12 @@ def concept_map(
     parts = projected(directions, axes, middle)
     run.report(1, 3)
     run.stop_if_cancelled()
-    near = min(n_neighbors, len(directions) - 1)
+    n_nearest = min(n_neighbors, len(directions) - 1)
     match method:
         case "umap":
-            xy = lying(run.beside(lambda: umap_places(parts, near, seed)))
+            xy = lying(run.beside(lambda: umap_places(parts, n_nearest, seed)))
         case "tsne":
-            xy = lying(run.beside(lambda: tsne_places(parts, near, seed)))
+            xy = lying(run.beside(lambda: tsne_places(parts, n_nearest, seed)))
         case "pca":
             xy = parts[:, :2]
     run.report(2, 3)
@@ -193,40 +193,39 @@ def concept_map(
     )
 
 
-def fingerprint(directions: Floats, method: str, two: bool, seed: int, n_neighbors: int) -> str:
+def fingerprint(directions: Floats, method: str, paired: bool, seed: int, n_neighbors: int) -> str:
     """A hash of the directions and options of a map: 32 hexadecimal digits."""
     rows = np.ascontiguousarray(directions)
     digest = hashlib.blake2b(rows.data, digest_size=16)
-    digest.update(repr((rows.shape, str(rows.dtype), method, two, seed, n_neighbors)).encode())
+    digest.update(repr((rows.shape, str(rows.dtype), method, paired, seed, n_neighbors)).encode())
     return digest.hexdigest()
 
 
 def concept_map_cost(concepts: int, d_model: int, *, two: bool = False) -> Cost:
-    """What a map of so many concepts takes, with ``two`` sets mapped together."""
+    """Operations and peak bytes of a map of ``concepts`` concepts, or of two sets of as many."""
     rows = concepts * (1 + two)
-    whole = 4.0 * rows * d_model
-    # a centred copy for the components and one more while its variance is summed, and what UMAP holds of neighbours
-    held = whole * (2 + two) + 1200.0 * rows
-    reduction = 16 * 2.0 * rows * d_model * (WIDTH + 10)  # seven rounds of two products, and two more
-    return Cost(flops=reduction + 2.0 * ASKED * rows * d_model + 2e5 * rows, bytes=held)
+    directions = 4.0 * rows * d_model
+    # a centred copy for the components, another while its variance is summed, and UMAP's neighbours
+    peak = directions * (2 + two) + 1200.0 * rows
+    reduction = 16 * 2.0 * rows * d_model * (WIDTH + 10)  # seven iterations of two products, and two more
+    return Cost(flops=reduction + 2.0 * ASKED * rows * d_model + 2e5 * rows, bytes=peak)
 
 
 @checked
 def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None = None) -> ConceptMap:
-    """A map with further concepts on it, the old ones staying where they are.
+    """Add concepts to a map without moving the others.
 
-    A new concept lies at the mean of its 5 nearest mapped neighbours by cosine of the principal components, each
-    weighted by one over its distance, so that a copy of a mapped direction lies on it. On a map of ``pca`` it lies
-    where its components put it. A map made of all at once keeps more neighbours together: make a new one when there is
-    time.
+    A new concept is put at the mean of its 5 nearest mapped neighbours by cosine of the principal components, weighted
+    by inverse distance, so that a copy of a mapped direction coincides with it; on a ``pca`` map, at its own
+    components. A new map of all concepts preserves more neighbours.
 
     Args:
         places: a map by `concept_map`.
         more: concepts with other names, of the same width.
-        other: the second set of ``more``, where the map is of two.
+        other: the new concepts' second set, for a map of two sets.
 
     Raises:
-        ValueError: another width, names that are on the map, a second set missing or too many.
+        ValueError: another width, names that are on the map, a missing or superfluous second set.
 
     Example:
         >>> concepts = demo_concepts()
@@ -236,16 +235,16 @@ def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None
         (('France', 'Beijing', 'duck', 'car', 'Ophirs', 'Germany', 'Italy'), 2)
     """
     if places.parts is None or places.axes is None or places.middle is None:
-        raise ValueError("this map does not hold the components that neighbours are found by: make it by concept_map")
+        raise ValueError("this map has no components to find neighbours by: compute it with concept_map")
     if (places.other_xy is None) != (other is None):
         needs = "of two sets: give the second one of the new concepts as other=" if other is None else "of one set"
         raise ValueError(f"the map is {needs}")
     if more.d_model != len(places.middle):
         raise ValueError(f"the map is of directions of width {len(places.middle)}, the new ones have {more.d_model}")
     if known := set(more.names) & set(places.names):
-        raise ValueError(f"{sorted(known)[0]!r} is on the map already: give new concepts names of their own")
+        raise ValueError(f"{sorted(known)[0]!r} is on the map already: give the new concepts other names")
     count, new = len(places.names), len(more.names)
-    directions = more.directions if other is None else _both(more, other)
+    directions = more.directions if other is None else _stacked(more, other)
     parts = projected(directions, places.axes, places.middle)
     mapped = places.xy if places.other_xy is None else np.concatenate([places.xy, places.other_xy])
     xy = parts[:, :2].astype(np.float64) if places.method == "pca" else among_neighbours(parts, places.parts, mapped)
@@ -264,24 +263,23 @@ def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None
     )
 
 
-def _moved(first: ConceptSet, other: ConceptSet) -> Floats:
+def _moved(first: ConceptSet, second: ConceptSet) -> Floats:
     """(concepts,) cosine distance of the two directions of each concept."""
-    return np.asarray(1 - np.einsum("cd,cd->c", first.directions, other.directions))
+    return np.asarray(1 - np.einsum("cd,cd->c", first.directions, second.directions))
 
 
-def _both(first: ConceptSet, other: ConceptSet) -> Floats:
-    """(2 × concepts, d_model) the directions of two sets, one below the other."""
+def _stacked(first: ConceptSet, other: ConceptSet) -> Floats:
+    """(2 × concepts, d_model) the directions of two sets, stacked."""
     if tuple(first.names) != tuple(other.names):
         raise ValueError("the two sets must hold the same concepts in the same order")
     if first.d_model != other.d_model:
         raise ValueError(
-            f"the two sets must be of one width to lie on one map, got {first.d_model} and {other.d_model}: "
-            "make a map of each"
+            f"two sets on one map must have the same width, got {first.d_model} and {other.d_model}: map each by itself"
         )
     return np.concatenate([first.directions, other.directions])
 
 
-# places in the plane -------------------------------------------------------------------------------------------------
+# coordinates ---------------------------------------------------------------------------------------------------------
 
 
 def components(directions: Floats, width: int, seed: int) -> tuple[Floats, Floats, Floats]:
@@ -290,18 +288,18 @@ def components(directions: Floats, width: int, seed: int) -> tuple[Floats, Float
 
     reduction = PCA(min(width, *directions.shape), random_state=seed).fit(directions)
     axes: Floats = reduction.components_
-    # the sign of an axis is free: its largest entry is made positive
+    # the sign of an axis is arbitrary: its largest entry is made positive
     axes = axes * np.sign(np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1))
     return axes, reduction.mean_, reduction.explained_variance_ratio_
 
 
 def projected(directions: Floats, axes: Floats, middle: Floats) -> Floats:
-    """(directions, axes) components, by one product for mapped and added ones alike; no centred copy is made."""
+    """(directions, axes) components, computed without a centred copy, in the same way for mapped and added ones."""
     return np.asarray(directions @ axes.T - middle @ axes.T)
 
 
 def lying(xy: Floats) -> Floats:
-    """Places turned so that they are farthest apart across; directions in the plane of UMAP and t-SNE mean nothing.
+    """Rotate points so that they vary most horizontally; UMAP and t-SNE leave the rotation arbitrary.
 
     >>> np.abs(lying(np.array([[1.0, 0.0], [1.0, 4.0], [1.5, 2.0]]))).round(1).tolist()
     [[2.0, 0.2], [2.0, 0.2], [0.0, 0.3]]
@@ -312,49 +310,49 @@ def lying(xy: Floats) -> Floats:
     return np.asarray((xy - middle) @ np.array([along, [-along[1], along[0]]]).T)
 
 
-def umap_places(parts: Floats, near: int, seed: int) -> Floats:
-    """(places, 2) by UMAP from exact neighbours: its own approximate search compiles for most of a minute first."""
-    with threads_kept(), warnings.catch_warnings():  # numba, which UMAP runs on, sets OpenMP's threads for all
+def umap_places(parts: Floats, n_neighbors: int, seed: int) -> Floats:
+    """(points, 2) by UMAP from exact neighbours, since its approximate search needs most of a minute to compile."""
+    with threads_kept(), warnings.catch_warnings():  # numba, which UMAP uses, sets OpenMP's threads for the process
         from umap import UMAP
 
         _keep_compiled()
         # it warns that a fixed seed means one thread, and that it cannot add points without its own search
         warnings.filterwarnings("ignore", category=UserWarning, module="umap")
         places: Floats = UMAP(
-            n_neighbors=near, metric="cosine", init="pca", random_state=seed, n_jobs=1, min_dist=0.1,
-            precomputed_knn=nearest_rows(parts, near),
+            n_neighbors=n_neighbors, metric="cosine", init="pca", random_state=seed, n_jobs=1, min_dist=0.1,
+            precomputed_knn=nearest_rows(parts, n_neighbors),
         ).fit_transform(parts)  # fmt: skip
     return places
 
 
 def _keep_compiled() -> None:
-    """Let numba keep what it compiles of UMAP on disk, so that only the first map on a machine waits for it."""
+    """Let numba cache the compiled code of UMAP on disk, so that only the first map on a machine waits for it."""
     from umap import umap_
 
     for function in (umap_.smooth_knn_dist, umap_.compute_membership_strengths):
-        with contextlib.suppress(RuntimeError):  # no folder that can be written to: it compiles in every process
+        with contextlib.suppress(RuntimeError):  # without a writable folder it compiles in every process
             function.enable_caching()
 
 
 def nearest_rows(rows: Floats, k: int) -> tuple[Ints, Floats]:
-    """(rows, k) the rows most alike by cosine, each itself first, and their cosine distances; exact."""
+    """(rows, k) the exact nearest rows by cosine, each row itself first, and their cosine distances."""
     from sklearn.neighbors import NearestNeighbors
 
     unit = unit_rows(rows)
-    apart, near = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(unit).kneighbors(unit)
-    own = np.arange(len(unit))
-    for i in np.flatnonzero(near[:, 0] != own):  # copies of one direction are equally near
-        at = int(np.flatnonzero(near[i] == i)[0]) if i in near[i] else k - 1
-        near[i, 1 : at + 1], near[i, 0] = near[i, :at].copy(), i
-        apart[i, 1 : at + 1], apart[i, 0] = apart[i, :at].copy(), 0
-    return near, (apart**2 / 2).astype(np.float32)  # of unit vectors: 1 − cosine
+    distances, neighbours = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(unit).kneighbors(unit)
+    themselves = np.arange(len(unit))
+    for i in np.flatnonzero(neighbours[:, 0] != themselves):  # copies of a direction are equally near
+        at = int(np.flatnonzero(neighbours[i] == i)[0]) if i in neighbours[i] else k - 1
+        neighbours[i, 1 : at + 1], neighbours[i, 0] = neighbours[i, :at].copy(), i
+        distances[i, 1 : at + 1], distances[i, 0] = distances[i, :at].copy(), 0
+    return neighbours, (distances**2 / 2).astype(np.float32)  # of unit vectors: 1 − cosine
 
 
-def tsne_places(parts: Floats, near: int, seed: int) -> Floats:
-    """(concepts, 2) places by t-SNE on cosine distances."""
+def tsne_places(parts: Floats, n_neighbors: int, seed: int) -> Floats:
+    """(concepts, 2) by t-SNE on cosine distances."""
     from sklearn.manifold import TSNE
 
-    perplexity = min(2.0 * near, (len(parts) - 1) / 3)
+    perplexity = min(2.0 * n_neighbors, (len(parts) - 1) / 3)
     return np.asarray(
         TSNE(perplexity=perplexity, metric="cosine", init="random", random_state=seed).fit_transform(parts)
     )
@@ -369,10 +367,10 @@ def neighbour_recall(
     seed: int = 0,
     asked: Ints | None = None,
 ) -> float:
-    """Share of the ``k`` nearest directions by cosine that are among the ``k`` nearest places, 0..1.
+    """Share of the ``k`` nearest directions by cosine that are among the ``k`` nearest points, 0..1.
 
-    Measured on the concepts ``asked``, by default all, or on ``most`` of them drawn at random; all concepts can be
-    their neighbours.
+    Measured on the concepts ``asked`` (by default all), or on a random sample of ``most`` of them; all concepts can be
+    neighbours.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -383,25 +381,25 @@ def neighbour_recall(
         asked = np.sort(np.random.default_rng(seed).choice(asked, most, replace=False))
     cosine = directions[asked] @ directions.T
     cosine[np.arange(len(asked)), asked] = -np.inf
-    wanted = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
+    by_cosine = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
     nearest = NearestNeighbors(n_neighbors=k + 1).fit(xy).kneighbors(xy[asked], return_distance=False)
-    hits = [len((set(places.tolist()) - {own}) & set(near.tolist()))
-            for own, places, near in zip(asked.tolist(), nearest, wanted, strict=True)]  # fmt: skip
+    hits = [len((set(by_place.tolist()) - {concept}) & set(true_nearest.tolist()))
+            for concept, by_place, true_nearest in zip(asked.tolist(), nearest, by_cosine, strict=True)]  # fmt: skip
     return float(np.mean(hits) / k)
 
 
 def among_neighbours(parts: Floats, mapped: Floats, xy: Floats) -> Floats:
-    """(new, 2) the weighted mean place of the mapped rows nearest to each row of ``parts``."""
+    """(new, 2) the weighted mean point of the mapped rows nearest to each row of ``parts``."""
     from sklearn.neighbors import NearestNeighbors
 
-    unit, own = unit_rows(mapped), unit_rows(parts)
-    # of unit vectors the nearest in the plain sense are the nearest by cosine
+    unit, new = unit_rows(mapped), unit_rows(parts)
+    # for unit vectors, the nearest by Euclidean distance are the nearest by cosine
     finder = NearestNeighbors(n_neighbors=min(NEAREST, len(unit)), algorithm="brute").fit(unit)
-    near = finder.kneighbors(own, return_distance=False)
-    apart = ((unit[near] - own[:, None]).astype(np.float64) ** 2).sum(axis=2) / 2  # 1 − cosine, exact for copies
+    neighbours = finder.kneighbors(new, return_distance=False)
+    apart = ((unit[neighbours] - new[:, None]).astype(np.float64) ** 2).sum(axis=2) / 2  # 1 − cosine, exact for copies
     weights = 1 / (apart + 1e-9)
     weights /= weights.sum(axis=1, keepdims=True)
-    return np.asarray((weights[..., None] * xy[near]).sum(axis=1))
+    return np.asarray((weights[..., None] * xy[neighbours]).sum(axis=1))
 
 
 def unit_rows(rows: Floats) -> Floats:

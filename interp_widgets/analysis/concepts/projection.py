@@ -1,4 +1,4 @@
-"""Concepts in a prompt: the projection of every token, and a state as a sum of few concept directions."""
+"""Concepts in a prompt: projections of every token, and sparse decomposition of a state into concept directions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Solver = Literal["omp", "elastic_net"]
 
 @record
 class ConceptReading(Result):
-    """How strongly each token of a prompt points along each concept's direction.
+    """Projection of each token's hidden state on each concept's direction.
 
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
@@ -41,19 +41,19 @@ class ConceptReading(Result):
     """
 
     tokens: Sequence[str] = with_axes("positions")
-    """Readable tokens; a beginning-of-sequence token is left off."""
+    """Readable tokens, without a BOS."""
 
     names: Sequence[str] = with_axes("concepts")
     """Names."""
 
     projection: Floats = with_axes("positions", "concepts")
-    """Projection of the residual stream, less the set's centre, on each unit direction."""
+    """Projection of the residual stream, minus the set's centre, on each unit direction."""
 
     layer: int
     """Which residual stream, as in :class:`ConceptSet`."""
 
     def strongest(self, position: int, k: int = 5) -> list[tuple[str, float]]:
-        """The ``k`` concepts with the largest projection at a token, with it; largest first.
+        """The ``k`` concepts with the largest projection at a token, and their projections; largest first.
 
         The position counts from 0, or from the end where it is negative; ValueError outside of the prompt.
         """
@@ -80,15 +80,16 @@ def read_prompt_concepts(
 ) -> ConceptReading:
     """The projection of every token's hidden state on the directions of a set.
 
-    The directions were made at the last token of a template. Other tokens, such as the concept's own word, may hold the
-    concept along other directions: compare one concept between prompts at one place rather than concepts at one token.
+    The directions come from the last token of a template. Other tokens, such as the concept's word itself, may
+    represent the concept along other directions: compare one concept across prompts at the same position rather than
+    different concepts at one token.
 
     Args:
-        model: the model that the set was made from.
+        model: the model that the set was computed from.
         concepts: from `concept_directions`.
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         names: some of the set's concepts; all by default.
-        other_weights: let ``model`` be another one of the same sizes, such as the tuned one of a pair.
+        other_weights: accept another model of the same sizes, such as the tuned one of a pair.
         prepend_bos: overrides the model's BOS policy for a text.
         check: called before the pass; raises to cancel.
 
@@ -122,7 +123,7 @@ def read_prompt_concepts(
 
 @record
 class SparseReading(Result):
-    """A hidden state as a weighted sum of few concept directions and a rest."""
+    """A hidden state as a weighted sum of few concept directions and a residual."""
 
     names: Sequence[str] = with_axes("used")
     """Concepts with a weight, the largest absolute weight first."""
@@ -131,7 +132,7 @@ class SparseReading(Result):
     """Weight of each unit direction, in the residual stream's units."""
 
     error: float
-    """Length of the rest over the length of the state, both less the set's centre: 0 = the sum is the state."""
+    """Norm of the residual over the norm of the state minus the set's centre; 0 if the sum equals the state."""
 
     solver: str
     """"omp" or "elastic_net"."""
@@ -147,19 +148,19 @@ def decompose_state(
     alpha: float = 0.01,
     l1_ratio: float = 0.95,
 ) -> SparseReading:
-    """Write a hidden state (d_model,), less the set's centre, as a sum of few concept directions.
+    """Write a hidden state (d_model,), minus the set's centre, as a sum of few concept directions.
 
-    ``omp``: orthogonal matching pursuit with ``n_concepts`` directions. ``elastic_net``: least squares with a penalty;
-    ``alpha`` times the state's largest projection over d_model scales it, so that it does not depend on the state's
-    length.
+    ``omp``: orthogonal matching pursuit with ``n_concepts`` directions. ``elastic_net``: penalised least squares; the
+    penalty is ``alpha`` times the state's largest projection over d_model, so that it does not depend on the state's
+    norm.
 
     Args:
         state: (d_model,) a residual stream such as `last_states` gives, at the set's layer.
         concepts: from `concept_directions`.
         solver: "omp" or "elastic_net".
         n_concepts: most directions of ``omp``; not used by ``elastic_net``.
-        alpha: strength of the penalty of ``elastic_net``, above 0; larger ones leave fewer directions.
-        l1_ratio: share of it that is on absolute weights, 0..1; the rest is on their squares.
+        alpha: strength of the penalty of ``elastic_net``, above 0; a larger one selects fewer directions.
+        l1_ratio: share of the L1 penalty, 0..1; the rest is the L2 penalty.
 
     Raises:
         ValueError: a state of another width or not finite, an unknown solver, an option out of range.
@@ -173,20 +174,20 @@ def decompose_state(
         >>> [round(decompose_state(state, concepts, n_concepts=n).error, 2) for n in (1, 2, 3)]
         [0.96, 0.93, 0.93]
     """
-    rest = float64(state)
-    if rest.shape != (concepts.d_model,) or not np.isfinite(rest).all():
-        raise ValueError(f"state must be {concepts.d_model} finite numbers for this set, got shape {rest.shape}")
+    target = float64(state)
+    if target.shape != (concepts.d_model,) or not np.isfinite(target).all():
+        raise ValueError(f"state must be {concepts.d_model} finite numbers for this set, got shape {target.shape}")
     check_choice("solver", solver, Solver)
     check_range("n_concepts", n_concepts, most=min(len(concepts.names), concepts.d_model), owner="this set")
-    rest = rest - concepts.centre
+    target = target - concepts.centre
     atoms = np.asarray(concepts.directions, dtype=np.float64).T
-    weights = _pursue(atoms, rest, n_concepts) if solver == "omp" else _penalised(atoms, rest, alpha, l1_ratio)
-    length = float(np.linalg.norm(rest))
+    weights = _pursue(atoms, target, n_concepts) if solver == "omp" else _penalised(atoms, target, alpha, l1_ratio)
+    length = float(np.linalg.norm(target))
     used = [i for i in largest(weights, by_size=True) if weights[i] != 0]
     return SparseReading(
         names=[concepts.names[i] for i in used],
         weights=weights[used],
-        error=float(np.linalg.norm(rest - atoms @ weights)) / length if length else 0.0,
+        error=float(np.linalg.norm(target - atoms @ weights)) / length if length else 0.0,
         solver=solver,
         provenance=dict(concepts.provenance),
     )
@@ -226,22 +227,22 @@ def decompose_prompt(
     return decompose_state(state, concepts, solver=solver, n_concepts=n_concepts)
 
 
-def _pursue(atoms: Floats, rest: Floats, count: int) -> Floats:
+def _pursue(atoms: Floats, target: Floats, count: int) -> Floats:
     from sklearn.linear_model import orthogonal_mp
 
     with warnings.catch_warnings():
-        # it stops early when the rest is a sum of fewer directions, which is no fault
+        # it warns when fewer directions suffice
         warnings.simplefilter("ignore", RuntimeWarning)
-        return np.asarray(orthogonal_mp(atoms, rest, n_nonzero_coefs=count))
+        return np.asarray(orthogonal_mp(atoms, target, n_nonzero_coefs=count))
 
 
-def _penalised(atoms: Floats, rest: Floats, alpha: float, l1_ratio: float) -> Floats:
+def _penalised(atoms: Floats, target: Floats, alpha: float, l1_ratio: float) -> Floats:
     from sklearn.linear_model import ElasticNet
 
     if not alpha > 0 or not 0 <= l1_ratio <= 1:
         raise ValueError(f"alpha must be above 0 and l1_ratio in 0..1, got {alpha} and {l1_ratio}")
-    highest = float(np.abs(atoms.T @ rest).max()) / len(rest)
+    highest = float(np.abs(atoms.T @ target).max()) / len(target)
     if highest == 0:
         return np.zeros(atoms.shape[1])
     net = ElasticNet(alpha=alpha * highest, l1_ratio=l1_ratio, fit_intercept=False, max_iter=20_000)
-    return np.asarray(net.fit(atoms, rest).coef_)
+    return np.asarray(net.fit(atoms, target).coef_)

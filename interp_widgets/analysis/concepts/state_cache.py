@@ -1,4 +1,4 @@
-"""`KeptStates`: hidden states of texts read before, so that another layer or one more concept costs little."""
+"""`KeptStates`: a cache of hidden states, so that another layer or one more concept costs little."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from interp_widgets.models import Model
 from interp_widgets.models.state import State, state_key
 
 SLICE = 512
-"""Texts that are read and kept at a time: what a cancelled run has finished is not lost."""
+"""Number of texts read and cached at a time; a cancelled run keeps those that are finished."""
 
 
 @checked
 class KeptStates:
-    """`last_states` of one model at one layer, remembering what it has read.
+    """`last_states` of one model at one layer, with a cache.
 
-    A text is read up to the requested layer, and kept at all layers up to there, which costs no more. A deeper layer
-    reads all texts once more, through the whole model, so that every layer is kept from then on. What would not fit
-    is not kept. When the model has been edited (weights, modules, hooks), or has hooks, what was read before is
-    forgotten.
+    A text is read up to the requested layer, and its states at all layers up to there are cached at no extra cost. A
+    deeper layer reads all texts again through the whole model, after which every layer is cached. States that exceed
+    ``max_bytes`` are not cached. The cache is cleared when the model has been edited (weights, modules, hooks) or has
+    hooks.
 
     Example:
         >>> kept = KeptStates(model)
@@ -42,17 +42,17 @@ class KeptStates:
         self.model = model
         self.max_bytes = max_bytes
         self.depth = -1
-        """The deepest layer kept; -1 before the first text."""
+        """The deepest cached layer; -1 before the first text."""
         self._held: dict[str, tuple[Floats, int]] = {}
         self._bytes = 0
         self._state: State | None = None
 
     def __len__(self) -> int:
-        """Texts kept."""
+        """Number of cached texts."""
         return len(self._held)
 
     def missing(self, texts: Sequence[str], layer: int) -> list[str]:
-        """The texts that would have to be read for this layer, as far as a quick look at the model can tell."""
+        """The texts that are not cached for this layer, as far as a quick check of the model can tell."""
         state = self._state
         with contextlib.suppress(TimeoutError):  # it computes
             state = state_key(self.model, wait=0.05)
@@ -70,7 +70,7 @@ class KeptStates:
         progress: Callable[[int, int], None] | None = None,
         check: Callable[[], None] | None = None,
     ) -> Floats:
-        """(prompts, 1, d_model) the states, read or remembered; arguments are those of `last_states`.
+        """(prompts, 1, d_model) the states, computed or cached; arguments are those of `last_states`.
 
         Raises ValueError for another model than the one it was made for, or what `last_states` refuses.
         """
@@ -100,7 +100,7 @@ class KeptStates:
         return states
 
     def _reach(self, layer: int) -> int:
-        """The layer to read up to; forgets what does not go as deep."""
+        """The layer to read up to; clears cached states that do not reach it."""
         if layer > self.depth:
             deeper = self.depth >= 0
             self._forget()

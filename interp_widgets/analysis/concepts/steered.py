@@ -1,4 +1,4 @@
-"""What a model writes steered along concepts, beside a random direction: `compare_steering`, `steering_sweep`."""
+"""Steered generation compared with a random direction: `compare_steering`, `steering_sweep`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUNS = ("as it is", "steered", "random direction")
 
 @record
 class SteeringComparison(Result):
-    """Three runs of one prompt: as it is, with a concept's direction, with a random direction of the same length."""
+    """Three runs of one prompt: unsteered, with a concept's direction, with a random direction of the same length."""
 
     concept: str
     """Whose direction."""
@@ -50,7 +50,7 @@ class SteeringComparison(Result):
     """Probability that the next token is `word`, 0..1."""
 
     top_tokens: Sequence[str] = with_axes("k")
-    """Tokens that are likeliest in one of the first two runs, by their change."""
+    """The likeliest tokens of the first two runs, sorted by change of probability."""
 
     top_ids: Ints = with_axes("k")
     """Their ids."""
@@ -59,7 +59,7 @@ class SteeringComparison(Result):
     """Their probability as the next token."""
 
     strength: float
-    """What was added, in the residual stream's units; 0 where the direction was erased."""
+    """Length of the added vector, in the residual stream's units; 0 where the direction was erased."""
 
     mode: str
     """"add" or "erase"."""
@@ -68,14 +68,14 @@ class SteeringComparison(Result):
     """The residual streams that were changed."""
 
     mixed: Mapping[str, float] = field(default_factory=dict, kw_only=True)
-    """Other concepts that took part, and what was added of each, in the residual stream's units."""
+    """Other concepts added, and the length of each one's vector, in the residual stream's units."""
 
     def text(self, run: int) -> str:
-        """What one run wrote, 0 as it is, 1 steered, 2 along the random direction."""
+        """The text of one run: 0 unsteered, 1 steered, 2 along the random direction."""
         return "".join(self.written[run])
 
     def to_frame(self) -> DataFrame:
-        """One row per run: what it wrote, and the probability of the concept's word."""
+        """One row per run: its text, and the probability of the concept's word."""
         texts = [self.text(run) for run in range(len(RUNS))]
         return table({"run": RUNS}, {"text": texts, "probability of " + self.word: self.word_probability})
 
@@ -100,32 +100,32 @@ def compare_steering(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> SteeringComparison:
-    """Let a model go on writing with a concept's direction added or erased, beside two controls.
+    """Continue a prompt with a concept's direction added or erased, and with two controls.
 
-    The first control is the model as it is; the second has a random direction of the same length in the place of the
-    concept's. What both of the other runs do is no effect of the concept.
+    The first control is the unsteered model; the second uses a random direction of the same length instead of the
+    concept's. A change that the random direction causes too is not an effect of the concept.
 
     Args:
-        model: the model that the set was made from.
+        model: the model that the set was computed from.
         concepts: from `concept_directions`.
         name: of a concept in the set.
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         strength: in units of the concept's `ConceptSet.gap`, negative to steer away; not used by "erase".
-        layer: the streams that are changed, by default the one that the directions were made in.
+        layer: the streams that are changed, by default the one that the directions were computed in.
         mode: "add" `strength` times the direction, or "erase" it.
-        mixed: other concepts whose directions are added too (or erased), each with a strength in its own gaps. The
-            random direction is as long as the sum (of several that are erased, there are as many random ones).
+        mixed: other concepts whose directions are added (or erased) too, each with a strength in units of its gap. The
+            random direction is as long as the sum; for erasing, there are as many random directions as concepts.
         max_new_tokens: most tokens to write; 0 for the probabilities alone.
-        temperature, seed: of the writing, as in `Model.generate`.
+        temperature, seed: of the generation, as in `Model.generate`.
         control_seed: of the random direction.
-        top: how many of the likeliest next tokens of either run to keep.
-        other_weights: let ``model`` be another one of the same sizes, such as the tuned one of a pair.
+        top: number of likeliest next tokens of either run to list.
+        other_weights: accept another model of the same sizes, such as the tuned one of a pair.
         progress: called with (done, total) tokens.
         check: called before every token; raises to cancel.
 
     Raises:
-        ValueError: a prompt that is empty or too long, a concept that is not in the set, another model's set, a layer
-            that there is not, a mode that there is not, a strength that is no number.
+        ValueError: an empty or too long prompt, a concept that is not in the set, another model's set, an unknown layer
+            or mode, a strength that is not finite.
 
     Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3.
 
@@ -133,32 +133,32 @@ def compare_steering(
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
         >>> concepts = concept_directions(model, few, layer=3)
         >>> prompt = "The Eiffel Tower is located in the city of"
-        >>> found = compare_steering(model, concepts, "London", prompt, layer=range(3, 6), max_new_tokens=1)
-        >>> [found.text(run) for run in range(3)]  # as it is, steered, along a random direction
+        >>> result = compare_steering(model, concepts, "London", prompt, layer=range(3, 6), max_new_tokens=1)
+        >>> [result.text(run) for run in range(3)]  # as it is, steered, along a random direction
         [' Paris', ' London', ' Paris']
     """
     concepts.check(model, other_weights=other_weights)
     check_choice("mode", mode, Mode)
     check_top(top, model)
-    shown = read_prompt(model, prompt)
-    parts = [(name, strength), *mixed]
+    read = read_prompt(model, prompt)
+    terms = [(name, strength), *mixed]
     layers = stream_indices(model, concepts.layer if layer is None else layer)
-    for _, gaps in parts:
+    for _, gaps in terms:
         if not np.isfinite(gaps):
             raise ValueError(f"strength must be a finite number, got {gaps}")
-    amounts = [float(gaps * concepts.gap[concepts.index(part)]) if mode == "add" else 0.0 for part, gaps in parts]
-    directions = np.stack([concepts.direction(part) for part, _ in parts])
+    amounts = [float(gaps * concepts.gap[concepts.index(term)]) if mode == "add" else 0.0 for term, gaps in terms]
+    directions = np.stack([concepts.direction(term) for term, _ in terms])
     random = np.random.default_rng(control_seed).standard_normal(directions.shape)
     word = model.tokens(f" {name}", prepend_bos=False)[0]
     added = np.asarray(amounts) @ directions
     control = random[0] / np.linalg.norm(random[0]) * np.copysign(np.linalg.norm(added), amounts[0])
 
-    def under(rows: Floats | None, vector: Floats) -> AbstractContextManager[None]:
+    def intervention(rows: Floats | None, vector: Floats) -> AbstractContextManager[None]:
         if rows is None:
             return nullcontext()
         return erase(model, rows, layer=layers) if mode == "erase" else _along(model, vector, layers)
 
-    room = min(max_new_tokens, model.n_ctx - len(shown.ids))
+    room = min(max_new_tokens, model.n_ctx - len(read.ids))
     run, done = RunOptions(progress, check), 0
 
     def count(token: int) -> None:
@@ -169,18 +169,18 @@ def compare_steering(
     next_token, written = [], []
     for number, (rows, vector) in enumerate(((None, added), (directions, added), (random, control))):
         done = number * max_new_tokens
-        with under(rows, vector):
+        with intervention(rows, vector):
             run.stop_if_cancelled()
-            next_token.append(_next_token(model, shown))
+            next_token.append(_next_token(model, read))
             new = [] if room <= 0 else model.generate_ids(
-                shown.ids, max_new_tokens=room, temperature=temperature, seed=seed, check=check, on_token=count,
+                read.ids, max_new_tokens=room, temperature=temperature, seed=seed, check=check, on_token=count,
             )  # fmt: skip
             written.append(new)
     probability = np.stack(next_token)
     order = _moved_most(probability, top)
     return SteeringComparison(
         concept=name,
-        prompt_tokens=shown.tokens(),
+        prompt_tokens=read.tokens(),
         written=tuple(model.token_strings(ids) for ids in written),
         written_ids=tuple(tuple(ids) for ids in written),
         word=model.token_strings([word])[0],
@@ -191,7 +191,7 @@ def compare_steering(
         strength=amounts[0],
         mode=mode,
         layers=np.array(layers),
-        mixed={part: amount for (part, _), amount in zip(parts[1:], amounts[1:], strict=True)},
+        mixed={term: amount for (term, _), amount in zip(terms[1:], amounts[1:], strict=True)},
         provenance=provenance(
             model.provenance(), concept=name, mode=mode, gaps=float(strength), temperature=temperature, seed=seed,
             control_seed=control_seed, **({"mixed": dict(mixed)} if mixed else {}),
@@ -253,16 +253,13 @@ def steering_sweep(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> SteeringSweep:
-    """What a model writes with a concept's direction added at each of several strengths.
+    """Continue a prompt with a concept's direction added at each of several strengths.
 
     Args:
-        model: the model that the set was made from.
-        concepts: from `concept_directions`.
-        name: of a concept in the set.
-        prompt: as of `compare_steering`.
         strengths: in units of the concept's `ConceptSet.gap`.
-        mixed: other concepts, whose strengths stay.
-        layer, max_new_tokens, temperature, seed, control_seed, other_weights: as of `compare_steering`.
+        mixed: other concepts, whose strengths are fixed.
+        model, concepts, name, prompt, layer, max_new_tokens, temperature, seed, control_seed, other_weights: as in
+            `compare_steering`.
         progress: called with (done, total) strengths.
         check: called before every token; raises to cancel.
 
@@ -279,50 +276,55 @@ def steering_sweep(
     """
     if not len(strengths):
         raise ValueError("strengths must hold at least one number, got none")
-    run, found, written = RunOptions(progress, check), [], []
+    run, comparisons, written = RunOptions(progress, check), [], []
     for number, strength in enumerate(strengths):
         run.stop_if_cancelled()
-        one = compare_steering(
+        comparison = compare_steering(
             model, concepts, name, prompt, strength=strength, mixed=mixed, layer=layer, max_new_tokens=0,
             control_seed=control_seed, other_weights=other_weights,
         )  # fmt: skip
         ids = read_prompt(model, prompt).ids
         room = min(max_new_tokens, model.n_ctx - len(ids))
-        parts = {name: 0.0, **one.mixed}
-        parts[name] += one.strength
-        added = np.sum([amount * concepts.direction(part) for part, amount in parts.items()], axis=0)
-        with _along(model, added, one.layers.tolist()):
+        terms = {name: 0.0, **comparison.mixed}
+        terms[name] += comparison.strength
+        added = np.sum([amount * concepts.direction(term) for term, amount in terms.items()], axis=0)
+        with _along(model, added, comparison.layers.tolist()):
             new = [] if room <= 0 else model.generate_ids(
                 ids, max_new_tokens=room, temperature=temperature, seed=seed, check=check
             )  # fmt: skip
-        found.append(one)
+        comparisons.append(comparison)
         written.append(model.token_strings(new))
         run.report(number + 1, len(strengths))
     return SteeringSweep(
         concept=name,
         strengths=np.asarray(strengths, dtype=float),
         written=written,
-        word=found[0].word,
-        word_probability=np.array([one.word_probability[1] for one in found]),
-        random_probability=np.array([one.word_probability[2] for one in found]),
-        layers=found[0].layers,
-        provenance={**found[0].provenance, "gaps": str(list(strengths)), "temperature": temperature, "seed": seed},
+        word=comparisons[0].word,
+        word_probability=np.array([comparison.word_probability[1] for comparison in comparisons]),
+        random_probability=np.array([comparison.word_probability[2] for comparison in comparisons]),
+        layers=comparisons[0].layers,
+        provenance={
+            **comparisons[0].provenance,
+            "gaps": str(list(strengths)),
+            "temperature": temperature,
+            "seed": seed,
+        },
     )
 
 
 def _along(model: Model, vector: Floats, layers: Sequence[int]) -> AbstractContextManager[None]:
-    """A vector added to the streams; one of no length changes nothing."""
+    """Add a vector to the streams; a zero vector changes nothing."""
     length = float(np.linalg.norm(vector))
     return steer(model, vector, layer=layers, strength=length) if length else nullcontext()
 
 
-def _next_token(model: Model, shown: Prompt) -> Floats:
+def _next_token(model: Model, prompt: Prompt) -> Floats:
     """(d_vocab,) probability of every next token."""
-    logits = model.forward(shown.embeddings(), positions=slice(-1, None))[0, -1]
+    logits = model.forward(prompt.embeddings(), positions=slice(-1, None))[0, -1]
     return as_array(logits.cpu().double().softmax(-1))
 
 
 def _moved_most(probability: Floats, top: int) -> Ints:
-    """The likeliest tokens as it is and steered, those that gain most first."""
+    """The likeliest tokens of the unsteered and the steered run, those that gain most first."""
     tokens = np.unique(largest(probability[:2], top))
     return np.asarray(tokens[largest(probability[1, tokens] - probability[0, tokens])])

@@ -1,4 +1,4 @@
-"""`steer` and `erase`: a direction added to the residual stream, or taken out of it, while a model runs."""
+"""`steer` and `erase`: context managers that add a direction to the residual stream, or project it out."""
 
 from __future__ import annotations
 
@@ -30,36 +30,35 @@ def steer(
     strength: float,
     positions: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Inside, ``strength`` times the direction (made of unit length) is added to the residual stream.
+    """Inside a ``with``, add ``strength`` times the direction (normalised to length 1) to the residual stream.
 
-    It holds for every pass of this thread: `Model.run`, all analyses and `Model.generate`; afterwards nothing of it is
-    left. Several nest. A negative strength steers away.
+    It applies to every pass in this thread: `Model.run`, all analyses and `Model.generate`; the model is restored
+    afterwards. Contexts can be nested. A negative strength steers away.
 
     Args:
         model: what `load_model` returns.
         direction: (d_model,) such as `ConceptSet.direction` gives.
         layer: the stream entering block ``layer``, one or several; n_layers is the stream before the final norm.
-        strength: in the residual stream's own units; `ConceptSet.gap` says how far a concept's states are apart from
-            the others'.
-        positions: where, counted as users count (from 0 without the BOS), new tokens too; by default everywhere, on a
-            BOS as well.
+        strength: in the residual stream's units; `ConceptSet.gap` is the distance between a concept's states and the
+            others'.
+        positions: positions from 0 without the BOS, new tokens included; by default every position, also a BOS.
 
     Raises:
-        ValueError: a direction of another width, of length zero or not finite, a layer that there is not or that is
-            named twice, a position below 0, a strength that is no number.
+        ValueError: a direction of another width, of length zero or not finite, an unknown or repeated layer, a position
+            below 0, a strength that is not finite.
 
     Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3.
 
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
-        >>> found = concept_directions(model, few, layer=3)
-        >>> strength = 2 * found.gap[found.index("London")]
-        >>> with steer(model, found.direction("London"), layer=range(3, 6), strength=strength):
+        >>> concepts = concept_directions(model, few, layer=3)
+        >>> strength = 2 * concepts.gap[concepts.index("London")]
+        >>> with steer(model, concepts.direction("London"), layer=range(3, 6), strength=strength):
         ...     model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' London'
     """
     model.capabilities.require("residual_stream", "steer")
-    unit = _units(model, direction, one=True)[0]
+    unit = _units(model, direction, single=True)[0]
     if not np.isfinite(strength):
         raise ValueError(f"strength must be a finite number, got {strength}")
     chosen = _chosen(model, positions)
@@ -83,10 +82,10 @@ def erase(
     layer: SupportsIndex | Sequence[SupportsIndex],
     positions: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Inside, the residual stream loses its part along a direction, or in the span of several (n, d_model).
+    """Inside a ``with``, project a direction, or the span of several (n, d_model), out of the residual stream.
 
-    Arguments, errors and what it holds for are those of `steer`. Later layers may write the direction again: give all
-    layers to keep it out.
+    Arguments, errors and scope are those of `steer`. Later layers may write the direction again: give all layers to
+    keep it out.
 
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
@@ -97,7 +96,7 @@ def erase(
         True
     """
     model.capabilities.require("residual_stream", "erase")
-    units = _units(model, direction, one=False)
+    units = _units(model, direction, single=False)
     basis = torch.from_numpy(span_basis(units.numpy())).T.to(model.device, wide_type(model.dtype))  # (d_model, rank)
     chosen = _chosen(model, positions)
 
@@ -111,35 +110,35 @@ def erase(
 
 
 def _chosen(model: Model, positions: Any) -> Tensor | None:
-    """The positions as numbers on the model's device; None for everywhere."""
+    """The positions as a tensor on the model's device; None for every position."""
     if positions is None:
         return None
     listed = list(positions) if isinstance(positions, Iterable) else [f"{positions} alone"]
-    for at in listed:
-        if not isinstance(at, Integral) or int(at) < 0:
+    for position in listed:
+        if not isinstance(position, Integral) or int(position) < 0:
             raise ValueError(
-                f"positions must be a list of int from 0 on, got {at}: count from the beginning, since the text grows "
-                "while a model writes"
+                f"positions must be a list of int from 0 on, got {position}: count from the beginning, since the "
+                "end moves during generation"
             )
-    return torch.tensor([int(at) for at in listed], dtype=torch.long, device=model.device)
+    return torch.tensor([int(position) for position in listed], dtype=torch.long, device=model.device)
 
 
-def _units(model: Model, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
+def _units(model: Model, direction: ArrayLike | Tensor, *, single: bool) -> Tensor:
     """(n, d_model) directions of unit length in float64 on the CPU."""
     vectors = torch.as_tensor(
         direction.detach() if isinstance(direction, Tensor) else np.array(direction, dtype=np.float64),
         device="cpu",
     ).double()  # fmt: skip
     rows = vectors[None] if vectors.ndim == 1 else vectors
-    if rows.ndim != 2 or rows.shape[1] != model.d_model or len(rows) == 0 or (one and len(rows) != 1):
-        shape = f"({model.d_model},)" if one else f"({model.d_model},) or (n, {model.d_model})"
+    if rows.ndim != 2 or rows.shape[1] != model.d_model or len(rows) == 0 or (single and len(rows) != 1):
+        shape = f"({model.d_model},)" if single else f"({model.d_model},) or (n, {model.d_model})"
         raise ValueError(
             f"direction must have shape {shape} for {model.name}, got {tuple(vectors.shape)}: "
             "take one that was made from a model of this width"
         )
     length = rows.norm(dim=1, keepdim=True)
     if not bool(torch.isfinite(length).all()) or not bool((length > 0).all()):
-        raise ValueError("direction must be finite and longer than zero")
+        raise ValueError("direction must be finite and not zero")
     unit: Tensor = rows / length
     return unit
 

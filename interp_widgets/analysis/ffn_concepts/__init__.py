@@ -1,4 +1,4 @@
-"""FFN concepts: principal directions of MLP output weights as words, single neurons, and what tuning rotated."""
+"""FFN concepts: principal directions of MLP output weights as words, single neurons, and how tuning rotated them."""
 
 from interp_widgets.analysis._core.word_embeddings import word_table
 

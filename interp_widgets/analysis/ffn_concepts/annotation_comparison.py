@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Trait = Literal["scenario", "level"]
-"""Which property of concepts is counted."""
+"""The property of concepts that is counted."""
 Annotated = ConceptAnnotations | Sequence[ConceptAnnotations]
 """The annotations of one model, or those of several runs of the annotator."""
 
@@ -49,9 +49,9 @@ what when where which while whom whose will with within without word words would
 class AnnotationComparison(Result):
     """The concepts of two models, base and tuned, counted by task scenario and by linguistic level.
 
-    Scenario shares are taken among the components with a description (a concept may serve several tasks, or none),
-    level shares among those with a level. What the annotator could not tell is in neither; its share of all annotated
-    components is a row of each table. Differences are tuned minus base.
+    Scenario shares are relative to the components with a description (a concept may serve several tasks, or none),
+    level shares to those with a level. Components marked "cannot tell" count in neither; each table has a row with
+    their share of all annotated components. Differences are tuned minus base.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Tables 5 to 10, Figure 3.
 
     Example:
@@ -80,7 +80,7 @@ class AnnotationComparison(Result):
 
     @property
     def unit(self) -> str:
-        """What a test counts as one value: the share of a run, or, with one run per model, a concept (0 or 100)."""
+        """One observation of a test: the share of a run, or, with one run per model, a concept (0 or 100)."""
         return "runs" if len(self.base) > 1 else "concepts"
 
     def scenario_table(self) -> pd.DataFrame:
@@ -91,11 +91,11 @@ class AnnotationComparison(Result):
         """Table 6: one row per linguistic level and one for "cannot tell", shares of concepts in percent.
 
         ``base`` and ``tuned`` are means over the runs with their standard deviation; with a single run per model they
-        are its shares with their standard errors. ``base_n`` and ``tuned_n`` are the runs, or the concepts. ``low`` and
-        ``high`` are the bootstrap interval of the difference. The tests are two-sided: ``student_p`` takes the two
-        spreads as equal, which is what most of the p-values printed in the paper fit; ``welch_p`` does not,
-        ``permutation_p`` takes nothing for granted, and ``holm_p`` is Welch's corrected over the rows that are
-        categories, which the paper leaves out.
+        are its shares with their standard errors. ``base_n`` and ``tuned_n`` count the runs, or the concepts. ``low``
+        and ``high`` are the bootstrap interval of the difference. The tests are two-sided: ``student_p`` assumes equal
+        variances, which fits most of the p-values printed in the paper; ``welch_p`` does not, ``permutation_p`` makes
+        no assumption on the distributions, and ``holm_p`` is Welch's corrected over the categories, which the paper
+        omits.
         """
         return self._table("level", self.level_tests)
 
@@ -121,30 +121,31 @@ class AnnotationComparison(Result):
         return pd.DataFrame(rows)
 
     def by_layer(self, trait: Trait = "level") -> pd.DataFrame:
-        """Figure 3: one row per layer and category, its share in percent in the base and in the tuned model, the number
-        of concepts the share is taken of, and last per layer the share of "cannot tell".
+        """Figure 3: one row per layer and category with its share in percent in both models and the number of concepts
+        that the share is relative to; "cannot tell" is the last row of a layer.
 
-        Several runs are taken together. Raises ValueError for another trait than scenario or level.
+        Several runs are pooled. Raises ValueError for a trait other than scenario or level.
         """
         import pandas as pd
 
         check_choice("trait", trait, Trait)
         rows = []
         for row, layer in enumerate(self.layers):
-            both = [_joined([_flags(run, trait, row) for run in notes]) for notes in (self.base, self.tuned)]
+            flags_by_model = [_joined([_flags(run, trait, row) for run in notes]) for notes in (self.base, self.tuned)]
             for category in (*_CATEGORIES[trait], CANNOT_TELL):
-                shares = [100 * flags[category].mean() if len(flags[category]) else np.nan for flags in both]
-                sizes = [len(flags[category]) for flags in both]
+                shares = [100 * flags[category].mean() if len(flags[category]) else np.nan for flags in flags_by_model]
+                sizes = [len(flags[category]) for flags in flags_by_model]
                 rows.append((layer, category, *shares, *sizes))
         return pd.DataFrame(rows, columns=["layer", "category", "base", "tuned", "base_concepts", "tuned_concepts"])
 
     def moved_words(self, *, span: int = 4, top: int = 10) -> pd.DataFrame:
         """Tables 7 to 10: per group of ``span`` layers the words of descriptions that became more and less frequent.
 
-        A word has at least four letters and is no stop word; what rules add in square brackets is left out. One row
-        per word: the group, ``more`` or ``less``, how many descriptions hold the word (mean over runs), the change, and
-        the rank by frequency in both models with its shift (positive: moved up), empty where a model never says the
-        word. The most moved come first, at most ``top`` per direction. Raises ValueError for a span or top below 1.
+        Words have at least four letters and are not stop words; text in square brackets, which rules add, is ignored.
+        One row per word: the group, ``more`` or ``less``, the number of descriptions with the word (mean over runs),
+        the change, and the rank by frequency in both models with its shift (positive: moved up), empty where a model's
+        descriptions never have the word. The largest changes come first, at most ``top`` per direction. Raises
+        ValueError for a span or top below 1.
         """
         import pandas as pd
 
@@ -176,11 +177,11 @@ class AnnotationComparison(Result):
         """`scenario_table` and `level_table` under each other, as the paper prints them."""
         import pandas as pd
 
-        parts = {"scenario": self.scenario_table(), "level": self.level_table()}
-        return pd.concat([table.assign(trait=name) for name, table in parts.items()], ignore_index=True)
+        tables = {"scenario": self.scenario_table(), "level": self.level_table()}
+        return pd.concat([table.assign(trait=name) for name, table in tables.items()], ignore_index=True)
 
     def summary(self) -> str:
-        """One line for people: what was annotated and what could not be told in each model."""
+        """A readable line: the numbers of annotated and "cannot tell" components in each model."""
         texts = []
         for name, notes in (("base", self.base), ("tuned", self.tuned)):
             runs = f"{len(notes)} runs, the first: " if len(notes) > 1 else ""
@@ -194,10 +195,10 @@ def compare_annotations(
 ) -> AnnotationComparison:
     """Count the concepts of two models by task scenario and linguistic level, and test the differences.
 
-    With several runs of the annotator per model, a run's share is one value, as in the paper; with one run per model,
-    a concept is one value. t-tests (Student's and Welch's), two-sided, with a bootstrap interval and a permutation
-    test, corrected over the four scenarios and over the four levels (Holm). Concepts of one model are taken as
-    independent, though those of a layer are not quite.
+    With several annotator runs per model, an observation is a run's share, as in the paper; with one run per model, it
+    is a concept. The tests are two-sided: Student's and Welch's t-tests, with a bootstrap interval and a permutation
+    test, Holm-corrected over the four scenarios and over the four levels. Concepts of one model are treated as
+    independent, although those of a layer are not quite.
 
     Args:
         base: the base model's annotations from `annotate_concepts`, or those of several runs.
@@ -254,19 +255,19 @@ def _tests(
     for category in (*_CATEGORIES[trait], CANNOT_TELL):
         test = compare_known(tuned[category], base[category], **options)
         tests.append(None if test is None else replace(test, group=category, kind=trait))
-    # the rows behind the categories follow from these, or count what is known: they are no hypotheses of their own
+    # the rows after the categories follow from them or count "cannot tell": they are not separate hypotheses
     family = len(SCENARIOS if trait == "scenario" else LEVELS)
     return (*holm(tests[:family]), *tests[family:])
 
 
 Flags = dict[str, Bools]
-"""For each category whether each concept that counts is of it."""
+"""For each category, whether each counted concept is in it."""
 
 
 def _flags(notes: ConceptAnnotations, trait: Trait, row: int | None = None) -> Flags:
-    """Of one run, all layers or one of them."""
+    """The flags of one run, for all layers or one of them."""
     at = slice(None) if row is None else slice(row, row + 1)
-    done, described = notes.done[at], notes.told[at]
+    done, described = notes.done[at], notes.described[at]
     scenarios, level = notes.scenario_flags[at], notes.level_index[at]
     if trait == "scenario":
         known = done & (described | scenarios.any(axis=-1))
@@ -284,12 +285,12 @@ def _student(test: GroupComparison) -> float:
     return float("nan") if same else float(scipy.stats.ttest_ind_from_stats(*moments).pvalue)
 
 
-def _joined(parts: Sequence[Flags]) -> Flags:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _joined(flags: Sequence[Flags]) -> Flags:
+    return {name: np.concatenate([part[name] for part in flags]) for name in flags[0]}
 
 
 def _values(notes: Sequence[ConceptAnnotations], trait: Trait) -> dict[str, NDArray[np.float64]]:
-    """For each category the values that a test compares, in percent: shares of runs, or single concepts."""
+    """For each category, the observations of a test in percent: shares of runs, or single concepts."""
     flags = [_flags(run, trait) for run in notes]
     if len(flags) == 1:
         return {name: 100 * values.astype(np.float64) for name, values in flags[0].items()}
@@ -308,7 +309,7 @@ def description_words(description: str) -> list[str]:
 
 
 def _word_counts(notes: Sequence[ConceptAnnotations], rows: Sequence[int]) -> dict[str, float]:
-    """How many descriptions of these layers hold a word, mean over runs."""
+    """Number of descriptions with each word in these layers, mean over runs."""
     texts = [text for run in notes for row in rows for text in run.descriptions[row]]
     counts = Counter(word for text in texts for word in dict.fromkeys(description_words(text)))
     return {word: count / len(notes) for word, count in counts.items()}
@@ -341,8 +342,8 @@ def scenario_table(
     Args:
         base: what `load_model` returns, or the `FFNConceptResult` of such a model.
         tuned: the same for the other model, with the same words and options.
-        annotator: of the concepts; default: `RuleAnnotator`, offline. The paper's is a language model:
-            `EndpointAnnotator`.
+        annotator: annotates the concepts; default: `RuleAnnotator`, which works offline. The paper uses a language
+            model, as `EndpointAnnotator` does.
         rank: components annotated per layer, from the first; default: all of the results (300, as in the paper).
         resamples: of the bootstrap intervals and permutation tests.
         seed: of both.
@@ -411,7 +412,7 @@ def annotated_pair(
     check: Callable[[], None] | None = None,
     **options: Any,
 ) -> AnnotationComparison:
-    """The concepts of two models annotated, unless ``annotations`` are ready, and compared; see `scenario_table`."""
+    """Annotate the concepts of two models, unless ``annotations`` are given, and compare them; see `scenario_table`."""
     if annotations is not None:
         return compare_annotations(*annotations, resamples=resamples, seed=seed)
     run = RunOptions(progress, check)

@@ -1,4 +1,4 @@
-"""`annotate_concepts`: what the word lists of MLP components mean, by an annotator and as edited by the user."""
+"""`annotate_concepts`: descriptions of MLP components from their word lists, by an annotator or the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Bools, Ints
-from interp_widgets.analysis._core.checks import check_range, indices, place_of, places_of
+from interp_widgets.analysis._core.checks import check_range, indices, row_of, rows_of
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
@@ -19,7 +19,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import LEVELS, SCENARIOS, Annotation, Annotator
 
 USER = "user"
-"""The source of what was typed in."""
+"""The source of annotations typed in by the user."""
 _PARTIAL_EVERY = 50
 """Components between two partial results."""
 
@@ -46,16 +46,16 @@ class ConceptAnnotations(Result):
     """Components of each layer, rising."""
 
     descriptions: Sequence[Sequence[str]] = with_axes("layers", "components")
-    """What the words have in common; empty: cannot tell."""
+    """What the words have in common; empty for "cannot tell"."""
 
     sources: Sequence[Sequence[str]] = with_axes("layers", "components")
-    """The annotator, or "user"; empty where none was asked."""
+    """The annotator, or "user"; empty where not annotated."""
 
     scenario_flags: Bools = with_axes("layers", "components", 4)
     """Whether a component serves writing, coding, math, translation."""
 
     level_index: Ints = with_axes("layers", "components")
-    """Index of the level in phonology, morphology, syntax, semantics; -1: cannot tell."""
+    """Index of the level in phonology, morphology, syntax, semantics; -1 for "cannot tell"."""
 
     done: Bools = with_axes("layers", "components")
     """Whether the component was annotated."""
@@ -71,28 +71,28 @@ class ConceptAnnotations(Result):
 
     # ---- single components
 
-    def place(self, layer: int, component: int) -> tuple[int, int]:
-        """Row and column of a component in the arrays; ValueError for one that is not there."""
-        return place_of(layer, self.layers, "layer"), place_of(component, self.components, "component")
+    def cell(self, layer: int, component: int) -> tuple[int, int]:
+        """Row and column of a component in the arrays; ValueError for an unknown one."""
+        return row_of(layer, self.layers, "layer"), row_of(component, self.components, "component")
 
     def description(self, layer: int, component: int) -> str:
-        """What a component's words have in common; empty: cannot tell. ValueError for one that is not there."""
-        row, column = self.place(layer, component)
+        """What a component's words have in common; empty for "cannot tell". ValueError for an unknown component."""
+        row, column = self.cell(layer, component)
         return self.descriptions[row][column]
 
     def scenarios(self, layer: int, component: int) -> tuple[str, ...]:
-        """The task scenarios of a component; ValueError for one that is not there."""
-        flags = self.scenario_flags[self.place(layer, component)]
+        """The task scenarios of a component; ValueError for an unknown one."""
+        flags = self.scenario_flags[self.cell(layer, component)]
         return tuple(name for name, flag in zip(SCENARIOS, flags.tolist(), strict=True) if flag)
 
     def level(self, layer: int, component: int) -> str | None:
-        """The linguistic level of a component, None: cannot tell; ValueError for one that is not there."""
-        number = int(self.level_index[self.place(layer, component)])
+        """The linguistic level of a component, None for "cannot tell"; ValueError for an unknown component."""
+        number = int(self.level_index[self.cell(layer, component)])
         return None if number < 0 else LEVELS[number]
 
     def annotation(self, layer: int, component: int) -> Annotation:
-        """The whole annotation of a component; ValueError for one that is not there."""
-        row, column = self.place(layer, component)
+        """The whole annotation of a component; ValueError for an unknown one."""
+        row, column = self.cell(layer, component)
         return Annotation(
             self.descriptions[row][column],
             self.scenarios(layer, component),
@@ -110,10 +110,10 @@ class ConceptAnnotations(Result):
         level: str | None = "",
         source: str = USER,
     ) -> ConceptAnnotations:
-        """A copy with the annotation of one component edited; what is left out stays.
+        """A copy with the annotation of one component edited; arguments that are left out keep their value.
 
-        ``level=None`` and an empty ``description`` say "cannot tell"; ``scenarios=()`` none of them. Raises ValueError
-        for a component that is not there or an unknown scenario or level.
+        ``level=None`` and an empty ``description`` mean "cannot tell", ``scenarios=()`` none of the scenarios. Raises
+        ValueError for an unknown component, scenario or level.
 
         Example:
             >>> notes = annotate_concepts(ffn_concepts(model, rank=3), None)
@@ -128,13 +128,13 @@ class ConceptAnnotations(Result):
             source,
         )
         fields = Cells(self)
-        fields.put(*self.place(layer, component), new)
+        fields.put(*self.cell(layer, component), new)
         return fields.annotations(self)
 
-    # ---- all of them
+    # ---- all components
 
     @property
-    def told(self) -> Bools:
+    def described(self) -> Bools:
         """(layers, components) whether a component has a description."""
         return np.array([[bool(text) for text in row] for row in self.descriptions], dtype=bool).reshape(
             self.done.shape
@@ -148,10 +148,10 @@ class ConceptAnnotations(Result):
     @property
     def n_cannot_tell(self) -> int:
         """Annotated components without a description, failures included."""
-        return int((self.done & ~self.told).sum())
+        return int((self.done & ~self.described).sum())
 
     def summary(self) -> str:
-        """One line for people: how many were annotated, described, "cannot tell" and failed."""
+        """A readable line: how many were annotated and described, and how many were "cannot tell" or failed."""
         total = int(self.done.sum())
         text = f"{total} components: {total - self.n_cannot_tell} described, {self.n_cannot_tell} cannot tell"
         if self.n_failed:
@@ -173,7 +173,7 @@ class ConceptAnnotations(Result):
 
 
 class Cells:
-    """The fields of annotations while they are being filled, which annotations themselves never are."""
+    """Mutable fields of the immutable `ConceptAnnotations`, while they are being filled."""
 
     def __init__(self, start: ConceptAnnotations) -> None:
         self.descriptions = list(map(list, start.descriptions))
@@ -222,24 +222,24 @@ def annotate_concepts(
 ) -> ConceptAnnotations:
     """Ask an annotator what each component's words have in common, which task they serve and their linguistic level.
 
-    An annotator that fails for one component counts as "cannot tell" there, and the run goes on; where it fails
-    ``give_up`` times in a row the run stops and the result is partial, with what was answered and the reason.
+    A component for which the annotator fails counts as "cannot tell", and the run goes on. After ``give_up`` failures
+    in a row the run stops; the result is then partial and holds the answers so far and the reason.
 
     Args:
         result: from `ffn_concepts`.
-        annotator: a `RuleAnnotator`, an `EndpointAnnotator`, your own, or None: nothing is annotated yet, to be filled
-            by `ConceptAnnotations.changed`.
+        annotator: a `RuleAnnotator`, an `EndpointAnnotator` or your own; None for empty annotations, which
+            `ConceptAnnotations.changed` fills.
         layers: of the result; default: all.
         components: of each layer; default: all.
         sign: which words of a component are shown to the annotator.
-        keep: annotations made before: what the user typed in stays, and so does all that this annotator has answered.
+        keep: earlier annotations; those by the user and by this annotator are kept.
         give_up: failures in a row after which the run stops.
         progress: called with (done, total) components.
         check: called between components; raises to cancel.
         on_partial: receives the annotations so far, every 50 components.
 
     Raises:
-        ValueError: a layer or component that is not in the result, or ``keep`` of other ones.
+        ValueError: a layer or component that is not in the result, or ``keep`` from another result.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
 
@@ -271,7 +271,7 @@ def annotate_concepts(
 
 
 def _answers(annotator: Annotator, questions: Iterable[tuple[str, ...]], run: RunOptions) -> Iterator[Annotation]:
-    """The annotator's answers in the order of the questions; one that takes several at a time gets them."""
+    """The annotator's answers in the order of the questions, which are sent in batches if it supports them."""
     parallel = int(getattr(annotator, "parallel", 1))
     if parallel == 1:
         for words in questions:
@@ -300,7 +300,7 @@ def _blank(
     sign: Sign,
 ) -> ConceptAnnotations:
     """Empty annotations of the chosen components."""
-    rows = tuple(result.layers[row] for row in sorted(places_of(layers, result.layers, "layer")))
+    rows = tuple(result.layers[row] for row in sorted(rows_of(layers, result.layers, "layer")))
     columns = tuple(sorted(indices(components, result.rank, "component", f"result of rank {result.rank}")))
     shape = len(rows), len(columns)
     name = "" if annotator is None else annotator.name
@@ -321,7 +321,7 @@ def _blank(
 
 
 def _keep(cells: Cells, start: ConceptAnnotations, keep: ConceptAnnotations) -> None:
-    """Take over the earlier annotations of the user and of this annotator."""
+    """Copy the earlier annotations of the user and of this annotator."""
     for name in ("model", "weight_hash", "edit_key", "sign"):
         old, new = keep.provenance.get(name), start.provenance.get(name)
         if old != new:
@@ -330,7 +330,7 @@ def _keep(cells: Cells, start: ConceptAnnotations, keep: ConceptAnnotations) -> 
         for column, component in enumerate(start.components):
             if layer not in keep.layers or component not in keep.components:
                 continue
-            cell = keep.place(layer, component)
+            cell = keep.cell(layer, component)
             known = keep.sources[cell[0]][cell[1]] in (USER, start.annotator)
             if keep.done[cell] and not keep.failed[cell] and known:
                 cells.put(row, column, keep.annotation(layer, component))

@@ -1,4 +1,4 @@
-"""`ffn_concepts`: the principal directions in which the MLPs of a model write, read as words."""
+"""`ffn_concepts`: the principal directions of a model's MLP output weights, and the words along them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
-from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index, layer_indices, place_of
+from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index, layer_indices, row_of
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -25,19 +25,19 @@ from interp_widgets.models import Model
 from interp_widgets.models.devices import device_kind, has_float64
 
 Sign = Literal["both", "+", "-"]
-"""Which words of a direction: those of largest absolute projection, or one side's."""
+"""Which words of a direction: those of largest absolute projection, or those on one side."""
 
 _FLOPS = {"cpu": 1e10, "accelerator": 1e13}
 _NUMBERS = {"cpu": 2**22, "accelerator": 2**27}
-"""Projections held at once."""
+"""Projections in memory at once."""
 
 
 @record
 class FFNConceptResult(Result):
     """The principal directions of each layer's output weights, and the words with the largest projections.
 
-    A component is one direction, 0 the one that explains most variance. Its sign is free in principle; here the word
-    with the largest projection of all is on its positive side.
+    A component is one direction; component 0 explains most variance. Its sign is arbitrary and chosen so that the word
+    with the largest absolute projection is on the positive side.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2.
 
     Example:
@@ -73,7 +73,7 @@ class FFNConceptResult(Result):
     """The components, each of length 1; None where they were not kept."""
 
     unknown: Sequence[str] = with_axes("unknown", default=())
-    """Words that the model's tokenizer cannot write: left out of everything."""
+    """Words that the model's tokenizer cannot write, which are ignored."""
 
     # ---- sizes and checks
 
@@ -89,12 +89,12 @@ class FFNConceptResult(Result):
 
     def row(self, layer: int) -> int:
         """The row of a layer of the model; negative numbers count from the last row. ValueError without the layer."""
-        return place_of(layer, self.layers, "layer")
+        return row_of(layer, self.layers, "layer")
 
     def _cell(self, layer: int, component: int) -> tuple[int, int]:
         return self.row(layer), index(component, self.rank, "component", f"result of rank {self.rank}")
 
-    # ---- what the components hold
+    # ---- the components
 
     @property
     def cumulative(self) -> Floats:
@@ -112,8 +112,8 @@ class FFNConceptResult(Result):
         return [(self.vocabulary[word], float(value)) for word, value in zip(words, values, strict=True) if word >= 0]
 
     def _ordered(self, sign: Sign, cells: Any) -> tuple[Any, Any]:
-        """(..., top) the numbers of the words of some cells, largest projection first and -1 behind the last, and their
-        projections."""
+        """(..., top) indices of the words of some cells in falling order of absolute projection, padded with -1, and
+        their projections."""
         sides = {"+": (self.plus, self.plus_scores), "-": (self.minus, self.minus_scores)}
         chosen = [arrays for side, arrays in sides.items() if sign in ("both", side)]
         words = np.concatenate([numbers[cells] for numbers, _ in chosen], axis=-1)
@@ -123,11 +123,11 @@ class FFNConceptResult(Result):
         return np.take_along_axis(words, order, axis=-1), np.take_along_axis(values, order, axis=-1)
 
     def words(self, layer: int, component: int, *, sign: Sign = "both") -> tuple[str, ...]:
-        """The words of one component, largest projection first; as `scores` without the numbers."""
+        """The words of one component, largest projection first: `scores` without the projections."""
         return tuple(word for word, _ in self.scores(layer, component, sign=sign))
 
     def components_with(self, word: str) -> list[tuple[int, int, float]]:
-        """Layer, component and projection wherever a word is in the lists of `words` of either sign, largest first.
+        """Layer, component and projection of every component with a word among its words of either sign, largest first.
 
         Raises ValueError for a word that is not in the vocabulary.
         """
@@ -166,7 +166,7 @@ def ffn_concepts(
     check: Callable[[], None] | None = None,
     on_partial: Callable[[FFNConceptResult], None] | None = None,
 ) -> FFNConceptResult:
-    """The main directions of each MLP's output weights, read as the words whose output embeddings lie along them.
+    """The principal directions of each MLP's output weights, and the words whose output embeddings lie along them.
 
     The rows of a layer's output weights (one per neuron, d_model numbers), their columns centred, are decomposed into
     principal components in float64; a word's projection on a component is its cosine with the word's *output*
@@ -176,7 +176,7 @@ def ffn_concepts(
     Args:
         model: what `load_model` returns, with a tokenizer.
         words: a word list; default: the demo's.
-        rank: components per layer; at most min(d_mlp - 1, d_model), which is what narrower models give.
+        rank: components per layer, reduced to min(d_mlp - 1, d_model) for narrower models.
         top: words per component.
         layers: of the model, negative ones from the end; default: all.
         keep_directions: whether the result holds the components themselves, rank times d_model numbers a layer;
@@ -186,8 +186,8 @@ def ffn_concepts(
         on_partial: receives, after every layer but the last, a partial result with the layers done so far.
 
     Raises:
-        ValueError: an empty or doubled word, an option out of range, a layer that is not there, a model whose MLP has
-            no single output matrix (a mixture of experts).
+        ValueError: an empty or repeated word, an option out of range, an unknown layer, a model whose MLP has no single
+            output matrix (a mixture of experts).
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Eq. 3; the cumulative
     variance is its Figure 8.
@@ -239,12 +239,11 @@ def ffn_concepts(
 
 @torch.no_grad()
 def principal_directions(weights: Tensor, rank: int, run: RunOptions) -> tuple[Tensor, NDArray[np.float64]]:
-    """The directions (rank, d_model) in which rows (n, d_model) vary most, and the share (rank,) of the variance each
+    """The principal directions (rank, d_model) of rows (n, d_model), and the share (rank,) of the variance that each
     explains; float64.
 
-    They are eigenvectors of the rows' covariance: their right singular vectors once the columns' means are taken away.
-    A device without float64 leaves this to the CPU: in float32 the covariance would lose the directions of small
-    variance.
+    They are eigenvectors of the rows' covariance. Computed on the CPU where the device has no float64: in float32 the
+    covariance would lose the directions of small variance.
     """
     weights = weights if has_float64(weights.device) else weights.cpu()
     kind = device_kind(weights.device)
@@ -261,8 +260,8 @@ def principal_directions(weights: Tensor, rank: int, run: RunOptions) -> tuple[T
     run.stop_if_cancelled()
     total = float(covariance.trace())
     if not 0 < total < np.inf:
-        what = "all the same: they have no direction to read" if total == 0 else "not all finite numbers"
-        raise ValueError(f"the MLP output weights of a layer are {what}")
+        problem = "all the same: they have no direction to read" if total == 0 else "not all finite numbers"
+        raise ValueError(f"the MLP output weights of a layer are {problem}")
     if kind == "accelerator":
         values, vectors = torch.linalg.eigh(covariance)
         values, vectors = values[-rank:], vectors[:, -rank:]
@@ -279,9 +278,8 @@ def nearest_words(
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
     """The ``top`` words on either side of directions (rank, width), by projection of word vectors (words, width).
 
-    Gives the arrays (rank, top) of a layer that an `FFNConceptResult` holds, by name, and (rank,) the 1 or -1 by which
-    each direction is multiplied: its sign is free, and the word with the largest projection of all is to be on the
-    positive side. Words come in tiles.
+    Returns a layer's arrays (rank, top) of an `FFNConceptResult` by name, and (rank,) the sign by which each direction
+    is multiplied so that the word with the largest absolute projection is on the positive side. Words come in tiles.
     """
     sides = TopK(top), TopK(top)
     directions = directions.to(words.dtype).to(words.device)  # the type first: the device may have no float64
@@ -290,12 +288,12 @@ def nearest_words(
 
     def work(start: int, stop: int) -> None:
         scores = directions @ words[start:stop].T
-        for side, tile in zip(sides, (scores, -scores), strict=True):
-            side.add(tile, start)
+        for sign, tile in zip(sides, (scores, -scores), strict=True):
+            sign.add(tile, start)
 
     run_chunks(len(words), max(int(most), top), work, what="word", check=run.check, log=log)
-    plus, minus = as_array(torch.stack([side.indices for side in sides]))
-    high, low = to_numpy(torch.stack([side.values for side in sides]))
+    plus, minus = as_array(torch.stack([sign.indices for sign in sides]))
+    high, low = to_numpy(torch.stack([sign.values for sign in sides]))
     turned = low[:, 0] > high[:, 0]
     plus, minus = np.where(turned[:, None], minus, plus), np.where(turned[:, None], plus, minus)
     high, low = np.where(turned[:, None], low, high), np.where(turned[:, None], high, low)

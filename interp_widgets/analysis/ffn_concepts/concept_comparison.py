@@ -1,4 +1,4 @@
-"""`compare_concepts`: how far tuning turned the main directions in which MLPs write."""
+"""`compare_concepts`: how far tuning rotated the principal directions of MLP output weights."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def subspace_angles(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
     """The principal angles between the subspaces that two sets of directions span, in radians, smallest first.
 
     Args:
-        first: (rank, width) directions, one per row, of any length, independent of each other.
-        second: (rank, width) the same; of another rank there are as many angles as the smaller has directions.
+        first: (rank, width) linearly independent directions, one per row, of any length.
+        second: (rank, width) the same; if the ranks differ, there are as many angles as the smaller one.
 
     Raises:
         ValueError: directions of different widths, more of them than the width, NaN.
@@ -57,7 +57,7 @@ def subspace_angles(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
 
 @record
 class ConceptComparison(Result):
-    """The main MLP directions of two models, base and tuned, compared layer by layer.
+    """The principal MLP directions of two models, base and tuned, compared layer by layer.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 (tuning rotates the basis of
     the representation space).
@@ -83,7 +83,7 @@ class ConceptComparison(Result):
     """The overlap expected of two random subspaces of this rank: rank / d_model."""
 
     match: Ints = with_axes("layers", "rank")
-    """For each component of the base model the tuned one's it is matched with, one to one."""
+    """For each component of the base model, the component of the tuned model that it is matched with, one to one."""
 
     match_cosine: Floats = with_axes("layers", "rank")
     """Absolute cosine of the two matched components, 0..1."""
@@ -98,7 +98,7 @@ class ConceptComparison(Result):
     """The annotated concepts of both models compared; None without annotations."""
 
     def to_frame(self) -> DataFrame:
-        """One row per layer and component of the base model: its match, their cosine, turn in degrees, shared words."""
+        """One row per layer and component of the base model: match, cosine, angle in degrees, shared words."""
         columns = {
             "matched": self.match,
             "cosine": self.match_cosine,
@@ -108,8 +108,8 @@ class ConceptComparison(Result):
         return table({"layer": self.layers, "component": range(self.match.shape[1])}, columns)
 
     def layer_table(self) -> DataFrame:
-        """One row per layer: overlap beside chance, median and largest principal angle in degrees, mean cosine and
-        shared words of matched components, variance explained."""
+        """One row per layer: overlap and chance, median and largest principal angle in degrees, mean cosine and shared
+        words of matched components, variance explained."""
         degrees = np.degrees(self.angles)
         columns = {
             "overlap": self.overlap,
@@ -161,19 +161,19 @@ def compare_concepts(
     check: Callable[[], None] | None = None,
     **options: Any,
 ) -> ConceptComparison:
-    """How far tuning turned the subspace of each layer's main MLP directions, and the directions inside it.
+    """How far tuning rotated the subspace of each layer's principal MLP directions, and the directions inside it.
 
-    Two subspaces are compared by their principal angles; single components are matched one to one so that the sum of
-    their absolute cosines is largest (Hungarian method), since tuning changes their order.
+    Subspaces are compared by their principal angles. Since tuning changes the order of components, they are matched one
+    to one so that the sum of their absolute cosines is largest (Hungarian method).
 
     Args:
         base: what `load_model` returns, or the `FFNConceptResult` of such a model.
         tuned: the same for the other model, with the same words and options.
-        rank: components compared, from the first; default: as many as the results have, at most half of d_model. All
-            d_model directions span the whole space: their angles are all 0.
-        annotator: annotates the compared components, so that scenarios and levels are compared too; default: that
-            part is left out.
-        annotations: instead, what `annotate_concepts` gave for base and tuned (edited, perhaps), or several runs of it.
+        rank: number of components compared, from the first; default: as many as the results have, at most half of
+            d_model. All d_model directions would span the whole space, so that every angle is 0.
+        annotator: annotates the compared components, so that scenarios and levels are compared too; default: neither is
+            compared.
+        annotations: instead of an annotator, the annotations of base and tuned, or several runs for each.
         resamples: of the bootstrap intervals and permutation tests of scenarios and levels.
         seed: of both.
         progress: called with (done, total).
@@ -213,10 +213,10 @@ def compare_concepts(
     rows: dict[str, list[Any]] = {"angles": [], "match": [], "match_cosine": [], "shared_words": []}
     for row, layer in enumerate(a.layers):
         run.stop_if_cancelled()
-        own, other = first[row, :rank].astype(np.float64), second[row, :rank].astype(np.float64)
-        cosines = np.abs(own @ other.T)
+        base_directions, tuned_directions = first[row, :rank].astype(np.float64), second[row, :rank].astype(np.float64)
+        cosines = np.abs(base_directions @ tuned_directions.T)
         match = scipy.optimize.linear_sum_assignment(cosines, maximize=True)[1]
-        rows["angles"].append(subspace_angles(own, other))
+        rows["angles"].append(subspace_angles(base_directions, tuned_directions))
         rows["match"].append(match)
         rows["match_cosine"].append(np.minimum(cosines[np.arange(rank), match], 1))
         rows["shared_words"].append(_shared(a, b, layer, match))
@@ -242,7 +242,7 @@ def compare_concepts(
 def _fitting(
     annotations: tuple[Annotated, Annotated] | None, result: FFNConceptResult
 ) -> tuple[Annotated, Annotated] | None:
-    """Annotations of layers that the results have."""
+    """Annotations restricted to the layers of the results."""
     for notes in annotations or ():
         for run in (notes,) if isinstance(notes, ConceptAnnotations) else notes:
             check_same({"layers": (tuple(result.layers), tuple(run.layers))})
@@ -250,7 +250,7 @@ def _fitting(
 
 
 def _directions(a: FFNConceptResult, b: FFNConceptResult) -> tuple[Floats, Floats]:
-    """The directions of two results that can be compared."""
+    """The directions of two results; ValueError if they cannot be compared."""
     if a.directions is None or b.directions is None:
         raise ValueError("a result without its directions cannot be compared: compute it with keep_directions=True")
     widths = a.directions.shape[2], b.directions.shape[2]
@@ -263,6 +263,6 @@ def _shared(a: FFNConceptResult, b: FFNConceptResult, layer: int, match: Ints) -
     """(rank,) |A ∩ B| / |A ∪ B| of the words of matched components."""
     shares = []
     for component, other in enumerate(match.tolist()):
-        own, others = set(a.words(layer, component)), set(b.words(layer, other))
-        shares.append(len(own & others) / len(own | others))
+        words, other_words = set(a.words(layer, component)), set(b.words(layer, other))
+        shares.append(len(words & other_words) / len(words | other_words))
     return np.array(shares)

@@ -1,4 +1,4 @@
-"""Single MLP neurons: the tokens they write for (`neuron_tokens`), what they do on a prompt (`neuron_effects`)."""
+"""Single MLP neurons: the tokens they promote (`neuron_tokens`), and their effect on a prompt (`neuron_effects`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
-from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, place_of
+from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, row_of
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
@@ -62,14 +62,14 @@ class NeuronTokenResult(Result):
     """Length of each value vector."""
 
     names: Mapping[int, str]
-    """Readable text of every token id above, by id (whole numbers)."""
+    """Readable text of every token id above, by id."""
 
     def tokens(self, neuron: int, *, suppressed: bool = False) -> list[tuple[str, float]]:
         """Readable tokens of one neuron with their scores, strongest first; ValueError for one not computed.
 
         A negative number counts from the last neuron computed.
         """
-        row = place_of(neuron, self.neurons, "neuron")
+        row = row_of(neuron, self.neurons, "neuron")
         ids, scores = (self.suppressed, self.suppressed_scores) if suppressed else (self.promoted, self.promoted_scores)
         return [(self.names[i], s) for i, s in zip(ids[row].tolist(), scores[row].tolist(), strict=True)]
 
@@ -95,15 +95,15 @@ def neuron_tokens(
     """The tokens that each neuron's value vector promotes, and those it suppresses.
 
     The value vector of a neuron is its row of the MLP's output weights. A token's score is the value vector times the
-    final norm's weight (centred first where the norm is a LayerNorm) times the token's unembedding: what one unit of
-    activation adds to the logit, up to the positive scale that the final norm divides by on a prompt. Where a model
-    norms the MLP's output too (Gemma 2), that norm's weight multiplies as well.
+    final norm's weight (centred first for a LayerNorm) times the token's unembedding: the logit per unit of activation,
+    up to the positive scale of the final norm on a prompt. In models that normalise the MLP's output too (Gemma 2),
+    that norm's weight multiplies as well.
 
     Args:
         model: what `load_model` returns.
         layer: of the model, counted from 0 or negative from the end.
         neurons: numbers of neurons in the layer, negative ones from the end; default: all.
-        top: tokens on either side.
+        top: number of promoted and of suppressed tokens.
         progress: called with (done, total) tokens of the vocabulary.
         check: called between tiles of the vocabulary; raises to cancel.
 
@@ -166,7 +166,7 @@ def neuron_tokens(
 
 @record
 class NeuronEffectResult(Result):
-    """What the neurons of one layer do on a prompt: activations, and their direct effect on one token's logit.
+    """The neurons of one layer on a prompt: activations, and direct effects on one token's logit.
 
     Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
 
@@ -191,29 +191,29 @@ class NeuronEffectResult(Result):
     """Their ids."""
 
     activation: Floats = with_axes("positions", "neurons")
-    """m_i: what multiplies each neuron's value vector at a token."""
+    """m_i: the factor of each neuron's value vector at a token."""
 
     position: int
-    """The token whose next one is looked at, counted from 0 without a BOS."""
+    """The position before the target, counted from 0 without a BOS."""
 
     target: int
-    """Id of the token whose logit it is."""
+    """Id of the target token."""
 
     target_token: str
     """Its text."""
 
     effect: Floats = with_axes("neurons")
-    """What m_i v_i at `position` adds to the logit directly, later layers aside, the final norm's scale
-    held."""
+    """Direct effect of m_i v_i at `position` on the logit: without later layers, with the final norm's scale held
+    fixed."""
 
     size: Floats = with_axes("neurons")
     """Length of the sub-update m_i v_i at `position`."""
 
     bias_effect: float
-    """What the MLP's output bias adds to the logit directly."""
+    """Direct effect of the MLP's output bias on the logit."""
 
     mlp_effect: float
-    """What the whole MLP output of the layer adds to it directly: all neurons of the layer and the bias."""
+    """Direct effect of the layer's whole MLP output: all its neurons and the bias."""
 
     logit: float
     """The logit itself (before a cap, where the model has one)."""
@@ -222,7 +222,7 @@ class NeuronEffectResult(Result):
     """Id of the beginning-of-sequence token fed before the prompt; None when there was none."""
 
     def strongest(self, top: int = 10) -> list[tuple[int, float]]:
-        """The neurons of largest absolute effect, with it."""
+        """The neurons of largest absolute effect, and their effects."""
         return [(self.neurons[i], float(self.effect[i])) for i in largest(self.effect, top, by_size=True)]
 
     def to_frame(self) -> DataFrame:
@@ -246,18 +246,18 @@ def neuron_effects(
 ) -> NeuronEffectResult:
     """The activations of a layer's neurons on a prompt, and what each adds directly to the logit of one next token.
 
-    Neuron i adds its sub-update ``m_i v_i`` to the residual stream. Followed straight to the unembedding, with the
-    final norm's scale held at the prompt's own, it adds ``m_i v_i · u`` to the logit; what later layers make of it is
-    not in this number. Over all neurons, with the MLP's bias, the effects add up to the whole MLP output's. Of a
-    mixture of depths it is the logit of the last route alone, which need not be the model's own.
+    Neuron i adds its sub-update ``m_i v_i`` to the residual stream. Its direct effect on the logit is ``m_i v_i · u``,
+    with the final norm's scale held at the prompt's value and later layers ignored. The effects of all neurons and of
+    the MLP's bias add up to that of the whole MLP output. For a mixture of depths, the logit is that of the last route
+    alone, which can differ from the model's.
 
     Args:
         model: what `load_model` returns.
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
-        target: the token whose logit it is (text of one token, or id); default: the one the model finds likeliest.
+        target: text or id of one token; default: the model's most likely next token.
         layer: of the model, counted from 0 or negative from the end.
         neurons: numbers of neurons in the layer, negative ones from the end; default: all.
-        position: whose next token is looked at, counted from 0 without a BOS, or from the end.
+        position: the position before the target, counted from 0 without a BOS, or from the end.
         prepend_bos: overrides the model's BOS policy for texts.
         check: called before and after the model runs; raises to cancel.
 
@@ -320,9 +320,9 @@ def neuron_effects(
 
 
 def _gain(model: Model, layer: int, raw: Tensor, written: Tensor, values: Tensor) -> Tensor:
-    """(d_model,) or () by which the MLP's own output is multiplied before it enters the stream: 1, unless it is normed.
+    """(d_model,) or () factor of the MLP's output before it enters the stream: 1, unless it is normalised.
 
-    A norm's frozen scale is one number per token: it follows from the norm's input and output.
+    The scale of a norm is one number per token, computed from the norm's input and output.
     """
     gain = raw.new_ones(())
     if norms_output(model, layer):
@@ -340,12 +340,12 @@ def _gain(model: Model, layer: int, raw: Tensor, written: Tensor, values: Tensor
 
 
 def value_vectors(model: Model, layer: int) -> Tensor:
-    """(d_mlp, d_model) what each neuron of a layer writes per unit of its activation, in float32 or wider."""
+    """(d_mlp, d_model) the value vectors of a layer's neurons, in float32 or wider."""
     return wide(model.weight("W_out", layer))
 
 
 def norms_output(model: Model, layer: int) -> bool:
-    """Whether the MLP's output is normed before it enters the residual stream, as in Gemma 2."""
+    """Whether the MLP's output is normalised before it enters the residual stream, as in Gemma 2."""
     try:
         model.weight("ln2_post_w", layer)
     except ValueError:  # there is none

@@ -1,4 +1,4 @@
-"""`text_activations`: the texts in which neurons, or directions that an MLP writes along, are most active."""
+"""`text_activations`: activations of neurons, or of directions in MLP outputs, on texts; the most active texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints, float64
-from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, place_of
+from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, row_of
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -23,7 +23,7 @@ from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import mlp_values, pads
 
 _TOKENS = 1024
-"""Tokens of one pass, padding included."""
+"""Tokens per pass, including padding."""
 
 
 class TopText(NamedTuple):
@@ -31,8 +31,8 @@ class TopText(NamedTuple):
 
     text: int
     """Its number in the list."""
-    place: int
-    """The token with the largest activation, counted from 0 without a BOS."""
+    position: int
+    """Position of the token with the largest activation, counted from 0 without a BOS."""
     value: float
     """That activation."""
     tokens: list[str]
@@ -43,12 +43,12 @@ class TopText(NamedTuple):
 
 @record
 class TextActivations(Result):
-    """How active neurons or directions of one MLP are at every token of some texts.
+    """Activations of neurons or directions of one MLP at every token of some texts.
 
     Example:
-        >>> found = text_activations(model, demo_texts(12), layer=5, neurons=[53])
-        >>> best = found.top(53, 1)[0]
-        >>> best.text, best.tokens[best.place], bool(best.value == found.values.max())
+        >>> result = text_activations(model, demo_texts(12), layer=5, neurons=[53])
+        >>> best = result.top(53, 1)[0]
+        >>> best.text, best.tokens[best.position], bool(best.value == result.values.max())
         (11, ':', True)
     """
 
@@ -56,7 +56,7 @@ class TextActivations(Result):
     """Layer of the model."""
 
     numbers: Sequence[int] = with_axes("directions")
-    """Numbers of the neurons in the layer, or of the directions in their list."""
+    """Indices of the neurons in the layer, or of the directions in their list."""
 
     tokens: Sequence[str] = with_axes("tokens")
     """Readable tokens of all texts, one text after the other, without a BOS."""
@@ -65,7 +65,8 @@ class TextActivations(Result):
     """Where each text begins in `tokens`."""
 
     values: Floats = with_axes("tokens", "directions")
-    """What multiplies a neuron's value vector at a token; of a direction, how far the MLP's output goes along it."""
+    """For a neuron, the factor of its value vector at a token; for a direction, the MLP's output times the direction.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,25 +74,27 @@ class TextActivations(Result):
             raise ValueError(f"TextActivations.offsets must end with the number of tokens, {len(self.tokens)}")
 
     def top(self, number: int, top: int = 5, *, lowest: bool = False) -> list[TopText]:
-        """The texts with the largest activation at any of their tokens (`lowest`: the smallest), the largest first.
+        """The texts with the largest maximum activation (with `lowest`, the smallest minimum), the most extreme first.
 
-        Raises ValueError for a neuron or direction that was not asked for.
+        Raises ValueError for a neuron or direction that was not computed.
         """
         check_range("top", top)
-        values = self.values[:, place_of(number, self.numbers, "number")]
-        sign, found = -1 if lowest else 1, []
+        values = self.values[:, row_of(number, self.numbers, "number")]
+        sign, texts = -1 if lowest else 1, []
         for text, (start, stop) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
-            own = values[start:stop]
-            place = int(np.argmax(sign * own))
-            found.append(TopText(text, place, float(own[place]), list(self.tokens[start:stop]), own))
-        return sorted(found, key=lambda one: -sign * one.value)[:top]
+            activations = values[start:stop]
+            position = int(np.argmax(sign * activations))
+            texts.append(
+                TopText(text, position, float(activations[position]), list(self.tokens[start:stop]), activations)
+            )
+        return sorted(texts, key=lambda text: -sign * text.value)[:top]
 
     def to_frame(self) -> DataFrame:
         """One row per token and neuron or direction: text, token, and activation."""
         text = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-        frame = table({"place": range(len(self.tokens)), "number": self.numbers}, {"activation": self.values})
-        frame.insert(0, "text", text[frame["place"]])
-        frame["place"] -= np.asarray(self.offsets)[frame["text"]]
+        frame = table({"position": range(len(self.tokens)), "number": self.numbers}, {"activation": self.values})
+        frame.insert(0, "text", text[frame["position"]])
+        frame["position"] -= np.asarray(self.offsets)[frame["text"]]
         frame.insert(2, "token", np.repeat(np.asarray(self.tokens, dtype=object), len(self.numbers)))
         return frame
 
@@ -109,33 +112,33 @@ def text_activations(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> TextActivations:
-    """How active neurons, or directions of what an MLP writes, are at every token of some texts.
+    """Activations of neurons, or of directions in an MLP's output, at every token of some texts.
 
-    A neuron's activation is what multiplies its value vector; that of a direction is the MLP's output, as it is added
-    to the residual stream, times the direction. Texts of like length run together, and no layer behind this one runs.
+    A neuron's activation is the factor of its value vector; that of a direction is the MLP's output, as added to the
+    residual stream, times the direction. Texts of similar length run together; later layers do not run.
 
     Args:
         model: what `load_model` returns.
         texts: texts, or lists of token ids (to which nothing is added), such as `demo_texts()`.
         layer: of the model, counted from 0 or negative from the end.
-        neurons: numbers of neurons in the layer, negative ones from the end; default without ``directions``: all.
+        neurons: indices of neurons in the layer, negative ones from the end; default without ``directions``: all.
         directions: (n, d_model) directions instead, such as components of `ffn_concepts`.
         prepend_bos: overrides the model's BOS policy for texts.
         progress: called with (done, total) texts.
         check: called before every pass; raises to cancel.
 
     Raises:
-        ValueError: no text, an empty or too long one, a layer or neuron that is not there, directions of another width,
-            neurons and directions at once.
+        ValueError: no text, an empty or too long one, an unknown layer or neuron, directions of another width, or both
+            neurons and directions.
 
     Example:
         >>> components = ffn_concepts(model, rank=3)
-        >>> found = text_activations(model, demo_texts(12), layer=5, directions=components.directions[5])
-        >>> found.values.shape[1], len(found.top(0, 4)), len(found.top(0, 4)[0].tokens) > 3
+        >>> result = text_activations(model, demo_texts(12), layer=5, directions=components.directions[5])
+        >>> result.values.shape[1], len(result.top(0, 4)), len(result.top(0, 4)[0].tokens) > 3
         (3, 4, True)
     """
     if neurons is not None and directions is not None:
-        raise ValueError("neurons and directions are two questions: give one of them")
+        raise ValueError("got both neurons and directions: give one of them")
     layer, run = layer_index(model, layer), RunOptions(progress, check)
     if directions is None:
         chosen = _of_neurons(model, neurons)
@@ -156,28 +159,26 @@ def layer_activations(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> dict[int, TextActivations]:
-    """`text_activations` of neurons of several layers, which one pass over each text gives.
+    """`text_activations` for neurons of several layers, from one pass over each text.
 
     Args:
-        model: what `load_model` returns.
-        texts: as there.
-        neurons: for each layer, counted from 0, the numbers of the neurons in it.
-        prepend_bos: as there, and so are ``progress`` and ``check``.
+        neurons: for each layer, counted from 0, the indices of its neurons.
+        model, texts, prepend_bos, progress, check: as in `text_activations`.
 
     Raises:
-        ValueError: as there.
+        ValueError: as `text_activations`.
     """
     chosen = {layer_index(model, layer): _of_neurons(model, numbers) for layer, numbers in neurons.items()}
     return _over_texts(model, texts, chosen, prepend_bos, RunOptions(progress, check)) if chosen else {}
 
 
 class _Chosen(NamedTuple):
-    """What is read of one layer."""
+    """The values to read at one layer."""
 
     site: Literal["mlp", "neuron"]
     numbers: Sequence[int]
     take: Callable[[Tensor], Tensor]
-    """From the values (batch, tokens, width) at the site to (batch, tokens, numbers)."""
+    """Maps the values (batch, tokens, width) at the site to (batch, tokens, numbers)."""
 
 
 def _of_neurons(model: Model, neurons: Sequence[int] | None) -> _Chosen:
@@ -201,14 +202,14 @@ def _over_texts(
     prepend_bos: bool | None,
     run: RunOptions,
 ) -> dict[int, TextActivations]:
-    """What is read of each layer, all at the same site; texts of like length run together, the longest first."""
+    """The activations of each layer, all at the same site; texts of similar length run together, the longest first."""
     if isinstance(texts, str) or len(texts) == 0:
         raise ValueError("texts must be a list of at least one text or list of token ids")
-    (site,) = {one.site for one in chosen.values()}
-    taken = {layer: one.take for layer, one in chosen.items()}
+    (site,) = {item.site for item in chosen.values()}
+    take = {layer: item.take for layer, item in chosen.items()}
     read = [read_prompt(model, text, prepend_bos=prepend_bos) for text in texts]
-    offsets = np.concatenate([[0], np.cumsum([one.n_shown for one in read])])
-    values = {layer: np.empty((offsets[-1], len(one.numbers)), dtype=np.float32) for layer, one in chosen.items()}
+    offsets = np.concatenate([[0], np.cumsum([item.n_shown for item in read])])
+    values = {layer: np.empty((offsets[-1], len(item.numbers)), dtype=np.float32) for layer, item in chosen.items()}
     order = sorted(range(len(read)), key=lambda text: -len(read[text].ids))
     padded, done = pads(model), 0
     while done < len(order):
@@ -217,26 +218,26 @@ def _over_texts(
         batch = [text for text in batch if padded or len(read[text].ids) == length]
         run.stop_if_cancelled()
         rows = [[*read[text].ids, *read[text].ids[-1:] * (length - len(read[text].ids))] for text in batch]
-        for layer, found in mlp_values(model, torch.tensor(rows, device=model.device), site, taken).items():
-            for text, own in zip(batch, to_numpy(found), strict=True):
-                values[layer][offsets[text] : offsets[text + 1]] = own[read[text].offset : len(read[text].ids)]
+        for layer, activations in mlp_values(model, torch.tensor(rows, device=model.device), site, take).items():
+            for text, rows_of_text in zip(batch, to_numpy(activations), strict=True):
+                values[layer][offsets[text] : offsets[text + 1]] = rows_of_text[read[text].offset : len(read[text].ids)]
         done += len(batch)
         run.report(done, len(order))
-    tokens = tuple(token for one in read for token in one.tokens())
-    for layer, one in chosen.items():
+    tokens = tuple(token for item in read for token in item.tokens())
+    for layer, item in chosen.items():
         check_finite(
             values[layer],
-            lambda token, column, one=one: f"the activation of number {one.numbers[column]} at token {token}",
+            lambda token, column, item=item: f"the activation of number {item.numbers[column]} at token {token}",
         )
-    of = {"mlp": "directions", "neuron": "neurons"}[site]
+    kinds = {"mlp": "directions", "neuron": "neurons"}[site]
     return {
         layer: TextActivations(
             layer=layer,
-            numbers=tuple(one.numbers),
+            numbers=tuple(item.numbers),
             tokens=tokens,
             offsets=offsets,
             values=values[layer],
-            provenance=provenance(model.provenance(), layer=layer, texts=len(read), of=of),
+            provenance=provenance(model.provenance(), layer=layer, texts=len(read), of=kinds),
         )
-        for layer, one in chosen.items()
+        for layer, item in chosen.items()
     }

@@ -1,4 +1,4 @@
-"""Head words: the word pairs that attention heads relate, and what tuning changed in them."""
+"""Head words: the word pairs that attention heads relate, and how tuning changed them."""
 
 from interp_widgets.analysis._core.word_embeddings import word_table
 

@@ -1,4 +1,4 @@
-"""`head_word_chance`: how many word pairs heads would have if their reactions had nothing to do with meaning."""
+"""`head_word_chance`: a permutation baseline for the number of word pairs of each head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
-from interp_widgets.analysis._core.checks import check_range, layer_indices, place_of
+from interp_widgets.analysis._core.checks import check_range, layer_indices, row_of
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import table
@@ -30,10 +30,10 @@ MOST_SHUFFLES = 1000
 
 @record
 class HeadWordChance(Result):
-    """The number of word pairs of every head and their mean cosine, beside those with the word vectors shuffled.
+    """The number of word pairs of every head and their mean cosine, with the true and with shuffled word vectors.
 
-    Every word pair looks meaningful, since only words with near vectors are paired. With the vectors shuffled among the
-    words, the heads react to the same words, and each word has the vector of another one: what is left is chance.
+    Every word pair looks meaningful, since only words with near vectors are paired. Shuffling the vectors among the
+    words keeps each head's top words but breaks their link to meaning, so the remaining pairs are due to chance.
 
     Example:
         >>> chance = head_word_chance(model, top=30, layers=[5], shuffles=5)
@@ -74,20 +74,20 @@ class HeadWordChance(Result):
 
     def row(self, layer: int) -> int:
         """The row of a layer of the model; negative numbers count from the last row. ValueError without the layer."""
-        return place_of(layer, self.layers, "layer")
+        return row_of(layer, self.layers, "layer")
 
     @property
     def pair_interval(self) -> Floats:
-        """(2, layers, heads) number of pairs: between these lies what one more shuffle gives, 19 times of 20."""
+        """(2, layers, heads) 95 % prediction interval of the number of pairs with one more shuffle."""
         return prediction_interval(self.chance_pairs)
 
     @property
     def cosine_interval(self) -> Floats:
-        """(2, layers, heads) mean cosine: the same; NaN where fewer than two shuffles have pairs."""
+        """(2, layers, heads) the same for the mean cosine; NaN where fewer than two shuffles have pairs."""
         return prediction_interval(self.chance_cosine)
 
     def above(self, layer: int, head: int) -> bool:
-        """Whether a head has more pairs than chance gives; a head that knows nothing has so once in 40 times."""
+        """Whether a head has more pairs than chance gives (false positives: 1 in 40)."""
         at = self.row(layer), head
         return bool(self.n_pairs[at] > self.pair_interval[1][at])
 
@@ -97,8 +97,8 @@ class HeadWordChance(Result):
         return int((self.n_pairs > self.pair_interval[1]).sum())
 
     def totals(self) -> dict[str, tuple[float, float, float, float]]:
-        """Of all heads together, ``pairs`` and mean ``cosine``: the value, the mean of the shuffles, and the interval
-        in which one more shuffle lies 19 times of 20."""
+        """``pairs`` and mean ``cosine`` over all heads: the value, the mean of the shuffles, and the 95 % prediction
+        interval of one more shuffle."""
         sums = self.chance_pairs.sum(axis=(1, 2))
         means = ratio(np.nansum(self.chance_cosine * self.chance_pairs, axis=(1, 2)), sums)
         cosine = ratio(np.nansum(self.cosine * self.n_pairs), self.n_pairs.sum())
@@ -108,7 +108,7 @@ class HeadWordChance(Result):
         }
 
     def in_words(self) -> str:
-        """What the pairs of all heads together are worth, in a sentence."""
+        """The comparison with chance over all heads, in a sentence."""
         (pairs, chance, low, high), cosine = self.totals()["pairs"], self.totals()["cosine"]
         luck = self.n_pairs.size / 40
         verdict = (
@@ -123,7 +123,7 @@ class HeadWordChance(Result):
         )
 
     def head_in_words(self, layer: int, head: int) -> str:
-        """What the pairs of one head are worth, in a sentence; ValueError for a layer that is not in the result."""
+        """The comparison with chance for one head, in a sentence; ValueError for a layer that is not in the result."""
         at = self.row(layer), head
         (low, high), cosine = self.pair_interval[:, *at], self.cosine_interval[:, *at]
         return (
@@ -133,7 +133,7 @@ class HeadWordChance(Result):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per head: its pairs and their mean cosine, and of both mean and interval of the shuffles."""
+        """One row per head: number of pairs and mean cosine, each with mean and interval of the shuffles."""
         columns: dict[str, Any] = {}
         for name, value, values in (
             ("pairs", self.n_pairs, self.chance_pairs),
@@ -146,8 +146,7 @@ class HeadWordChance(Result):
 
 
 def prediction_interval(values: NDArray[Any], level: float = 0.95) -> Floats:
-    """(2, ...) the interval in which one more value lies with this probability, from values (n, ...) of a normal
-    distribution; NaN from fewer than two.
+    """(2, ...) prediction interval of one more value from a normal distribution, given values (n, ...); NaN for n < 2.
 
     >>> prediction_interval(np.array([1.0, 2.0, 3.0])).round(2).tolist()
     [-2.97, 6.97]
@@ -180,19 +179,18 @@ def head_word_chance(
 ) -> HeadWordChance:
     """How many word pairs each head has, and how many it would have by chance.
 
-    The pairs are those of `head_word_pairs`. For chance, the word vectors are shuffled among the words that have one,
-    each with its threshold: the heads react to the same words as strongly, and which of them count as near in meaning
-    is drawn by lot. Embeddings and weights stay as they are, so that heads with many pairs only because they react to
-    words with ordinary vectors have as many by chance.
+    The pairs are those of `head_word_pairs`. For chance, the word vectors, each with its threshold, are permuted among
+    the words that have one: the heads' activations stay the same, and which words count as near in meaning becomes
+    random. Heads that have many pairs only because their top words have ordinary vectors have as many by chance.
 
     Args:
         model: what `load_model` returns, with a tokenizer.
         words: as for `head_word_pairs`.
         vectors: as for `head_word_pairs`.
         top: words per dimension and role (K), 1 to 1,000.
-        frequent: words, from the beginning of the list, that thresholds are taken from.
+        frequent: number of words, from the beginning of the list, used for thresholds.
         layers: of the model, negative ones from the end; default: all.
-        shuffles: how often, 2 to 1,000; each takes about as long as `head_word_pairs` itself.
+        shuffles: number of shuffles, 2 to 1,000; each takes about as long as `head_word_pairs` itself.
         seed: of the shuffles.
         progress: called with (done, total) shuffles of all layers.
         check: called between tiles; raises to cancel.
@@ -212,19 +210,19 @@ def head_word_chance(
     listed, known, _, search = pair_search(
         model, "head_word_chance", words, vectors, top=top, keep=1, frequent=frequent, run=run
     )
-    own, rng = search.cosines, np.random.default_rng(seed)
-    has = np.flatnonzero(np.isfinite(own.thresholds.cpu().numpy()))
-    orders = [own] + [_shuffled(own, has, rng) for _ in range(shuffles)]
+    unshuffled, rng = search.cosines, np.random.default_rng(seed)
+    with_vector = np.flatnonzero(np.isfinite(unshuffled.thresholds.cpu().numpy()))
+    orders = [unshuffled] + [_shuffled(unshuffled, with_vector, rng) for _ in range(shuffles)]
     counts: list[list[tuple[NDArray[Any], ...]]] = []
     for layer in numbers:
         with model.lock:
             reactions = search.reactions(layer)
         counts.append([])
-        for near in orders:
-            counts[-1].append(_counts(*search.near(reactions, near), model, len(known.words)))
+        for word_cosines in orders:
+            counts[-1].append(_counts(*search.pairs(reactions, word_cosines), model, len(known.words)))
             run.report(sum(map(len, counts)), len(numbers) * len(orders))
     pairs, cosine, dimensions = (
-        np.stack([np.stack([one[part] for one in layer]) for layer in counts], axis=1) for part in range(3)
+        np.stack([np.stack([values[number] for values in layer]) for layer in counts], axis=1) for number in range(3)
     )
     return HeadWordChance(
         layers=tuple(numbers),
@@ -242,12 +240,12 @@ def head_word_chance(
     )  # fmt: skip
 
 
-def _shuffled(near: Cosines, has: NDArray[np.intp], rng: np.random.Generator) -> Cosines:
-    """Vectors and their thresholds given to other words, among those that have one."""
-    order = np.arange(len(near.thresholds))
-    order[has] = rng.permutation(has)
-    at = torch.from_numpy(order).to(near.thresholds.device)
-    return replace(near, units=near.units[at], thresholds=near.thresholds[at])
+def _shuffled(word_cosines: Cosines, with_vector: NDArray[np.intp], rng: np.random.Generator) -> Cosines:
+    """Permute vectors and their thresholds among the words that have one."""
+    order = np.arange(len(word_cosines.thresholds))
+    order[with_vector] = rng.permutation(with_vector)
+    at = torch.from_numpy(order).to(word_cosines.thresholds.device)
+    return replace(word_cosines, units=word_cosines.units[at], thresholds=word_cosines.thresholds[at])
 
 
 def _counts(

@@ -1,4 +1,4 @@
-"""`compare_heads`: what tuning changed in the word pairs of attention heads, by layer group and for verbs."""
+"""`compare_heads`: how tuning changed the word pairs of attention heads, by layer group and for verbs."""
 
 from __future__ import annotations
 
@@ -57,33 +57,33 @@ class HeadComparison(Result):
     """Change of each dimension's pairs, 0..1."""
 
     other_head_change: Floats = with_axes("layers", "heads")
-    """What unrelated heads would give: mean change from a head of base to the other heads of its layer
-    in tuned; NaN where there is no other with pairs."""
+    """Baseline from unrelated heads: mean change from a head of base to the other heads of its layer
+    in tuned; NaN where no other head has pairs."""
 
     other_dimension_change: Floats = with_axes("layers", "heads", "d_head")
-    """The same of dimensions: from one of base to the next one of its head in tuned."""
+    """The same for dimensions: from one of base to the next one of its head in tuned."""
 
     pair_change: Ints = with_axes("layers", "heads")
-    """Tuned minus base of the number of different pairs of a head."""
+    """Number of different pairs of a head, tuned minus base."""
 
     verbs: Sequence[str] = with_axes("verbs")
-    """The verbs looked for that are in the word list."""
+    """The requested verbs that are in the word list."""
 
     instruction: Bools = with_axes("verbs")
-    """Whether a verb is one that instructions ask with."""
+    """Whether a verb is an instruction verb."""
 
     gained: Ints = with_axes("groups", "verbs")
-    """Heads whose kept pairs with the verb became more."""
+    """Number of heads that gained kept pairs with the verb."""
 
     lost: Ints = with_axes("groups", "verbs")
-    """Heads whose kept pairs with the verb became fewer."""
+    """Number of heads that lost kept pairs with the verb."""
 
     tests: Sequence[GroupComparison | None] = with_axes("groups")
     """Instruction verbs against general ones, two-sided, Holm-corrected over the groups; None where one
     of them has fewer than two verbs."""
 
     missing_verbs: Sequence[str] = with_axes("missing verbs", default=())
-    """Verbs looked for that are not in the word list."""
+    """The requested verbs that are not in the word list."""
 
     @property
     def n_groups(self) -> int:
@@ -91,14 +91,14 @@ class HeadComparison(Result):
         return len(self.tests)
 
     def group_name(self, group: int) -> str:
-        """The layers of a group, as 0-7; ValueError for a group that is not there."""
+        """The layers of a group, such as 0-7; ValueError for an unknown group."""
         group = index(group, self.n_groups, "group", f"comparison of {self.n_groups} layer groups")
-        inside = [layer for layer, own in zip(self.layers, self.group.tolist(), strict=True) if own == group]
+        inside = [layer for layer, number in zip(self.layers, self.group.tolist(), strict=True) if number == group]
         return f"{inside[0]}-{inside[-1]}" if len(inside) > 1 else str(inside[0])
 
     @property
     def share(self) -> Floats:
-        """(groups, verbs) of the heads whose pairs with a verb changed in number, the share that gained; else NaN."""
+        """(groups, verbs) share of heads that gained pairs with a verb, among heads whose number changed; else NaN."""
         changed = self.gained + self.lost
         return ratio(self.gained, changed)
 
@@ -111,8 +111,8 @@ class HeadComparison(Result):
         for group in range(self.n_groups):
             row: dict[str, Any] = {"layers": self.group_name(group)}
             for name in ("dimension", "head"):
-                own, other = getattr(self, f"{name}_change"), getattr(self, f"other_{name}_change")
-                known, unrelated = (part[self.group == group] for part in (own, other))
+                same, other = getattr(self, f"{name}_change"), getattr(self, f"other_{name}_change")
+                known, unrelated = (part[self.group == group] for part in (same, other))
                 known, unrelated = known[np.isfinite(known)], unrelated[np.isfinite(unrelated)]
                 row |= {f"{name}_mean": _mean(known), f"{name}_std": _std(known), f"n_{name}s": len(known)}
                 row[f"other_{name}_mean"] = _mean(unrelated)
@@ -155,21 +155,21 @@ def compare_heads(
     check: Callable[[], None] | None = None,
     **options: Any,
 ) -> HeadComparison:
-    """What tuning changed in the word pairs of the heads: their overlap, and which verbs' pairs became more.
+    """How tuning changed the word pairs of heads: the overlap of the pairs, and the verbs that gained pairs.
 
-    For every verb, among the heads of a layer group whose number of kept pairs with it changed, the share that gained;
-    the shares of instruction verbs against those of general verbs by Welch's t-test, two-sided. Verbs count as written
-    in the word list; those that no head of the group changed for have no share.
+    A verb's share in a layer group is the share of heads that gained kept pairs with it among those whose number
+    changed; verbs without a changed head have none. Welch's two-sided t-test compares the shares of instruction verbs
+    with those of general verbs. Verbs must be spelled as in the word list.
 
     Args:
         base: what `load_model` returns, or the `HeadWordResult` of such a model.
         tuned: the same for the other model, with the same words and options.
         groups: layer groups, runs of about equal length; at most one per layer.
-        instruction_verbs: verbs that instructions ask with.
-        general_verbs: verbs to hold them against.
+        instruction_verbs: verbs used to give instructions.
+        general_verbs: verbs to compare them with.
         resamples: of the bootstrap intervals and permutation tests.
         seed: of both.
-        progress: called with (done, total) while pairs of models are searched.
+        progress: called with (done, total) while the pairs of models are computed.
         check: called between tiles; raises to cancel.
         options: for `head_word_pairs`, where models are given.
 
@@ -188,8 +188,10 @@ def compare_heads(
         3      5              75.0          54.9
     """
     check_range("groups", groups)
-    if both := sorted(set(instruction_verbs) & set(general_verbs)):
-        raise ValueError(f"the verb {both[0]!r} is among instruction verbs and general verbs: leave it out of one")
+    if doubled := sorted(set(instruction_verbs) & set(general_verbs)):
+        raise ValueError(
+            f"the verb {doubled[0]!r} is in both instruction_verbs and general_verbs: remove it from one of them"
+        )
     run = RunOptions(progress, check)
     a, b = two_results((base, tuned), HeadWordResult, head_word_pairs, options, run)
     check_same_words(a.vocabulary, b.vocabulary)
@@ -198,8 +200,8 @@ def compare_heads(
     check_same({"layers": layers, "heads": shapes, "top": (a.top, b.top), "keep": (a.keep, b.keep)})
     group = np.arange(len(a.layers)) * min(groups, len(a.layers)) // len(a.layers)
     listed = set(a.vocabulary)
-    wanted = [*dict.fromkeys(instruction_verbs), *dict.fromkeys(general_verbs)]
-    verbs = [verb for verb in wanted if verb in listed]
+    asked = [*dict.fromkeys(instruction_verbs), *dict.fromkeys(general_verbs)]
+    verbs = [verb for verb in asked if verb in listed]
     kind = np.array([verb in set(instruction_verbs) for verb in verbs], dtype=bool)
     more, fewer = _gains(a, b, verbs, group)
     heads, dimensions, words = (head_sets(a), head_sets(b)), (dimension_sets(a), dimension_sets(b)), len(a.vocabulary)
@@ -216,7 +218,7 @@ def compare_heads(
         gained=more,
         lost=fewer,
         tests=_tests(more, fewer, kind, resamples, seed),
-        missing_verbs=[verb for verb in wanted if verb not in listed],
+        missing_verbs=[verb for verb in asked if verb not in listed],
         partial=a.partial or b.partial,
         provenance=provenance(
             pair_provenance(a, b), groups=groups, resamples=resamples, seed=seed, words=words, top=a.top, keep=a.keep
@@ -258,7 +260,7 @@ def verb_table(base: Any, tuned: Any, **options: Any) -> pd.DataFrame:
 def _gains(
     a: HeadWordResult, b: HeadWordResult, verbs: Sequence[str], group: Ints
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(groups, verbs) heads with more, and with fewer, kept pairs with a verb in ``b`` than in ``a``."""
+    """(groups, verbs) number of heads with more, and with fewer, kept pairs with a verb in ``b`` than in ``a``."""
     before, after = _word_counts(a, verbs), _word_counts(b, verbs)
     groups = int(group.max()) + 1
     more, fewer = (np.zeros((groups, len(verbs)), dtype=np.int64) for _ in range(2))
@@ -270,7 +272,7 @@ def _gains(
 def _word_counts(result: HeadWordResult, verbs: Sequence[str]) -> NDArray[np.int64]:
     """(layers, heads, verbs) kept pairs of a head that hold a verb."""
     number = {word: i for i, word in enumerate(result.vocabulary)}
-    column = np.full(len(result.vocabulary) + 1, len(verbs))  # the last entry is the -1 of cells without a pair
+    column = np.full(len(result.vocabulary) + 1, len(verbs))  # cells without a pair hold -1, the last entry
     column[[number[verb] for verb in verbs]] = np.arange(len(verbs))
     flat = column[result.head_pairs].reshape(result.n_pairs.size, -1)
     counts = np.zeros((result.n_pairs.size, len(verbs) + 1), dtype=np.int64)
@@ -285,7 +287,7 @@ def _tests(
     tests = []
     for gained, lost in zip(more, fewer, strict=True):
         changed = gained + lost
-        instruction, general = (ratio(100 * gained, changed)[(changed > 0) & own] for own in (kind, ~kind))
+        instruction, general = (ratio(100 * gained, changed)[(changed > 0) & members] for members in (kind, ~kind))
         tests.append(compare_known(instruction, general, **options, resamples=resamples, seed=seed))
     return holm(tests)
 
@@ -301,7 +303,7 @@ def _std(values: Floats) -> float:
 # overlap of sets of pairs --------------------------------------------------------------------------------------------
 
 Sets = tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]
-"""Members of many sets: the set of each, its query and key word as one number, and the shape of the sets."""
+"""Many sets of pairs: the set that each pair is in, its query and key word as one number, and the shape of the sets."""
 
 
 def head_sets(result: HeadWordResult) -> Sets:
@@ -327,15 +329,15 @@ def changes(a: Sets, b: Sets, words: int, run: RunOptions) -> NDArray[np.float64
     """1 - |A ∩ B| / |A ∪ B| of every pair of sets; NaN for two empty ones."""
     shape = a[2]
     size = int(np.prod(shape[1:]))
-    # layer by layer: many short sorts are faster than a long one, and can be cancelled
+    # layer by layer: many short sorts are faster than one long sort and can be cancelled
     ends = np.arange(shape[0] + 1) * size
     bounds = [np.searchsorted(owner // size * size, ends) for owner in (a[0], b[0])]
     shares = np.empty((shape[0], size))
     for layer in range(shape[0]):
         run.stop_if_cancelled()
-        parts = [slice(bound[layer], bound[layer + 1]) for bound in bounds]
-        owner = np.concatenate([a[0][parts[0]], b[0][parts[1]]]) - layer * size
-        codes = np.concatenate([a[1][parts[0]], b[1][parts[1]]])
+        slices = [slice(bound[layer], bound[layer + 1]) for bound in bounds]
+        owner = np.concatenate([a[0][slices[0]], b[0][slices[1]]]) - layer * size
+        codes = np.concatenate([a[1][slices[0]], b[1][slices[1]]])
         keys, times = np.unique(owner * words**2 + codes, return_counts=True)
         owners = keys // words**2
         union = np.bincount(owners, minlength=size)
@@ -347,7 +349,7 @@ def changes(a: Sets, b: Sets, words: int, run: RunOptions) -> NDArray[np.float64
 def other_changes(a: Sets, b: Sets, words: int, run: RunOptions, *, most: int | None = None) -> NDArray[np.float64]:
     """Mean change from each set of A to other sets of B that differ in the last axis only, at most ``most`` of them.
 
-    What two unrelated heads (or dimensions) have in common all the same: some pairs are frequent everywhere.
+    This is a baseline: even unrelated heads (or dimensions) share pairs, since some pairs are frequent everywhere.
     """
     shape = a[2]
     total, known = np.zeros(shape), np.zeros(shape, dtype=int)

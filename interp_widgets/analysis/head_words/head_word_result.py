@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
-from interp_widgets.analysis._core.checks import index, place_of
+from interp_widgets.analysis._core.checks import index, row_of
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.top_k import largest
 
@@ -22,7 +22,7 @@ class WordPair(NamedTuple):
     query: str
     key: str
     dimensions: int
-    """Dimensions of the head that have the pair."""
+    """Number of dimensions of the head that have the pair."""
     score: float
     """Cosine of the two word vectors."""
 
@@ -40,21 +40,20 @@ class WordPlace(NamedTuple):
 
 
 class FoundWord(NamedTuple):
-    """The pairs that dimensions keep with a word."""
+    """Search result for a word: where it occurs in the pairs of dimensions."""
 
     counts: Ints
     """(layers, heads, d_head) how many of a dimension's pairs hold the word."""
     nearest: list[WordPlace]
-    """The nearest such pair of every head that has one, layer by layer."""
+    """The pair with the largest cosine in each head that has one, layer by layer."""
 
 
 @record
 class HeadWordResult(Result):
-    """The word pairs of every head and of every dimension of it.
+    """The word pairs of every head and of each of its dimensions.
 
-    Heads keep the `keep` pairs that most of their dimensions have; of pairs in equally many, the nearer words come
-    first. Dimensions keep their `keep` nearest pairs. Layers are named as in the model, also where only some were
-    asked for.
+    Heads keep the `keep` pairs that most of their dimensions have, ties in falling order of cosine. Dimensions keep
+    the `keep` pairs with the largest cosine. Layers have the model's numbers, even if only some were computed.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1.
 
     Example:
@@ -66,7 +65,7 @@ class HeadWordResult(Result):
     """
 
     vocabulary: Sequence[str] = with_axes("words")
-    """The words, the most frequent first; pairs hold their numbers in this list."""
+    """The words, the most frequent first; pairs hold indices into this list."""
 
     layers: Sequence[int] = with_axes("layers")
     """Layers of the model, rising."""
@@ -75,7 +74,7 @@ class HeadWordResult(Result):
     """Sum over the words of the squared query and key activations of a dimension."""
 
     n_pairs: Ints = with_axes("layers", "heads")
-    """Different pairs in all dimensions of a head, before cutting to `keep`."""
+    """Number of different pairs in all dimensions of a head, before cutting to `keep`."""
 
     head_pairs: Ints = with_axes("layers", "heads", "keep", 2)
     """Query and key word of the head's pairs, most frequent first; -1 past the last."""
@@ -99,13 +98,13 @@ class HeadWordResult(Result):
     """Their cosines."""
 
     missing: Sequence[str] = with_axes("missing", default=())
-    """Words of the list without a vector: they count among a dimension's top words and are in no pair."""
+    """Words of the list without a vector: they can be among a dimension's top words but form no pair."""
 
     unknown: Sequence[str] = with_axes("unknown", default=())
-    """Words that the model's tokenizer cannot write: left out of everything."""
+    """Words that the model's tokenizer cannot write, which are ignored."""
 
     left_out: Sequence[str] = with_axes("left out", default=())
-    """Words that were left out before the search, such as those that the model has never read."""
+    """Words excluded before the search, such as those absent from the model's training text."""
 
     top: int = 100
     """Words per dimension, for queries and for keys."""
@@ -137,18 +136,18 @@ class HeadWordResult(Result):
 
     def row(self, layer: int) -> int:
         """The row of a layer of the model; negative numbers count from the last row. ValueError without the layer."""
-        return place_of(layer, self.layers, "layer")
+        return row_of(layer, self.layers, "layer")
 
     def _cell(self, layer: int, head: int) -> tuple[int, int]:
         return self.row(layer), index(head, self.n_heads, "head", f"result with {self.n_heads} heads per layer")
 
-    def place(self, word: str) -> int:
-        """The number of a word in the list; ValueError for a word that is not in it."""
+    def word_index(self, word: str) -> int:
+        """The index of a word in the vocabulary; ValueError for a word that is not in it."""
         if word not in self.vocabulary:
             raise ValueError(f"the word {word!r} is not in the list of {len(self.vocabulary)} words of this result")
         return list(self.vocabulary).index(word)
 
-    # ---- what the heads hold
+    # ---- the pairs
 
     def pairs(self, layer: int, head: int) -> list[WordPair]:
         """The word pairs of one head: query word, key word, dimensions that have the pair, cosine.
@@ -177,33 +176,33 @@ class HeadWordResult(Result):
         return [int(dimension) for dimension in largest(self.energy[self._cell(layer, head)])]
 
     def dimensions_with(self, layer: int, head: int, query: str, key: str) -> list[int]:
-        """Dimensions of a head that hold a pair among the `keep` nearest that each keeps, the largest energy first.
+        """Dimensions of a head that keep a pair, the one with the largest energy first.
 
-        A dimension with more pairs than it keeps may have had the pair without being listed here.
+        A dimension with more than `keep` pairs may have had the pair without keeping it.
         Raises ValueError for a layer, head or word that is not in the result.
         """
-        wanted = self.place(query), self.place(key)
+        indices = self.word_index(query), self.word_index(key)
         row, head = self._cell(layer, head)
         start = (row * self.n_heads + head) * self.d_head
         first, last = (int(self.dimension_offsets[start + end]) for end in (0, self.d_head))
-        pairs = first + np.flatnonzero((self.dimension_word_pairs[first:last] == wanted).all(axis=1))
-        own = set((self._owners(pairs) - start).tolist())
-        return [dimension for dimension in self.dimensions(layer, head) if dimension in own]
+        pairs = first + np.flatnonzero((self.dimension_word_pairs[first:last] == indices).all(axis=1))
+        holders = set((self._owners(pairs) - start).tolist())
+        return [dimension for dimension in self.dimensions(layer, head) if dimension in holders]
 
     def places_of(self, word: str) -> list[WordPlace]:
-        """Every dimension's pairs with a word, among the `keep` nearest that each keeps; the nearest pairs first.
+        """Every dimension's kept pairs with a word, in falling order of cosine.
 
         Raises ValueError for a word that is not in the list.
         """
         pairs = self._pairs_with(word)
-        return self._places(pairs[largest(self.dimension_scores[pairs])])
+        return self._named_places(pairs[largest(self.dimension_scores[pairs])])
 
     def _pairs_with(self, word: str) -> Ints:
         """Rows of `dimension_word_pairs` that hold a word."""
-        return np.flatnonzero((self.dimension_word_pairs == self.place(word)).any(axis=1))
+        return np.flatnonzero((self.dimension_word_pairs == self.word_index(word)).any(axis=1))
 
-    def _places(self, rows: Ints) -> list[WordPlace]:
-        """Rows of `dimension_word_pairs` by their names."""
+    def _named_places(self, rows: Ints) -> list[WordPlace]:
+        """Rows of `dimension_word_pairs` with layer, head, dimension and words."""
         row, head, dimension = np.unravel_index(self._owners(rows), self.energy.shape)
         names, pairs = self.vocabulary, self.dimension_word_pairs[rows].tolist()
         cells = zip(row.tolist(), head.tolist(), dimension.tolist(), pairs, self.dimension_scores[rows].tolist(),
@@ -213,7 +212,7 @@ class HeadWordResult(Result):
         ]
 
     def find(self, word: str) -> FoundWord:
-        """The pairs that dimensions keep with a word; ValueError for a word that is not in the list."""
+        """Find a word in the pairs of dimensions; ValueError for a word that is not in the list."""
         pairs = self._pairs_with(word)
         owners = self._owners(pairs)
         counts = np.bincount(owners, minlength=self.energy.size).reshape(self.energy.shape)
@@ -223,10 +222,10 @@ class HeadWordResult(Result):
         scores = self.dimension_scores[pairs]
         best = np.repeat(np.maximum.reduceat(scores, starts), np.diff([*starts, len(pairs)]))
         first = np.unique(owners[scores == best] // self.d_head, return_index=True)[1]
-        return FoundWord(counts, self._places(pairs[np.flatnonzero(scores == best)[first]]))
+        return FoundWord(counts, self._named_places(pairs[np.flatnonzero(scores == best)[first]]))
 
     def head_words(self) -> list[tuple[str, int]]:
-        """The words in kept pairs of heads, each with its number of heads; the words of most heads come first."""
+        """The words in kept pairs of heads and the number of heads of each, in falling order of that number."""
         row, head, rank = np.nonzero(self.head_counts)
         words = len(self.vocabulary)
         cells = (row * self.n_heads + head)[:, None] * words + self.head_pairs[row, head, rank]
@@ -235,7 +234,8 @@ class HeadWordResult(Result):
         return [(self.vocabulary[word], int(counts[word])) for word in order.tolist()]
 
     def _owners(self, rows: Ints) -> Ints:
-        """The dimension, counted through all heads, of each of these rows of `dimension_word_pairs`."""
+        """The flat index (over layers, heads and dimensions) of the dimension that each row of
+        `dimension_word_pairs` belongs to."""
         return np.asarray(np.searchsorted(self.dimension_offsets, rows, side="right") - 1)
 
     @property
@@ -251,7 +251,7 @@ class HeadWordResult(Result):
 
     def word_counts(self, word: str) -> Ints:
         """(layers, heads) how many of a head's kept pairs hold a word, as query or key."""
-        return np.asarray((self.head_pairs == self.place(word)).sum(axis=(2, 3)))
+        return np.asarray((self.head_pairs == self.word_index(word)).sum(axis=(2, 3)))
 
     def heads_with(self, word: str) -> list[tuple[int, int, int]]:
         """Layer, head and number of kept pairs of every head that holds a word, those with most pairs first."""

@@ -1,4 +1,4 @@
-"""Which words may form a pair: cosines of word vectors against a threshold of each word's own."""
+"""Which words can form a pair: the cosine of their word vectors must exceed both words' thresholds."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, rea
 Vectors = (
     WordVectors | str | os.PathLike[str] | Floats | Mapping[str, Sequence[float]] | None
 )  # fmt: skip
-"""Word vectors: as read from a file, a file's path, one row per word of the list, a vector by word, or the demo's."""
+"""Word vectors: `WordVectors`, a file's path, one row per word of the list, a mapping of words to vectors, or None for
+the demo's."""
 
 SPREAD = 1.96
-"""Standard deviations above a word's mean cosine, from which on another word counts as near."""
+"""Number of standard deviations above a word's mean cosine beyond which another word counts as near."""
 
 _ROWS = 1024
-"""Words whose vectors are widened to float64 at once."""
+"""Number of words whose vectors are converted to float64 at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cosines:
-    """Unit vectors of the words, and the cosine above which a word takes another one as near."""
+    """Unit vectors of the words, and each word's threshold: the cosine above which another word counts as near."""
 
     units: Tensor
     """(words, width) vectors of length 1; zeros for a word without a vector."""
@@ -65,8 +66,8 @@ def cosines(vectors: Floats, present: Bools, *, frequent: int, device: torch.dev
     """Unit vectors and thresholds for vectors (words, width) of words in falling order of frequency.
 
     A word's threshold is the mean of its cosines to the ``frequent`` most frequent words (those with a vector) plus
-    1.96 times their population standard deviation; a cosine of 0 or less is never above it. Computed on the CPU, where
-    the vectors are, in float64, which not every device has.
+    1.96 times their population standard deviation, at least 0. Computed on the CPU in float64, which not every device
+    has.
     """
     table = torch.from_numpy(vectors)
     known = torch.from_numpy(present)
@@ -81,7 +82,7 @@ def cosines(vectors: Floats, present: Bools, *, frequent: int, device: torch.dev
     for start in range(0, len(table), _ROWS):
         at = slice(start, start + _ROWS)
         rows = unit(table[at])
-        # mean and mean square of a word's cosines from the moments of the frequent words: no (words, frequent) matrix
+        # mean and mean square cosines follow from the moments of the frequent words, without a large matrix
         mean, square = rows @ middle, torch.linalg.vecdot(rows @ moments, rows)
         units[at], limit[at] = rows, mean + SPREAD * (square - mean**2).clamp_min(0).sqrt()
     return Cosines(units.to(device), torch.where(known, limit.clamp_min(0), torch.inf).float().to(device))

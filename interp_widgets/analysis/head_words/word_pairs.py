@@ -31,20 +31,20 @@ from interp_widgets.models import Model
 from interp_widgets.models.devices import device_kind, widest
 
 FREQUENT = 1000
-"""Most frequent words that a word's threshold is taken from."""
+"""Number of most frequent words used for a word's threshold."""
 MOST_TOP, MOST_KEEP = 1000, 100_000
-"""Largest K, ten times that of the paper, and most pairs kept of a head."""
+"""Largest K, ten times the paper's, and most pairs kept per head."""
 ADVICE = "time and memory grow with top x top and keep"
 
 _WORDS = 16384
-"""Most words per tile: their activations are reduced before the next tile."""
+"""Most words per tile; a tile's activations are reduced before the next one."""
 _FLOPS = {"cpu": 2e10, "accelerator": 1e13}
 _NUMBERS = {"cpu": 10 * 2**20, "accelerator": 2**28}
-"""Activations held at once: 40 MB in float32 on a CPU."""
+"""Activations in memory at once: 40 MB in float32 on a CPU."""
 _COSINES = {"cpu": 2**17, "accelerator": 2**27}
-"""Cosines held at once: 512 kB on a CPU, where they stay in the cache."""
+"""Cosines in memory at once: 512 kB on a CPU, which fits in the cache."""
 _TILES = 64e6
-"""Bytes of activations and cosines held at once."""
+"""Bytes of activations and cosines in memory at once."""
 
 
 @checked
@@ -63,33 +63,32 @@ def head_word_pairs(
 ) -> HeadWordResult:
     """The word pairs that each attention head relates, from its weights and the words' embeddings.
 
-    Each dimension d of a head reacts to a word w by ``e_w · W_Q[:, d]`` where the word asks and ``e_w · W_K[:, d]``
-    where it is asked, the scale of the norm before attention folded into both. Of the ``top`` words that it reacts to
-    most in either role, two different words are a pair if both reactions have the same sign and the cosine of their
-    *word vectors* exceeds both words' thresholds: the mean plus 1.96 standard deviations of a word's cosines to the
-    ``frequent`` most frequent words. A head's pairs are those that most of its dimensions have. Heads that share a key
-    (grouped-query attention) each pair their own queries with it. Positions, biases, norms of queries and keys, and the
-    centring of a LayerNorm are left out, as in the paper.
+    Dimension d of a head has the activation ``e_w · W_Q[:, d]`` for a word w as query and ``e_w · W_K[:, d]`` as key,
+    with the scale of the norm before attention folded into both. A query word and a different key word, each among the
+    ``top`` words with the largest absolute activation in its role, form a pair if both activations have the same sign
+    and the cosine of their *word vectors* exceeds both words' thresholds: the mean plus 1.96 standard deviations of a
+    word's cosines to the ``frequent`` most frequent words. A head's pairs are those that most of its dimensions have.
+    With grouped-query attention, each head pairs its own queries with the shared keys. As in the paper, positions,
+    biases, norms of queries and keys, and the centring of a LayerNorm are left out.
 
     Args:
         model: what `load_model` returns, with a tokenizer.
-        words: the most frequent first, or a mapping from word to count; default: those of ``vectors`` if it brings
-            words, else the demo's.
+        words: the most frequent first, or a mapping from word to count; default: those of ``vectors`` if it has words,
+            else the demo's.
         vectors: `WordVectors`, the path of a file of them, a mapping from word to vector, or an array with one row per
             word (zeros: no vector); default: the demo's.
-        top: words per dimension and role (K), 1 to 1,000; of a shorter list all words. All top × top pairs of every
-            dimension are looked at.
+        top: words per dimension and role (K), 1 to 1,000; all words of a shorter list. All top × top pairs of every
+            dimension are tested.
         keep: most pairs kept per head, and per dimension, 1 to 100,000.
-        frequent: words, from the beginning of the list, that thresholds are taken from; those without a vector do
-            not count.
+        frequent: number of words, from the beginning of the list, used for thresholds; those without a vector do not
+            count.
         layers: of the model, negative ones from the end; default: all.
         progress: called with (done, total) rows of work.
         check: called between tiles; raises to cancel.
         on_partial: receives, after every layer but the last, a partial result with the layers done so far.
 
     Raises:
-        ValueError: an empty or doubled word, vectors that fit no word, an option out of range, a layer that is not
-            there.
+        ValueError: an empty or repeated word, vectors for none of the words, an option out of range, an unknown layer.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1 and appendix F.
 
@@ -120,7 +119,7 @@ def head_word_pairs(
             done,
             vocabulary=table.words,
             layers=tuple(numbers[: len(done)]),
-            missing=tuple(word for word, there in zip(listed, present | ~known, strict=True) if not there),
+            missing=tuple(word for word, has_vector in zip(listed, present | ~known, strict=True) if not has_vector),
             unknown=table.unknown,
             top=search.top,
             partial=partial,
@@ -142,8 +141,8 @@ def head_word_pairs(
 def pair_search(
     model: Model, function: str, words: Words, vectors: Vectors, *, top: int, keep: int, frequent: int, run: RunOptions
 ) -> tuple[tuple[str, ...], WordTable, NDArray[np.bool_], PairSearch]:
-    """The listed words, those that the model can write, (words listed,) which have a vector, and the search among
-    them; ValueError as in `head_word_pairs`."""
+    """The listed words, the embeddings of those that the model can write, a mask (listed words,) of those with a
+    vector, and the search; ValueError as in `head_word_pairs`."""
     model.capabilities.require("head_weights", function)
     model.capabilities.require("input_norms", function)
     check_range("frequent", frequent, 2)
@@ -158,21 +157,21 @@ def pair_search(
 
 
 def _own_words(vectors: Vectors) -> Words:
-    """The words that vectors bring themselves; None for the demo's, a file's path or an array."""
+    """The words that come with the vectors; None for the demo's, a file's path or an array."""
     if isinstance(vectors, WordVectors):
         return vectors
     return tuple(vectors) if isinstance(vectors, Mapping) else None
 
 
 def describe(vectors: Vectors) -> str:
-    """Where vectors come from, for the provenance."""
+    """The source of the vectors, for the provenance."""
     if vectors is None:
         return "demo"
     return str(vectors) if isinstance(vectors, str | os.PathLike) else type(vectors).__name__
 
 
 def _result(layers_done: Sequence[LayerPairs], **fields: Any) -> HeadWordResult:
-    """The layers' pairs in one result: those of dimensions one below the other, all else stacked."""
+    """One result from the layers: pairs of dimensions are concatenated, all other arrays stacked."""
     names = [name for name in layers_done[0] if name not in ("dimension_word_pairs", "dimension_scores")]
     arrays: dict[str, Any] = {name: np.stack([layer[name] for layer in layers_done]) for name in names}
     kept = np.minimum(arrays["dimension_counts"], arrays["head_counts"].shape[-1])
@@ -204,21 +203,21 @@ def head_words_cost(model: Model, words: int, *, width: int, top: int = 100, kee
 
 
 LayerPairs = dict[str, NDArray[Any]]
-"""The word pairs of one layer: the arrays of a `HeadWordResult` without their axis of layers, by name."""
+"""The word pairs of one layer: the arrays of a `HeadWordResult` by name, without the layer axis."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reactions:
-    """The words that each dimension of a layer's heads reacts to most."""
+    """The words with the largest absolute activation for each dimension of a layer's heads."""
 
     words: Tensor
     """(rows, top) words of each row: the dimensions of all queries, then those of all keys."""
     values: Tensor
-    """(rows, top) how strongly."""
+    """(rows, top) their activations."""
     keys: Tensor
     """(dimensions,) the row of each dimension's key words."""
     energy: NDArray[np.float64]
-    """(dimensions,) sum over all words of the squared reactions, as query and as key."""
+    """(dimensions,) sum over all words of the squared activations, as query and as key."""
 
 
 @dataclass
@@ -238,7 +237,7 @@ class PairSearch:
     """Called with the rows done in a layer: those of queries and keys, then the dimensions."""
     log: ChunkLog = field(default_factory=ChunkLog)
     _buffers: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    """Memory that all tiles use: allocating it anew costs as much time as reading it."""
+    """Memory reused by all tiles, since allocating it costs as much time as reading it."""
 
     @property
     def steps(self) -> int:
@@ -249,16 +248,16 @@ class PairSearch:
     def layer(self, layer: int) -> LayerPairs:
         """The pairs of one layer."""
         reactions = self.reactions(layer)
-        return self._kept(*self.near(reactions, self.cosines), reactions.energy)
+        return self._layer_pairs(*self.pairs(reactions, self.cosines), reactions.energy)
 
     @torch.no_grad()
     def reactions(self, layer: int) -> Reactions:
-        """What the dimensions of one layer react to."""
+        """The top words of the dimensions of one layer."""
         model = self.model
         shared = model.n_heads // model.n_kv_heads
         scale = wide(model.weight("ln1_w", layer))
         query, key = model.weight("W_Q", layer), model.weight("W_K", layer)[::shared]
-        # the scale multiplies what enters, so it goes into the rows of both; each row here is one dimension
+        # the norm's scale multiplies the input of both matrices; each row of the result is one dimension
         scaled = torch.cat([wide(part) * scale[:, None] for part in (query, key)])
         rows = rearrange(scaled, "head d_model d_head -> (head d_head) d_model")
         words, values, row_energy = self._top_words(rows.to(self.embeddings.dtype))
@@ -276,7 +275,7 @@ class PairSearch:
         tile = min(words, _WORDS)
         flops, numbers = _FLOPS[device_kind(rows.device)], _NUMBERS[device_kind(rows.device)]
         size = int(max(16, min(flops / (2 * width * tile), numbers / tile)))
-        size = math.ceil(len(rows) / math.ceil(len(rows) / size))  # no small rest, which would take long for its size
+        size = math.ceil(len(rows) / math.ceil(len(rows) / size))  # equal chunks: a small last one would be slow
         indices = torch.empty(len(rows), self.top, dtype=torch.long, device=rows.device)
         values = rows.new_empty(len(rows), self.top)
         energy = torch.empty(len(rows), dtype=widest(rows.device), device=rows.device)
@@ -296,20 +295,20 @@ class PairSearch:
         )
         return indices, values, energy
 
-    def _buffer(self, name: str, like: Tensor, *shape: int) -> Tensor:
+    def _buffer(self, name: str, template: Tensor, *shape: int) -> Tensor:
         count = math.prod(shape)
         if name not in self._buffers or self._buffers[name].numel() < count:
-            self._buffers.pop(name, None)  # free the old one first
-            self._buffers[name] = like.new_empty(count)
+            self._buffers.pop(name, None)  # frees the old buffer before the new one is allocated
+            self._buffers[name] = template.new_empty(count)
         return self._buffers[name][:count].view(shape)
 
     @torch.no_grad()
-    def near(self, reactions: Reactions, cosines: Cosines) -> tuple[NDArray[np.int64], Floats]:
+    def pairs(self, reactions: Reactions, cosines: Cosines) -> tuple[NDArray[np.int64], Floats]:
         """(3, pairs) dimension, query word and key word of every pair, and (pairs,) their cosines."""
         words, values, keys = reactions.words, reactions.values, reactions.keys
         units, thresholds, start = cosines.units, cosines.thresholds, len(words)
         size = max(1, _COSINES[device_kind(units.device)] // self.top**2)
-        # a word without a sign pairs with none; 2 is above all cosines, so that other signs are above no threshold
+        # no cosine exceeds 2 or infinity: words of opposite sign, or with activation 0, form no pair
         query, key = words[: len(keys)], words[keys]
         sign, other_sign = values[: len(keys)].sign() * 2, -values[keys].sign()
         above = torch.where(sign == 0, torch.inf, thresholds[query])
@@ -320,23 +319,23 @@ class PairSearch:
             at = slice(begin, stop)
             cosine = self._cosines(units, query[at], key[at])
             limit = torch.maximum(above[at, :, None], other_above[at, None, :])
-            near = cosine > torch.maximum(limit, sign[at, :, None] * other_sign[at, None, :], out=limit)
-            where = _true(near)  # few are left here
-            tiles.append((where + begin * self.top**2, cosine.view(-1).index_select(0, where)))
+            above_both = cosine > torch.maximum(limit, sign[at, :, None] * other_sign[at, None, :], out=limit)
+            flat = _true(above_both)  # few pairs remain
+            tiles.append((flat + begin * self.top**2, cosine.view(-1).index_select(0, flat)))
 
         def after(done: int) -> None:
             if self.step is not None:
                 self.step(start + done)
 
         run_chunks(len(keys), size, work, what="dimension of a head", log=self.log, check=self.run.check, after=after)
-        where, cosine = (torch.cat(parts) for parts in zip(*tiles, strict=True))
-        row, cell = where // self.top**2, where % self.top**2
+        flat, cosine = (torch.cat(tensors) for tensors in zip(*tiles, strict=True))
+        row, cell = flat // self.top**2, flat % self.top**2
         pairs = as_array(torch.stack([row, query[row, cell // self.top], key[row, cell % self.top]]))
         different = pairs[1] != pairs[2]
         return pairs[:, different], as_array(cosine)[different]
 
     def _cosines(self, units: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """(rows, top, top) cosines of the words ``query`` and ``key`` (rows, top), to be read before the next call."""
+        """(rows, top, top) cosines of the words ``query`` and ``key`` (rows, top), valid until the next call."""
         count, width = query.numel(), units.shape[1]
         of_query, of_key = (self._buffer(name, units, count, width) for name in ("query", "key"))
         # index_select is several times as fast as units[query]
@@ -348,16 +347,16 @@ class PairSearch:
             out=self._buffer("cosine", units, len(query), self.top, self.top),
         )
 
-    def _kept(self, pairs: NDArray[np.int64], cosine: Floats, energy: NDArray[np.float64]) -> LayerPairs:
-        """Order the pairs of dimensions and heads, and cut both."""
+    def _layer_pairs(self, pairs: NDArray[np.int64], cosine: Floats, energy: NDArray[np.float64]) -> LayerPairs:
+        """Sort the pairs of dimensions and of heads, and keep the first `keep` of each."""
         words, heads = len(self.embeddings), self.model.n_heads
         row, first, second = pairs
         head = row // self.model.d_head
-        # the same two words have one cosine in every head and in either order
-        _, where, which = np.unique(
+        # two words have the same cosine in every head and in either order
+        _, first_seen, inverse = np.unique(
             np.minimum(first, second) * words + np.maximum(first, second), return_index=True, return_inverse=True
         )
-        scores = cosine[where][which]
+        scores = cosine[first_seen][inverse]
         code = (head * words + first) * words + second
         ordered = code.argsort(kind="stable")
         _, starts, times = np.unique(code[ordered], return_index=True, return_counts=True)
@@ -365,7 +364,7 @@ class PairSearch:
         cosine, owner = scores[unique], head[unique]
 
         counts = np.bincount(row, minlength=len(energy))
-        # in the order of the words before, in which pairs of one score then stay
+        # sorted by words before, so that the stable sort leaves ties in that order
         order = ordered[_falling(row[ordered], scores[ordered]).argsort(kind="stable")]
         order = order[_rank(counts) < self.keep]
         n_pairs = np.bincount(owner, minlength=heads)
@@ -392,24 +391,24 @@ class PairSearch:
 
 
 def _true(mask: Tensor) -> Tensor:
-    """(n,) where a mask holds, as if it were one row."""
+    """(n,) flat indices where a mask is true."""
     if device_kind(mask.device) == "accelerator":
         return mask.view(-1).nonzero()[:, 0]
     return torch.from_numpy(np.flatnonzero(as_array(mask)))  # several times as fast as nonzero
 
 
 def _falling(groups: NDArray[np.int64], scores: Floats) -> NDArray[np.int64]:
-    """Whole numbers that rise with the groups and, within one, with falling scores above 0: one sort instead of two.
+    """Sort keys for one sort instead of two: by group, and within a group by falling score (scores above 0).
 
     >>> _falling(np.array([1, 0, 0]), np.array([0.5, 0.25, 0.75])).argsort().tolist()
     [2, 1, 0]
     """
-    bits = scores.astype(np.float32).view(np.int32)  # of numbers above 0 these rise with the number
+    bits = scores.astype(np.float32).view(np.int32)  # monotonic for positive floats
     return groups * 2**32 + (2**32 - 1 - bits.astype(np.int64))
 
 
 def _rank(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rank of each entry within its group, for groups of these sizes one after the other.
+    """Rank of each entry within its group, for consecutive groups of these sizes.
 
     >>> _rank(np.array([2, 0, 3])).tolist()
     [0, 1, 0, 1, 2]

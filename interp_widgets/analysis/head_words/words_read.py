@@ -1,4 +1,4 @@
-"""`words_read`: the words of a list whose tokens a model has read, so that its training has given them a meaning."""
+"""`words_read`: the words whose tokens occur in a model's training text, so that their embeddings are trained."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def words_read(
     one_token: bool = False,
     check: Callable[[], None] | None = None,
 ) -> tuple[str, ...]:
-    """The words of a list, in its order, that a model has read as they are looked up here: written after a space.
+    """The words of a list, in its order, that occur in a model's training text, each with a leading space.
 
-    A word stays if every token that it is written with occurs ``min_count`` times or more in the text that the model
-    was trained on. A token that never occurs has an embedding that no text has shaped; such tokens lie together, far
-    from all others, and come first in many heads. A word that only begins texts is one: there it follows no space.
+    A word is kept if each of its tokens occurs ``min_count`` times or more in the training text. Tokens that never
+    occur have untrained embeddings, which lie close together and far from all others, and would be the top words of
+    many heads. Words that occur only at the beginning of texts, without a leading space, are left out too.
 
     Args:
         model: what `load_model` returns, with a tokenizer.
         words: a word list, the most frequent first; default: the demo's.
-        texts: what the model was trained on, or a sample of it; its tokens are counted. Not needed for ``demo-base``
-            and ``demo-tuned``, whose counts ship with them.
-        min_count: least occurrences of each token of a word.
-        one_token: keep words of a single token, whose embedding is not the mean of several. Without ``texts`` that is
-            the only criterion, which every model has; it says nothing of what the model has read.
+        texts: the training text or a sample of it, in which tokens are counted. Not needed for ``demo-base`` and
+            ``demo-tuned``, whose counts ship with them.
+        min_count: minimum number of occurrences of each token of a word.
+        one_token: keep only words of a single token, whose embedding is not a mean. Without ``texts`` this is the only
+            criterion; it works for every model but does not tell which words occur in the training text.
         check: called between texts; raises to cancel.
 
     Raises:
-        ValueError: an empty or doubled word, no words left, a model of which nobody knows what it has read.
+        ValueError: an empty or repeated word, no words left, or a model whose token counts are not known.
 
     Source of the effect: Fishing for Magikarp (Land and Bartolo 2024), sections 2 and 3.
 
@@ -53,28 +53,28 @@ def words_read(
     check_range("min_count", min_count, 1)
     listed = word_list(words)
     ids = word_ids(model, listed)
-    kept = np.array([bool(own) and (len(own) == 1 or not one_token) for own in ids])
+    kept = np.array([bool(tokens) and (len(tokens) == 1 or not one_token) for tokens in ids])
     if texts is not None or not one_token:
         counts = _counts(model, texts, check)
-        kept &= [min(counts[own], default=0) >= min_count for own in ids]
+        kept &= [min(counts[tokens], default=0) >= min_count for tokens in ids]
     if not kept.any():
-        raise ValueError(f"of the {len(listed)} words none is left for {model.name}: give other words or more texts")
+        raise ValueError(f"none of the {len(listed)} words is left for {model.name}: give other words or more texts")
     return tuple(word for word, keep in zip(listed, kept, strict=True) if keep)
 
 
 def knows_what_it_read(model: object) -> bool:
-    """Whether the counts of a model's tokens ship with it."""
+    """Whether a model's token counts ship with the package."""
     return demo_token_counts(getattr(model, "source", None)) is not None
 
 
 def _counts(model: Model, texts: Sequence[str] | None, check: Callable[[], None] | None) -> Ints:
-    """(d_vocab,) how often the model has read each token; ValueError where that is not known."""
+    """(d_vocab,) count of each token in the training text; ValueError where it is not known."""
     if texts is None:
         shipped = demo_token_counts(model.source)
         if shipped is None:
             raise ValueError(
-                f"which words {model.name} has read is not known: give texts= with a sample of what it was trained on, "
-                "or one_token=True for the words of one token"
+                f"the token counts of {model.name}'s training text are not known: give texts= with a sample of it, or "
+                "one_token=True for the words of one token"
             )
         return shipped
     counts = np.zeros(model.d_vocab, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What every layer of a model would predict at every position of a prompt."""
+"""Logit lens and tuned lens: the next token predicted from every layer at every position of a prompt."""
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.logit_lens.lens import logit_lens, logit_lens_cost

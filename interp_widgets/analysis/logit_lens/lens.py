@@ -1,4 +1,4 @@
-"""`logit_lens`: what every layer of a model would predict at every position."""
+"""`logit_lens`: the next token predicted from every layer at every position."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ def logit_lens(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> LogitLensResult:
-    """The next token that every layer would predict at every position of a prompt, in one pass over the vocabulary.
+    """The next token predicted from every layer at every position of a prompt, in one pass over the vocabulary.
 
-    Row l reads the residual stream entering block l through the model's final norm and unembedding (and logit soft cap
-    where it has one); the last row is the model's own output. Never more than a block of logits is in memory.
-    Of a mixture of depths every row is read as its last route reads, and the last row is that route's output alone.
+    Row l decodes the residual stream entering block l with the model's final norm and unembedding (and logit soft cap
+    if it has one); the last row is the model's output. Only a block of logits is in memory at a time. For a mixture of
+    depths every row is decoded as its last route does, and the last row is that route's output alone.
 
-    The same numbers as TransformerLens's ``cache.accumulated_resid(apply_ln=True)`` followed by ``model.unembed`` and
-    ``softmax``, with these differences. Nothing of the size (layers, positions, vocabulary) is made. The soft cap of
-    models such as Gemma 2 is applied to every row; ``unembed`` alone leaves it out. Norm, unembedding and softmax are
-    in float32 (float64 for a float64 model) also where the model runs in bfloat16 or float16, because a half-precision
-    unembedding moves ranks; so the last row of such a model differs from its own output by that model's rounding. While
-    you have hooks on the model, every row goes through the model's own final norm and unembedding, with their hooks and
-    in the model's type. A model loaded with ``processed=True`` has the same readings.
+    The numbers equal TransformerLens's ``cache.accumulated_resid(apply_ln=True)`` followed by ``model.unembed`` and
+    ``softmax``, with these differences. No tensor of size (layers, positions, vocabulary) is allocated. The soft cap of
+    models such as Gemma 2 is applied to every row; ``unembed`` alone omits it. Norm, unembedding and softmax are in
+    float32 (float64 for a float64 model) also for models in bfloat16 or float16, because a half-precision unembedding
+    changes ranks; the last row of such a model therefore differs from its output by rounding. While you have hooks on
+    the model, every row goes through the model's own final norm and unembedding, with their hooks and in the model's
+    dtype. A model loaded with ``processed=True`` gives the same numbers.
 
     Args:
         model: what `load_model` returns.
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
-        target: a token to follow through the layers, as an id or the text of one token.
-        top: how many of the likeliest tokens to keep per cell.
-        translators: for the tuned lens: a safetensors file with one affine map per layer, or what `load_translators`
-            gave; every row but the last is translated before it is read.
-        prepend_bos: overrides the model's BOS policy for a text. A BOS is fed, and is on no axis.
+        target: a token to track through the layers, as an id or the text of one token.
+        top: number of likeliest tokens stored per cell.
+        translators: for the tuned lens: a safetensors file with one affine map per layer, or the return value of
+            `load_translators`; every row but the last is translated before it is decoded.
+        prepend_bos: overrides the model's BOS policy for a text. No axis of the result has the BOS.
         progress: called with (done, total) blocks of the vocabulary.
         check: called before every block; raises to cancel.
 
@@ -113,41 +113,41 @@ def _translators(model: Model, source: str | os.PathLike[str] | Translators | No
 def _block_size(cells: int, vocab: int, device: torch.device) -> tuple[int, int]:
     """Cells and token ids of one block of logits."""
     if device_kind(device) == "cpu":
-        return 512, 1024  # 2 MB of logits and 3 MB of a 768-wide unembedding: both stay in the processor's cache
-    # few large steps, but a block and its exponentials stay under 4 % of all logits
+        return 512, 1024  # 2 MB of logits and 3 MB of a 768-wide unembedding: both fit in the processor's cache
+    # few large steps, while a block and its exponentials stay under 4 % of all logits
     return max(256, min(cells * vocab // 64, 2**26) // 4096), 4096
 
 
 def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) -> Iterator[tuple[int, int]]:
-    """Take in the logits of all cells, one block of the vocabulary after the other; ``streams`` is used up."""
-    cells, vocab = streams.transpose(0, 1)[offset:], read.network.d_vocab  # as they lie in memory
+    """Add the logits of all cells, block by block of the vocabulary; ``streams`` is overwritten."""
+    cells, vocab = streams.transpose(0, 1)[offset:], read.network.d_vocab  # in memory order
     positions, rows, width = cells.shape
     size, columns = _block_size(positions * rows, vocab, streams.device)
-    some = max(1, size // rows)
-    parts = [slice(start, min(start + some, positions)) for start in range(0, positions, some)]
-    for part in parts:
-        cells[part] = read.normed(cells[part])
+    step = max(1, size // rows)
+    chunks = [slice(start, min(start + step, positions)) for start in range(0, positions, step)]
+    for chunk in chunks:
+        cells[chunk] = read.normed(cells[chunk])
 
-    def block(part: slice, first: int) -> Tensor:
-        logits = read.block(cells[part].reshape(-1, width), first, min(first + columns, vocab))
+    def block(chunk: slice, first: int) -> Tensor:
+        logits = read.block(cells[chunk].reshape(-1, width), first, min(first + columns, vocab))
         return logits.view(-1, rows, logits.shape[-1])
 
-    if readings.target is not None:  # known first: so every block, in the order of ids, is compared with one number
+    if readings.target is not None:  # computed first, so that every block can be compared with it
         first = readings.target // columns * columns
-        for part in parts:
-            readings.target_logit[part] = block(part, first)[..., readings.target - first]
+        for chunk in chunks:
+            readings.target_logit[chunk] = block(chunk, first)[..., readings.target - first]
     firsts = range(0, vocab, columns)
     for done, first in enumerate(firsts, start=1):
-        for part in parts:
-            logits = block(part, first)
-            readings.add(part, slice(0, rows), first, logits, logits[:, -1])
+        for chunk in chunks:
+            logits = block(chunk, first)
+            readings.add(chunk, slice(0, rows), first, logits, logits[:, -1])
         yield done, len(firsts)
 
 
 def _by_modules(read: ReadOut, streams: Tensor, readings: Readings, offset: int) -> Iterator[tuple[int, int]]:
-    """The same by the model's own modules: one layer at a time, at every position that is fed, beside the last one."""
+    """The same by the model's own modules, one layer at a time and together with the last one."""
     rows, positions = len(streams), slice(0, streams.shape[1] - offset)
-    # a hook may have forbidden tokens by minus infinity, which times its probability of zero is no number
+    # hooks may set logits to minus infinity to forbid tokens; times their probability 0 that would be NaN
     final = read.whole(streams[-1:])[0, offset:].clamp_min_(LOWEST)
     for row in range(rows):
         logits = final.clone() if row == rows - 1 else read.whole(streams[[row]])[0, offset:].clamp_min_(LOWEST)
@@ -160,11 +160,11 @@ def _result(
 ) -> LogitLensResult:
     model, tokens = prompt.model, prompt.tokens()
     probability, ids = readings.ordered()
-    kept = readings.best.dtype
+    dtype = readings.best.dtype
 
     def array(x: Tensor) -> NDArray[Any]:
         """(positions, rows, ...) as a result's (rows, positions, ...)."""
-        x = x.to(kept) if x.is_floating_point() else x
+        x = x.to(dtype) if x.is_floating_point() else x
         return np.ascontiguousarray(as_array(x.transpose(0, 1)))
 
     entropy = array(readings.entropy())
@@ -174,20 +174,20 @@ def _result(
         also="translators that blow up, ",
     )
     top_ids = array(ids)
-    shown = set(np.unique(top_ids).tolist()) | ({target} if target is not None else set())
+    named = set(np.unique(top_ids).tolist()) | ({target} if target is not None else set())
     options: dict[str, Any] = {"top": readings.top, "target": target, "bos": prompt.offset == 1, "in_blocks": in_blocks}
     options |= {"translators": maps.name, "form": maps.form} if maps is not None else {}
     chosen: dict[str, Any] = {}
     if target is not None:
-        own = (readings.target_logit - readings.log_mass()).exp()
-        chosen = {"target": target, "target_rank": array(readings.above), "target_probability": array(own)}
+        of_target = (readings.target_logit - readings.log_mass()).exp()
+        chosen = {"target": target, "target_rank": array(readings.above), "target_probability": array(of_target)}
     return LogitLensResult(
         **prompt.fields(),
         top_ids=top_ids,
         top_probability=array(probability),
         entropy=entropy,
         kl=array(readings.kl()),
-        names=dict(zip(sorted(shown), model.single_token_strings(sorted(shown)), strict=True)),
+        names=dict(zip(sorted(named), model.single_token_strings(sorted(named)), strict=True)),
         lens="logit" if maps is None else "tuned",
         provenance=provenance(model.provenance(), **options),
         **chosen,
@@ -202,13 +202,13 @@ def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
         0.22
     """
     rows = model.n_layers + 1
-    # maximum, exponential and sums of a logit take as long as some 80 operations of the product
+    # maximum, exponential and sums of a logit take as long as about 80 operations of the product
     reading = rows * model.d_vocab * (2.0 * model.d_model + 80)
     item = max(model.dtype.itemsize, 4)
     cells, columns = _block_size(rows * n_tokens, model.d_vocab, model.device)
     block = 3.0 * min(cells, rows * n_tokens) * min(columns, model.d_vocab)
-    kept = rows * n_tokens * (model.d_model + 16)
+    stored = rows * n_tokens * (model.d_model + 16)
     return Cost(
         flops=pass_flops(model, n_tokens, n_tokens) + n_tokens * reading,
-        bytes=float(item * (kept + block) + row_bytes(model, n_tokens, n_tokens) / model.n_layers),
+        bytes=float(item * (stored + block) + row_bytes(model, n_tokens, n_tokens) / model.n_layers),
     )

@@ -1,4 +1,4 @@
-"""`LogitLensResult`: the readings of the logit lens at every layer and position."""
+"""`LogitLensResult`: the predictions of the logit lens at every layer and position."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from interp_widgets.analysis._core.result import record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
 
 Lens = Literal["logit", "tuned"]
-"""``logit``: the residual stream as it is; ``tuned``: translated by one affine map per layer first."""
+"""``logit``: the residual stream itself; ``tuned``: the stream after one affine map per layer."""
 
 
 @record
 class LogitLensResult(PromptResult):
-    """The next token as every layer would have it, at every position of a prompt.
+    """The next token predicted from every layer, at every position of a prompt.
 
-    Row l of an axis (layers + 1) is the reading of the residual stream entering block l; the last row is the model's
-    own output (of a mixture of depths: its last route's). A reading at a position is about the token after it.
-    Positions leave out the beginning-of-sequence token, which the model still reads (see `bos_id`).
+    Row l of an axis (layers + 1) decodes the residual stream entering block l; the last row is the model's output (for
+    a mixture of depths, its last route's). The prediction at a position is for the token after it. Positions leave out
+    the beginning-of-sequence token, which the model still reads (see `bos_id`).
 
     Example:
         >>> result = logit_lens(model, "The Eiffel Tower is in the city of")
@@ -35,7 +35,7 @@ class LogitLensResult(PromptResult):
     """
 
     top_ids: Ints = with_axes("layers + 1", "positions", "top")
-    """Ids of the likeliest next tokens, best first; of equal ones the lower id first."""
+    """Ids of the likeliest next tokens, best first; ties in the order of ids."""
 
     top_probability: Floats = with_axes("layers + 1", "positions", "top")
     """Their probabilities, 0..1."""
@@ -44,22 +44,22 @@ class LogitLensResult(PromptResult):
     """Entropy of the next-token distribution in nats."""
 
     kl: Floats = with_axes("layers + 1", "positions")
-    """KL(reading ‖ model's own output) in nats; 0 in the last row."""
+    """KL(prediction ‖ model's output) in nats; 0 in the last row."""
 
     names: Mapping[int, str]
     """Readable text by id of every token in `top_ids` and of the target; see :meth:`token_text`."""
 
     target: int | None = None
-    """Id of the token that is followed through the layers; None where none was given."""
+    """Id of the token that is tracked through the layers; None without one."""
 
     target_rank: Ints | None = with_axes("layers + 1", "positions", default=None)
-    """Number of tokens likelier than the target, 0 = best (tokens as likely do not count)."""
+    """Number of tokens likelier than the target, 0 = best (ties do not count)."""
 
     target_probability: Floats | None = with_axes("layers + 1", "positions", default=None)
     """Probability of the target, 0..1."""
 
     lens: str = "logit"
-    """What was read: a :data:`Lens`."""
+    """Logit lens or tuned lens: a :data:`Lens`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,7 +86,7 @@ class LogitLensResult(PromptResult):
         """Readable text of the target; None without one."""
         return None if self.target is None else self.token_text(self.target)
 
-    # ---- what the map shows
+    # ---- the map
 
     @property
     def top_token(self) -> Ints:
@@ -100,16 +100,15 @@ class LogitLensResult(PromptResult):
 
     @property
     def commit_layer(self) -> Ints:
-        """(positions,) first row from which the likeliest token never changes again; layers where it does at last."""
+        """(positions,) first row from which the likeliest token stays the same; n_layers if only the last."""
         same = self.top_token == self.top_token[-1]
         unbroken: Ints = np.logical_and.accumulate(same[::-1]).sum(axis=0)
         return len(same) - unbroken
 
     @property
     def interference(self) -> Bools | None:
-        """(layers + 1, positions) True where the target is lost: best one row before, not best here; None without one.
-
-        The block that pushed the target out at row l is block l - 1.
+        """(layers + 1, positions) True where the target was likeliest one row before and no longer is; None without a
+        target. At row l, block l - 1 displaced it.
         """
         if self.target_rank is None:
             return None
@@ -124,7 +123,7 @@ class LogitLensResult(PromptResult):
             layer: row in 0..layers, or negative from the end; -1 is the model's own output.
             position: index of a token of the prompt, or negative from the end.
 
-        Raises ValueError for a cell that is not there.
+        Raises ValueError for a cell out of range.
         """
         row, column = self.row(layer), self.position(position)
         cells = zip(self.top_ids[row, column].tolist(), self.top_probability[row, column].tolist(), strict=True)
@@ -151,9 +150,9 @@ class LogitLensResult(PromptResult):
         return {name: values[:, column] for name, values in arrays.items() if values is not None}
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """Of the token after the prompt: with a target its rank and probability in the output and the first row that
-        has it as the best (NaN for none), else the probability of what is predicted; then that, the row from which
-        on it is predicted, and the entropy."""
+        """For the token after the prompt: with a target, its rank and probability in the output and the first row where
+        it is likeliest (NaN for none), else the probability of the prediction; then the prediction, the row from which
+        it does not change, and the entropy."""
         row: dict[str, float | int | str | bool | None] = {}
         if self.target_rank is not None and self.target_probability is not None:
             best = np.flatnonzero(self.target_rank[:, -1] == 0)

@@ -8,7 +8,7 @@ from torch import Tensor
 from interp_widgets.models.devices import widest
 
 LOWEST = -1e30
-"""Stands for minus infinity, whose difference to itself and product with zero are no numbers."""
+"""Used instead of minus infinity, whose difference with itself and product with zero are NaN."""
 
 
 class Readings:
@@ -38,12 +38,12 @@ class Readings:
         self.above = torch.zeros(shape, dtype=torch.long, device=device)
 
     def add(self, positions: slice, rows: slice, first: int, logits: Tensor, final: Tensor) -> None:
-        """Take in one block; ``logits`` is used up.
+        """Add one block; ``logits`` is overwritten.
 
         Args:
             positions, rows: the cells.
-            first: the block's first token id. Blocks come in the order of ids; where the first does not hold the
-                target, its `target_logit` is known by then.
+            first: the block's first token id. Blocks come in the order of ids; unless the first block holds the target,
+                `target_logit` must be set before.
             logits: (positions, rows, block) of these cells.
             final: (positions, block) of the final row; may be a part of ``logits``.
         """
@@ -69,41 +69,42 @@ class Readings:
     def _count(self, at: tuple[slice, slice], column: int, logits: Tensor, scratch: Tensor) -> None:
         """Count the logits above the target's."""
         if 0 <= column < logits.shape[-1]:
-            self.target_logit[at] = logits[..., column]  # the same again, to the last bit: it must not count itself
-        # ones in the logits' type: a sum of booleans would make a copy of 8 bytes each
+            self.target_logit[at] = logits[..., column]  # exactly equal: it must not count itself
+        # ones in the logits' dtype: summing booleans would make a copy of 8 bytes each
         torch.gt(logits, self.target_logit[at][..., None], out=scratch)
         self.above[at] += scratch.sum(-1).long()
 
     def _merge(self, at: tuple[slice, slice], first: int, logits: Tensor, highest: Tensor) -> None:
-        """Merge a block's largest logits into those kept; most cells of later blocks have nothing to give."""
+        """Merge a block's largest logits into the largest so far; most cells of later blocks have none."""
         best, best_ids = self.best[at], self.best_ids[at]
-        better = (highest > best[..., -1]).nonzero(as_tuple=True)  # once: every mask as an index would wait again
+        # indices, since every use of a mask as an index would synchronise with the device
+        better = (highest > best[..., -1]).nonzero(as_tuple=True)
         values, columns = logits[better].topk(min(self.top, logits.shape[-1]), dim=-1)
-        both = torch.cat([best[better], values], dim=-1)
+        merged = torch.cat([best[better], values], dim=-1)
         ids = torch.cat([best_ids[better], columns + first], dim=-1)
-        kept, order = both.topk(self.top, dim=-1)
-        best[better], best_ids[better] = kept, ids.gather(-1, order)
+        largest, order = merged.topk(self.top, dim=-1)
+        best[better], best_ids[better] = largest, ids.gather(-1, order)
 
-    # ---- what follows from the sums
+    # ---- derived from the sums
 
     def log_mass(self) -> Tensor:
-        """(positions, rows) log of the sum of exp(logit), in the type of the sums."""
+        """(positions, rows) log of the sum of exp(logit), in the dtype of the sums."""
         return self.peak.to(self.mass.dtype) + self.mass.log()
 
     def entropy(self) -> Tensor:
-        """(positions, rows) entropy of the softmax in nats, in the type of the sums."""
+        """(positions, rows) entropy of the softmax in nats, in the dtype of the sums."""
         return (self.mass.log() - self.energy / self.mass).clamp_min(0)  # rounding may leave -1e-8
 
     def kl(self) -> Tensor:
         """(positions, rows) KL divergence of the final row's softmax from each cell's in nats."""
         to_final = self.anchor.to(self.mass.dtype) - self.log_mass()[:, [-1]]
-        own = self.energy / self.mass - self.mass.log()  # mean log-probability under itself
-        divergence = (own - (self.cross / self.mass + to_final)).clamp_min(0)
+        negative_entropy = self.energy / self.mass - self.mass.log()  # mean log-probability
+        divergence = (negative_entropy - (self.cross / self.mass + to_final)).clamp_min(0)
         divergence[:, -1] = 0
         return divergence
 
     def ordered(self) -> tuple[Tensor, Tensor]:
-        """(positions, rows, top) probabilities and ids of the largest logits; equal ones by id."""
+        """(positions, rows, top) probabilities and ids of the largest logits; ties in the order of ids."""
         by_id, order = self.best_ids.sort(-1)
         best, falling = self.best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
         return (best.to(self.mass.dtype) - self.log_mass()[..., None]).exp(), by_id.gather(-1, falling)

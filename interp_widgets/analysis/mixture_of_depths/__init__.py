@@ -1,4 +1,4 @@
-"""Mixture of Depths: which layers each token's prediction is read from, how fast it writes, and results of tunings."""
+"""Mixture of Depths: routing weights of every token, generation speed, and results of tuning."""
 
 from .routes import RoutingResult, routing
 from .solving import SolveResult, solve

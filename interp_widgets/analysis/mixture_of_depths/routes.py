@@ -1,4 +1,4 @@
-"""`routing`: what the router of a mixture of depths does with every token of a prompt, and what each route writes."""
+"""`routing`: the routing weights of a mixture of depths at every token of a prompt, and each route's prediction."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import decode
 
 _LOGITS = {"cpu": 2**22, "accelerator": 2**28}
-"""Logits held at once."""
+"""Logits in memory at once."""
 
 
 @record
 class RoutingResult(PromptResult):
     """Routing weights and the next token of every route, at every position of a prompt.
 
-    Route i reads the output of layer ``layers[i]``. A reading at a position is about the token after it. Positions
+    Route i reads the output of layer ``layers[i]``. The prediction at a position is for the token after it. Positions
     leave out the beginning-of-sequence token, which the model still reads (see `bos_id`).
 
     Example:
@@ -65,16 +65,16 @@ class RoutingResult(PromptResult):
     """KL(route ‖ ensemble) in nats."""
 
     exit_layer: Ints = with_axes("positions")
-    """The last layer that the position's own prediction needs: of the last route with a weight."""
+    """The last layer that the position's prediction needs: that of the last route with a weight."""
 
     names: Mapping[int, str]
     """Readable text by id of every token in `route_ids` and `ensemble_ids`; see :meth:`token_text`."""
 
     top_k: int
-    """How many routes a token could use."""
+    """Number of routes per token."""
 
     n_layers: int
-    """Layers of the model."""
+    """Number of layers of the model."""
 
     @property
     def k(self) -> int:
@@ -88,7 +88,7 @@ class RoutingResult(PromptResult):
 
     @property
     def main_route(self) -> Ints:
-        """(positions,) the route with the largest weight; the earlier one of equals."""
+        """(positions,) the route with the largest weight; the earlier one of a tie."""
         return np.asarray(self.weights.argmax(-1))
 
     @property
@@ -136,7 +136,7 @@ def routing(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> RoutingResult:
-    """How a mixture of depths weighs its layers at every token of a prompt, and what each of them would write.
+    """The routing weights of a mixture of depths at every token of a prompt, and the predictions of every route.
 
     Args:
         model: a `ModModel`, from `tune_mod` or `load_model`.
@@ -144,8 +144,8 @@ def routing(
         top: how many of the likeliest tokens are kept per route.
         top_k: routes that a token uses here, 1..k; the model's own number by default.
         prepend_bos: overrides the model's BOS policy for text.
-        progress: called with parts done and in all.
-        check: called between parts; raises to cancel.
+        progress: called with (done, total) chunks.
+        check: called between chunks; raises to cancel.
 
     Raises:
         TypeError: a model without a mixture.
@@ -174,15 +174,15 @@ def routing(
     members = [member[0, tokens.offset :] for member in readings[-1].members]
     read = _Readings(model, ensemble, top)
     size = max(1, _LOGITS[device_kind(ensemble.device)] // model.d_vocab)
-    parts = [(route, start) for route in range(model.k) for start in range(0, tokens.n_shown, size)]
-    for done, (route, start) in enumerate(parts, start=1):
+    chunks = [(route, start) for route in range(model.k) for start in range(0, tokens.n_shown, size)]
+    for done, (route, start) in enumerate(chunks, start=1):
         run.stop_if_cancelled()
         read.add(route, slice(start, start + size), decode(model, members[route][None, start : start + size])[0])
-        run.report(done, len(parts))
+        run.report(done, len(chunks))
     layers = model.route_layers
     check_finite(read.kl, lambda route, at: f"the reading of layer {layers[route]} at position {at}")
     last = (gates > 0).long().mul(torch.arange(1, model.k + 1, device=gates.device)).amax(-1) - 1
-    shown = set(read.route_ids.flatten().tolist()) | set(read.ensemble_ids.flatten().tolist())
+    named = set(read.route_ids.flatten().tolist()) | set(read.ensemble_ids.flatten().tolist())
     return RoutingResult(
         **tokens.fields(),
         layers=layers,
@@ -193,7 +193,7 @@ def routing(
         ensemble_probability=to_numpy(read.ensemble_probability),
         kl=to_numpy(read.kl),
         exit_layer=as_array(last + layers[0]),
-        names=dict(zip(sorted(shown), model.single_token_strings(sorted(shown)), strict=True)),
+        names=dict(zip(sorted(named), model.single_token_strings(sorted(named)), strict=True)),
         top_k=used,
         n_layers=model.n_layers,
         provenance=provenance(model.provenance(), top=top, mod_top_k=used, bos=tokens.offset == 1),
@@ -213,10 +213,10 @@ class _Readings:
         self.kl = torch.zeros(shape[:2], dtype=self.ensemble.dtype, device=ensemble.device)
 
     def add(self, route: int, rows: slice, logits: Tensor) -> None:
-        """Take in a route's logits (rows, d_vocab)."""
-        own = wide(logits).log_softmax(-1)
-        best = own.topk(self.route_ids.shape[-1], dim=-1)
+        """Add a route's logits (rows, d_vocab)."""
+        log_p = wide(logits).log_softmax(-1)
+        best = log_p.topk(self.route_ids.shape[-1], dim=-1)
         self.route_ids[route, rows], self.route_probability[route, rows] = best.indices, best.values.exp()
-        # a token that a hook has forbidden has probability zero in both
-        difference = torch.where(own == -torch.inf, torch.zeros_like(own), own - self.ensemble[rows])
-        self.kl[route, rows] = (own.exp() * difference).sum(-1)
+        # tokens forbidden by a hook have probability zero in both
+        difference = torch.where(log_p == -torch.inf, torch.zeros_like(log_p), log_p - self.ensemble[rows])
+        self.kl[route, rows] = (log_p.exp() * difference).sum(-1)

@@ -1,4 +1,4 @@
-"""`solve`: which problems a model's own text answers right."""
+"""`solve`: which problems a model's generated text answers correctly."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from interp_widgets.models import Model
 
 @record
 class SolveResult(Result):
-    """What a model wrote for a list of problems, and whether it is right."""
+    """A model's responses to a list of problems, and whether they are correct."""
 
     solved: Bools = with_axes("problems")
-    """Whether the response gives the right answer."""
+    """Whether the response gives the correct answer."""
 
     responses: Sequence[str] = with_axes("problems")
-    """What the model wrote."""
+    """The model's responses."""
 
     prompts: Sequence[str] = with_axes("problems")
     """The prompts."""
@@ -47,13 +47,13 @@ def solve(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> SolveResult:
-    """Let a model answer problems, greedily, and check the answers.
+    """Let a model answer problems by greedy decoding, and check the answers.
 
     Args:
         model: what `load_model` or `tune_mod` returns.
         problems: from `read_problems` or `demo_problems`.
         max_new_tokens: most tokens of a response.
-        progress: called with problems done and in all.
+        progress: called with (done, total) problems.
         check: called before every token; raises to cancel.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`routing_speed`: how fast a mixture of depths writes with few routes per token, measured."""
+"""`routing_speed`: measured generation speed of a mixture of depths by number of routes per token."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class RoutingSpeed(Result):
     """Seconds for the whole text, prompt included."""
 
     n_tokens: int
-    """Tokens written."""
+    """Number of tokens written."""
 
     computed: Floats = with_axes("n")
-    """Share of all layers at all positions that were computed in the end, 0..1."""
+    """Share of all layers at all positions that were computed, 0..1."""
 
     runs: Floats = with_axes("n")
-    """Times that a layer ran, over layers times passes, 0..1: positions that wait run together, so that a layer
-    which is needed now and then reads its weights now and then only."""
+    """Layer runs over layers times passes, 0..1. Positions that were skipped run together when a layer is needed, so
+    that a rarely needed layer rarely reads its weights."""
 
     texts: Sequence[str] = with_axes("n")
-    """What was written."""
+    """The generated texts."""
 
     skips_layers: bool
-    """Whether layers were skipped at all; False where the model's own modules write."""
+    """Whether layers were skipped at all; False where generation runs through the model's own modules."""
 
     @property
     def tokens_per_second(self) -> Floats:
@@ -56,13 +56,13 @@ class RoutingSpeed(Result):
 
     @property
     def speed_up(self) -> Floats:
-        """(n,) these tokens per second over those of the dense model; 1 in the last row."""
+        """(n,) tokens per second relative to the dense model; 1 in the last row."""
         return np.asarray(self.tokens_per_second / self.tokens_per_second[-1])
 
     @property
     def speed_up_interval(self) -> Floats:
-        """(2, n) ends of the 95 % interval of `speed_up` over the repeats, from Student's t of the logarithms of the
-        ratios of each turn; 1 in the last row, and in the others NaN from fewer than two repeats."""
+        """(2, n) ends of the 95 % interval of `speed_up` over the repeats, by Student's t on the log ratios of each
+        repeat; 1 in the last row, and NaN in the others for fewer than two repeats."""
         logs = np.log(self.seconds[-1] / self.seconds)
         n = logs.shape[1]
         spread = logs.std(axis=1, ddof=1) if n > 1 else np.where(np.arange(len(logs)) < len(logs) - 1, np.nan, 0.0)
@@ -72,9 +72,9 @@ class RoutingSpeed(Result):
 
     @property
     def told_apart(self) -> Sequence[bool]:
-        """(n,) whether the interval of the speed-up is clear of 1, so that it can be told from none."""
+        """(n,) whether the interval of the speed-up excludes 1."""
         low, high = self.speed_up_interval
-        return tuple(bool(one > 1 or other < 1) for one, other in zip(low, high, strict=True))
+        return tuple(bool(lower > 1 or upper < 1) for lower, upper in zip(low, high, strict=True))
 
     def to_frame(self) -> DataFrame:
         """One row per number of routes."""
@@ -97,9 +97,9 @@ def routing_speed(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> RoutingSpeed:
-    """Write one text with 1, 2, .. k routes per token and take the time of each; greedy, to the full length.
+    """Measure the time to generate one text with 1, 2, … k routes per token; greedy, to the full length.
 
-    The numbers of routes take turns, there and back, so that other work on the machine meets all of them.
+    The numbers of routes alternate in both directions, so that other work on the machine affects all of them.
 
     Args:
         model: a `ModModel`.
@@ -107,8 +107,8 @@ def routing_speed(
         max_new_tokens: tokens to write; an end token does not stop it.
         repeats: texts per number of routes, after one that is not counted.
         prepend_bos: overrides the model's BOS policy for text.
-        clock: gives seconds; ``time.process_time`` where other programs use the processor.
-        progress: called with texts written and in all.
+        clock: returns seconds; use ``time.process_time`` where other programs use the processor.
+        progress: called with (done, total) texts.
         check: called before every token; raises to cancel.
 
     Raises:
@@ -134,7 +134,7 @@ def routing_speed(
     computed, runs, texts = np.ones(len(counts)), np.ones(len(counts)), [""] * len(counts)
     skips, run = model.skips_layers, RunOptions(progress, check)
     for turn in range(repeats + 1):
-        # every other turn backwards: what grows or falls with time then meets all of them alike
+        # every other repeat in reverse order: a drift over time then affects all of them equally
         for done, (row, count) in enumerate(list(enumerate(counts))[:: -1 if turn % 2 else 1]):
             with model.lock, model.with_top_k(count):
                 write = EarlyExit(model, model.mixture, count) if skips else None

@@ -1,4 +1,4 @@
-"""Results of tuning a mixture of depths: the curves of one run, accuracy over many, and what late layers predict."""
+"""Results of tuning a mixture of depths: curves of one run, accuracy over many, and losses of late layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 
 @record
 class ModReport(Result):
-    """The curves of a tuning run and the count of what it trained; n steps, k routes.
+    """The curves of a tuning run and its numbers of trained parameters; n steps, k routes.
 
     Example:
         >>> mixture, report = tune_mod(base, demo_problems("train", 8), 2, steps=2, batch_size=4)
@@ -32,7 +32,7 @@ class ModReport(Result):
     distillation: Floats = with_axes("n")
     """Nats: sum over the earlier routes of KL(route ‖ last route); NaN where the term was left out."""
     routes: Floats = with_axes("n", "k")
-    """Nats: cross-entropy of each route alone; NaN where no route was read out alone."""
+    """Nats: cross-entropy of each route alone; NaN where it was not computed."""
     sparsity: Floats = with_axes("n", "k")
     """Share of tokens whose weight for the route is below 1e-5 (Fig. 5.2)."""
     mean: Floats = with_axes("n", "k")
@@ -44,21 +44,21 @@ class ModReport(Result):
     steps: int
     """Number of steps requested."""
     stopped: Literal["done", "cancelled", "nan"]
-    """Why it ended: all steps done, cancelled, or a loss that was no number."""
+    """Why it ended: all steps done, cancelled, or a loss that is not finite."""
     message: str
-    """One sentence for people; names the step."""
+    """A readable sentence that names the step."""
     parameters_router: int
     """Trained parameters of the router."""
     parameters_norms: int
-    """Trained parameters of the norms, the last route's included."""
+    """Trained parameters of the norms, including the last route's."""
     parameters_lora: int
     """Trained parameters of the adapters."""
     parameters_base: int
-    """Parameters of the base model, shared ones once."""
+    """Parameters of the base model; shared ones count once."""
 
     @property
     def done(self) -> int:
-        """Steps that were made."""
+        """Number of completed steps."""
         return len(self.task)
 
     @property
@@ -119,14 +119,14 @@ class ModGrid(_Accuracy):
     """Numbers of late layers."""
 
     top_ks: Sequence[int] = with_axes("m")
-    """Numbers of routes per token, in tuning and in use."""
+    """Numbers of routes per token, in tuning and inference."""
 
     accuracy: Floats = with_axes("n", "m", "seeds")
     """Share of problems solved, 0..1; NaN where top-K is above k, not yet computed, or the tuning
     diverged."""
 
     base_accuracy: float
-    """The same of the base model."""
+    """The same for the base model."""
 
     trained_share: Floats = with_axes("n")
     """Trained parameters over those of the base model; NaN where nothing is computed yet."""
@@ -181,7 +181,7 @@ class ModAblations(_Accuracy):
 
 @record
 class LateLayerLosses(Result):
-    """Loss of each of the last k layers, read through the pretrained final norm and unembedding, at every step."""
+    """Loss of each of the last k layers, decoded by the pretrained final norm and unembedding, at every step."""
 
     layers: Sequence[int] = with_axes("k")
     """The layers."""
@@ -190,11 +190,11 @@ class LateLayerLosses(Result):
     """Nats: loss of each layer while the last layer's loss is tuned; NaN where not yet computed."""
 
     explicit: Floats = with_axes("steps", "k")
-    """Nats: loss of each layer in a tuning of its own; NaN where not yet computed. The last column is that
+    """Nats: loss of each layer in a separate tuning run on it; NaN where not yet computed. The last column equals that
     of `implicit`."""
 
     solved: Bools = with_axes("k", "problems")
-    """Which problems the model tuned at each layer, and read there, solves; no problems: (k, 0)."""
+    """Whether the model tuned at and decoded from each layer solves a problem; (k, 0) without problems."""
 
     @property
     def accuracy(self) -> Floats:
@@ -203,15 +203,15 @@ class LateLayerLosses(Result):
         return self.solved.sum(1) / count if count else np.full(len(self.layers), np.nan)
 
     def overlap(self) -> dict[tuple[int, ...], int]:
-        """How many problems exactly these layers solve, for every set of layers, the empty one included (Fig. 4.8).
+        """Number of problems solved by exactly these layers, for every set of layers, also the empty one (Fig. 4.8).
 
         The numbers sum to the number of problems.
         """
         counts = {}
         for size in range(len(self.layers) + 1):
             for chosen in combinations(range(len(self.layers)), size):
-                wanted = np.isin(np.arange(len(self.layers)), chosen)[:, None]
-                counts[tuple(self.layers[i] for i in chosen)] = int((self.solved == wanted).all(0).sum())
+                pattern = np.isin(np.arange(len(self.layers)), chosen)[:, None]
+                counts[tuple(self.layers[i] for i in chosen)] = int((self.solved == pattern).all(0).sum())
         return counts
 
     def to_frame(self) -> DataFrame:

@@ -1,4 +1,4 @@
-"""`train_probe`: what a linear reader finds in a hidden state, beside what it would find anyway."""
+"""`train_probe`: a linear probe of hidden states, with control task and baselines."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 
 LEAST_TEXTS, LEAST_OF_A_CLASS, LEAST_GROUPS = 40, 10, 10
-"""Of fewer texts, of fewer texts with one label, and of fewer groups no accuracy is given."""
+"""Minimum number of texts, of texts per label, and of groups for an accuracy."""
 
 MEASURES = ("probe", "control", "majority", "bag_of_words", "embedding")
-"""What is measured, by the names of the fields."""
+"""The accuracies, by the names of their fields."""
 
 
 @record
 class ProbeResult(Result):
-    """A linear probe of one layer and what its accuracy has to be held against; made by :func:`train_probe`.
+    """A linear probe of one layer and the baselines of its accuracy; made by :func:`train_probe`.
 
-    Accuracies are shares of right labels on texts that the reader was not fitted to, one for each seed and fold. The
-    last fit, on all texts, is in `weights` and `bias`.
+    Accuracies are shares of correct labels on held-out texts, one for each seed and fold. `weights` and `bias` are
+    those of a fit to all texts.
 
     Example:
         >>> places = [one.name for one in demo_concepts()[:40]]
@@ -53,31 +53,31 @@ class ProbeResult(Result):
     """(seeds, folds) accuracy of the probe."""
 
     control: Floats = with_axes("seeds", "folds", nan=False)
-    """(seeds, folds) accuracy of the same probe where the labels are shuffled among the texts."""
+    """(seeds, folds) accuracy of the same probe with labels shuffled among the texts."""
 
     majority: Floats = with_axes("seeds", "folds", nan=False)
-    """(seeds, folds) accuracy of always saying the most frequent label."""
+    """(seeds, folds) accuracy of always predicting the most frequent label."""
 
     bag_of_words: Floats = with_axes("seeds", "folds", nan=False)
-    """(seeds, folds) accuracy of a linear reader of how often each token occurs up to the one that is read."""
+    """(seeds, folds) accuracy of a linear probe of the token counts up to the token that is read."""
 
     embedding: Floats = with_axes("seeds", "folds", nan=False)
-    """(seeds, folds) accuracy of a linear reader of the stream entering layer 0: the token itself, without context."""
+    """(seeds, folds) accuracy of a linear probe of the stream entering layer 0: the token without context."""
 
     weights: Floats = with_axes("outputs", "d_model", nan=False)
-    """(outputs, d_model) direction of each class in the hidden state; of two classes one row, towards the second."""
+    """(outputs, d_model) direction of each class in the hidden state; for two classes one row, towards the second."""
 
     bias: Floats = with_axes("outputs", nan=False)
-    """(outputs,) what is added to each product."""
+    """(outputs,) bias of each output."""
 
     layer: int = field(kw_only=True)
-    """The stream entering this layer was read; the number of layers for that before the final norm."""
+    """The stream entering this layer was read; n_layers is the one before the final norm."""
 
     n_texts: int = field(kw_only=True)
-    """Texts."""
+    """Number of texts."""
 
     n_groups: int = field(kw_only=True)
-    """Groups, none of which is on both sides of a split; equal texts are always in one."""
+    """Number of groups, each on one side of a split only; equal texts are always in the same group."""
 
     @property
     def accuracy(self) -> float:
@@ -90,10 +90,10 @@ class ProbeResult(Result):
         return float((self.probe - self.control).mean())
 
     def interval(self, measure: str = "probe", *, level: float = 0.95) -> tuple[float, float]:
-        """Low and high end of the interval of a mean, for which one of `MEASURES` or "selectivity" is named.
+        """Low and high end of the confidence interval of the mean of one of `MEASURES` or "selectivity".
 
-        The splits share most of their texts, so that their plain standard error would be far too small; the variance is
-        corrected for it (Nadeau and Bengio 2003, section 3; for repeated folds Bouckaert and Frank 2004).
+        The splits share most of their texts, so that the naive standard error would be far too small; the variance is
+        corrected for this (Nadeau and Bengio 2003, section 3; for repeated folds Bouckaert and Frank 2004).
         """
         if measure not in (*MEASURES, "selectivity"):
             raise ValueError(f"measure must be one of {', '.join(MEASURES)} or selectivity, got {measure!r}")
@@ -105,7 +105,7 @@ class ProbeResult(Result):
         return max(-1.0 if measure == "selectivity" else 0.0, mean - reach), min(1.0, mean + reach)
 
     def predict(self, states: ArrayLike) -> tuple[str, ...]:
-        """(n,) the label that the probe reads from each of the hidden states (n, d_model)."""
+        """(n,) the label predicted for each of the hidden states (n, d_model)."""
         array = float64(states)
         if array.ndim != 2 or array.shape[1] != self.weights.shape[1]:
             raise ValueError(f"states must have shape (n, {self.weights.shape[1]}), got {array.shape}")
@@ -141,12 +141,12 @@ def train_probe(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> ProbeResult:
-    """Fit a linear probe to hidden states, and tell whether it reads them or what is known without them.
+    """Fit a linear probe to hidden states, and compare its accuracy with a control task and baselines.
 
-    A logistic regression on the stream entering a layer is fitted to some texts and tested on others, each text once
-    per seed. Beside its accuracy stand those of the same probe with shuffled labels (the distance is the selectivity),
-    of the most frequent label, of the tokens' counts, and of the stream entering layer 0. An accuracy that one of these
-    reaches too says nothing about the model.
+    A logistic regression on the stream entering a layer is cross-validated, each text being tested once per seed. Its
+    accuracy is compared with those of the same probe with shuffled labels (the difference is the selectivity), of the
+    most frequent label, of token counts, and of the stream entering layer 0. If one of these reaches the probe's
+    accuracy, the accuracy says nothing about the model's representation.
 
     Source: Designing and Interpreting Probes with Control Tasks (Hewitt and Liang 2019), section 2.
 
@@ -155,11 +155,12 @@ def train_probe(
         texts: texts, or lists of token ids.
         labels: (texts,) the label of each.
         layer: layer l is the stream entering block l, n_layers (or -1) the one entering the final norm.
-        token: which token's state is read, of each text or one for all: from 0 without the BOS, negative from the end.
-        groups: (texts,) what must not be on both sides of a split, such as the person that a text is about. Equal texts
-            are never.
+        token: position of the token whose state is read, one for all texts or one per text: from 0 without the BOS,
+            negative from the end.
+        groups: (texts,) a group, such as the person that a text is about, is never on both sides of a split. Neither
+            are equal texts.
         seeds: of the splits and of the shuffling, at least two.
-        folds: parts into which the groups are split for each seed.
+        folds: number of folds for each seed.
         penalty: weight of the squared norm of the coefficients, on standardised states (1 / C of scikit-learn).
         prepend_bos: overrides the model's BOS policy for texts.
         batch_size: most texts in one pass of the model; by default what work and memory allow.
@@ -167,9 +168,8 @@ def train_probe(
         check: called before every pass and fit; raises to cancel.
 
     Raises:
-        ValueError: fewer than 40 texts, 10 of a label or 10 groups (no accuracy would mean anything), one label only, a
-            label that is in fewer groups than there are folds, lists of different lengths, a layer or token out of
-            range.
+        ValueError: fewer than 40 texts, 10 texts of a label or 10 groups (too few for an accuracy), one label only, a
+            label in fewer groups than folds, lists of different lengths, a layer or token out of range.
 
     Example:
         >>> from interp_widgets.data.world import bias_prompts
@@ -194,10 +194,10 @@ def train_probe(
     target = np.array([classes.index(str(label)) for label in labels], dtype=int)
     if groups is not None and len(groups) != len(texts):
         raise ValueError(f"groups must have one entry per text, {len(texts)}, got {len(groups)}")
-    _enough(target, classes)
-    read = [_read(model, text, at, prepend_bos) for text, at in zip(texts, positions, strict=True)]
-    held = _Groups.of(read, groups)
-    _enough_groups(held.group, target, classes, folds, named=groups is not None)
+    _check_texts(target, classes)
+    read = [_read(model, text, position, prepend_bos) for text, position in zip(texts, positions, strict=True)]
+    text_groups = _Groups.of(read, groups)
+    _check_groups(text_groups.group, target, classes, folds, named=groups is not None)
     run = RunOptions(progress, check, batch_size)
     total = len(texts) + len(seeds) * folds
     states = last_states(
@@ -209,24 +209,24 @@ def train_probe(
     for seed in seeds:
         for row in scores.values():
             row.append([])
-        shuffled = held.shuffled(target, seed)
-        for train, test in held.splits(target, folds, seed):
+        shuffled = text_groups.shuffled(target, seed)
+        for train, test in text_groups.splits(target, folds, seed):
             run.stop_if_cancelled()
-            parts = {
+            split_scores = {
                 "probe": _accuracy(standardised(states[:, 0], train), target, train, test, penalty),
                 "control": _accuracy(standardised(states[:, 0], train), shuffled, train, test, penalty),
                 "majority": float(np.mean(target[test] == np.bincount(target[train]).argmax())),
                 "bag_of_words": _accuracy(counts, target, train, test, penalty),
                 "embedding": _accuracy(standardised(states[:, 1], train), target, train, test, penalty),
             }
-            for name, value in parts.items():
+            for name, value in split_scores.items():
                 scores[name][-1].append(value)
             run.report(len(texts) + sum(map(len, scores["probe"])), total)
     accuracies: dict[str, Any] = {name: np.array(rows) for name, rows in scores.items()}
     weights, bias = linear_probe(states[:, 0], target, penalty)
     return ProbeResult(
         classes, **accuracies, weights=weights, bias=bias, layer=number,
-         n_texts=len(texts), n_groups=held.count,
+         n_texts=len(texts), n_groups=text_groups.count,
         provenance=provenance(
             model.provenance(), layer=number, token=token if isinstance(token, int) else "one per text", folds=folds,
             penalty=penalty, seeds=", ".join(map(str, seeds)),
@@ -236,7 +236,7 @@ def train_probe(
 
 @dataclass(frozen=True)
 class _Groups:
-    """Which texts belong together: those of one group, and equal ones."""
+    """Groups of texts for the splits: texts of one group, and equal texts."""
 
     group: NDArray[np.int64]
     """(texts,) a number for each."""
@@ -256,62 +256,62 @@ class _Groups:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of groups."""
         return len(np.unique(self.group))
 
     def shuffled(self, target: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-        """(texts,) the labels dealt out anew among the different texts."""
+        """(texts,) labels permuted among the different texts."""
         _, first, inverse = np.unique(self.same, return_index=True, return_inverse=True)
         return np.asarray(np.random.default_rng(seed).permutation(target[first])[inverse])
 
     def splits(self, target: NDArray[np.int64], folds: int, seed: int) -> Iterator[tuple[Any, Any]]:
-        """Texts to fit to and texts to test on, with each label about equally often in every part."""
+        """Training and test texts of each fold, with each label about equally often in every fold."""
         from sklearn.model_selection import StratifiedGroupKFold
 
         folded = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
         yield from folded.split(np.zeros(len(target)), target, self.group)
 
 
-def _enough(target: NDArray[np.int64], classes: Sequence[str]) -> None:
-    """ValueError where there are too few texts to speak of an accuracy."""
+def _check_texts(target: NDArray[np.int64], classes: Sequence[str]) -> None:
+    """ValueError where there are too few texts for an accuracy."""
     if len(target) < LEAST_TEXTS:
-        raise ValueError(f"an accuracy of {len(target)} texts says nothing: give at least {LEAST_TEXTS}")
+        raise ValueError(f"{len(target)} texts are too few for an accuracy: give at least {LEAST_TEXTS}")
     if len(classes) < 2:
-        raise ValueError(f"labels must be of at least two kinds, got {classes[0]!r} only")
+        raise ValueError(f"labels must have at least two different values, got {classes[0]!r} only")
     for name, count in zip(classes, np.bincount(target).tolist(), strict=True):
         if count < LEAST_OF_A_CLASS:
             raise ValueError(f"the label {name!r} has {count} texts: give at least {LEAST_OF_A_CLASS} of each label")
 
 
-def _enough_groups(
+def _check_groups(
     group: NDArray[np.int64], target: NDArray[np.int64], classes: Sequence[str], folds: int, *, named: bool
 ) -> None:
-    """ValueError where the groups cannot be split so that both sides say something."""
-    what = "groups" if named else "different texts (up to the token that is read)"
+    """ValueError where there are too few groups for the folds."""
+    unit = "groups" if named else "different texts (up to the token that is read)"
     count = len(np.unique(group))
     if count < LEAST_GROUPS:
-        raise ValueError(f"an accuracy of {count} {what} says nothing: give at least {LEAST_GROUPS}")
+        raise ValueError(f"{count} {unit} are too few for an accuracy: give at least {LEAST_GROUPS}")
     for number, name in enumerate(classes):
         inside = len(np.unique(group[target == number]))
         if inside < folds:
             raise ValueError(
-                f"the label {name!r} is in {inside} {what} and there are {folds} folds: each label must be in as many"
+                f"the label {name!r} is in {inside} {unit} and there are {folds} folds: each label must be in as many"
             )
 
 
 def _read(model: Model, text: PromptInput, token: int, prepend_bos: bool | None) -> tuple[int, ...]:
-    """The ids that the model has read at the token."""
+    """The ids up to the token that is read."""
     prompt = read_prompt(model, text, prepend_bos=prepend_bos, what="text")
     return prompt.ids[: prompt.offset + prompt.position(token) + 1]
 
 
 def _numbered(values: Sequence[Any]) -> NDArray[np.int64]:
-    """A number for each value, equal for equal ones."""
+    """An integer for each value, the same for equal values."""
     seen: dict[Any, int] = {}
     return np.array([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)
 
 
 def _accuracy(features: Any, target: NDArray[np.int64], train: Any, test: Any, penalty: float) -> float:
-    if len(np.unique(target[train])) < 2:  # nothing to tell apart: what there is, is said
+    if len(np.unique(target[train])) < 2:  # a single class: always predict it
         return float(np.mean(target[test] == target[train][0]))
     return float(fitted(features[train], target[train], penalty).score(features[test], target[test]))

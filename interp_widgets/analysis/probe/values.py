@@ -1,4 +1,4 @@
-"""The values that a probe may return: each says what its axes are, so that a panel knows how to draw it."""
+"""The values that a probe function may return; their axes tell a panel how to draw them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ V = TypeVar("V", bound="Values")
 
 @record
 class Values(Result):
-    """Base of the values with numbers in them, which may be given as tensors of any device and type, or as lists."""
+    """Base of values with numbers, which may be given as tensors of any device and dtype, or as lists."""
 
     values: Floats | Any
-    """The numbers, kept as an array."""
+    """The numbers, stored as an array."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -38,7 +38,7 @@ class Values(Result):
         return type(self).__name__
 
     def minus(self: V, other: V) -> V:
-        """This minus another one of the same kind on the same axes; ValueError that names the first difference."""
+        """This minus another value of the same type with the same axes; ValueError names the first mismatch."""
         for item in fields(self):
             if item.name in ("values", "texts", "partial", "provenance"):
                 continue
@@ -50,7 +50,7 @@ class Values(Result):
         return replace(self, values=self.values - other.values, provenance={}, **self._merged(other))
 
     def _merged(self: V, other: V) -> dict[str, Any]:
-        """Other fields of a difference that are not simply the same in both."""
+        """The fields of a difference that may differ between the two values."""
         return {}
 
 
@@ -79,7 +79,7 @@ class LayerByPosition(Values):
     """Name or unit of the numbers, such as ``nats``."""
 
     layers: Sequence[int] | None = with_axes("layers", default=None)
-    """(layers,) which layers the rows are of; None: 0, 1, 2… A model's number of layers stands for its output."""
+    """(layers,) layer of each row; None: 0, 1, 2… A model's number of layers stands for its output."""
 
     texts: Sequence[Sequence[str]] | None = with_axes("layers", "positions", default=None)
     """(layers, positions) a short text for each cell, such as a token; None for none."""
@@ -117,7 +117,7 @@ class HeadMap(Values):
     """Name or unit of the numbers."""
 
     layers: Sequence[int] | None = with_axes("layers", default=None)
-    """(layers,) which layers the rows are of; None: all of them."""
+    """(layers,) layer of each row; None for all of them."""
 
     def to_frame(self) -> DataFrame:
         """A row per head: layer, head, value."""
@@ -167,23 +167,23 @@ class Curves(Values):
     """
 
     values: Floats | Any = with_axes("curves", "points", nan=False)
-    """(curves, points) the heights of the lines, in `unit`."""
+    """(curves, points) y values, in `unit`."""
 
     names: Sequence[str] = with_axes("curves")
-    """(curves,) what each line is called."""
+    """(curves,) name of each curve."""
 
     x: Floats | Any | None = with_axes("points", default=None, nan=False)
-    """(points,) where the points are; None: at 0, 1, 2…"""
+    """(points,) x values; None: 0, 1, 2…"""
 
     x_label: str = ""
     """Name or unit of the horizontal axis."""
 
     unit: str = ""
-    """Name or unit of the heights."""
+    """Name or unit of the y values."""
 
     @property
     def places(self) -> Floats:
-        """(points,) where the points are."""
+        """(points,) x values."""
         return np.arange(self.values.shape[1], dtype=float) if self.x is None else self.x
 
     def to_frame(self) -> DataFrame:
@@ -196,7 +196,7 @@ class Table(Result):
     """Rows of text and numbers under named columns.
 
     Raises ValueError for a row of another length than the columns, a cell that is neither text, number nor None, or a
-    number that is not finite (None stands for a number that there is not).
+    number that is not finite (use None for a missing number).
 
     Example:
         >>> Table(["token", "probability"], [[" Paris", 0.9], [" Rome", 0.1]]).to_frame()
@@ -206,7 +206,7 @@ class Table(Result):
     """
 
     columns: Sequence[str] = with_axes("columns")
-    """(columns,) their names, each once."""
+    """(columns,) unique names."""
 
     rows: Sequence[Sequence[Scalar]] = field()
     """(rows, columns) the cells."""
@@ -225,18 +225,18 @@ class Table(Result):
         object.__setattr__(self, "rows", rows)
 
     def to_frame(self) -> DataFrame:
-        """The rows as they are."""
+        """The rows."""
         import pandas as pd
 
         return pd.DataFrame(list(self.rows), columns=list(self.columns))
 
 
 def _numbers(value: Any, label: str) -> Any:
-    """Tensors, lists and whole numbers as an array of floats; None stays."""
+    """Tensors, lists and integers as an array of floats; None stays None."""
     if value is None:
         return None
     if isinstance(value, list | tuple):
-        value = [to_numpy(one) if isinstance(one, Tensor) else one for one in value]
+        value = [to_numpy(item) if isinstance(item, Tensor) else item for item in value]
     try:
         array = to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
     except ValueError as error:

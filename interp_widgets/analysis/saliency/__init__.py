@@ -1,4 +1,4 @@
-"""Which prompt tokens made the model write which response tokens."""
+"""Prompt saliency: the importance of each prompt token for each response token."""
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, compare_many, holm

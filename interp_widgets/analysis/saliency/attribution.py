@@ -1,4 +1,4 @@
-"""`prompt_saliency`: which prompt tokens made the model write which response tokens."""
+"""`prompt_saliency`: the importance of each prompt token for each response token."""
 
 from __future__ import annotations
 
@@ -60,38 +60,38 @@ def prompt_saliency(
 ) -> SaliencyResult:
     """Importance (prompt, response) of every prompt token for every response token, teacher-forced.
 
-    ``"exact"`` and ``"first_order"`` are different quantities (correlations of 0.25 to 0.75 are usual): a token can
-    matter much although the gradient at it is small. Show both.
+    ``"exact"`` and ``"first_order"`` are different quantities (correlations of 0.25 to 0.75 are usual): a token can be
+    important although its gradient is small. Report both.
 
-    Zero is no neutral word. The last prompt token is also the query that predicts the first response token: zeroing its
-    embedding takes the query away, so that it may come out on top whatever it means. Compare with the ``"mean"`` or
-    ``"resample"`` baseline before reading its score as meaning.
+    A zero embedding is not a neutral word. The last prompt token is also the query that predicts the first response
+    token; zeroing its embedding removes the query, so that the token may rank first whatever it means. Compare with the
+    ``"mean"`` or ``"resample"`` baseline before interpreting its score.
 
     Args:
         model: what `load_model` returns.
         prompt: text, token ids (then nothing is added), or the messages of a chat (`chat_prompt`).
         response: text or token ids; without one the model writes it.
-        method: ``"exact"`` (the target's fall when the token's embedding is replaced by the baseline),
+        method: ``"exact"`` (decrease of the target when the token's embedding is replaced by the baseline),
             ``"first_order"`` (gradient times embedding), ``"integrated_gradients"`` (from the baseline), or
-            ``"random"`` to compare with.
+            ``"random"`` for comparison.
         target: ``"probability"`` of the response token, ``"log_prob"`` (nats), its ``"logit"``, or
             ``"logit_difference"`` to the ``foil``.
         foil: a token id, the text of one token, or one id per response token.
         steps: of integrated gradients (midpoint rule).
-        baseline: what embeddings are replaced by, in exact and integrated gradients: ``"zero"`` (the paper's),
-            ``"mean"`` (of all rows of the token embedding) or ``"resample"`` (those of drawn tokens, the mean over
-            ``draws`` of them; its ``spread`` is in the result). Default ``"zero"``, but ``"mean"`` for integrated
-            gradients of models with RMSNorm, which has a jump at zero.
-        draws: how many tokens ``"resample"`` draws for every place, from the vocabulary without special tokens.
+        baseline: replacement of embeddings, for exact and integrated gradients: ``"zero"`` (as in the paper),
+            ``"mean"`` (of all token embeddings) or ``"resample"`` (embeddings of random tokens; the importance is the
+            mean over ``draws``, and the result has its ``spread``). Default ``"zero"``, but ``"mean"`` for integrated
+            gradients of models with RMSNorm, which is discontinuous at zero.
+        draws: number of random tokens per position for ``"resample"``, from the vocabulary without special tokens.
         spans: rows of the map are these spans of the prompt: ``"words"``, ``"sentences"``, a chat's ``"roles"`` or
             ``"turns"``, or a list of [start, end) tokens, in the order of the prompt. Exact importance replaces all
-            tokens of a span at once, in one run per span, which is another quantity than the sum over its tokens
-            (`SaliencyResult.by_spans`); of gradients it is that sum. None: single tokens.
-        within: the tokens [start, end) to which the rows are limited, such as those of one span: its tokens or words.
+            tokens of a span in one run, which differs from the sum over its tokens (`SaliencyResult.by_spans`);
+            gradient methods give that sum. None for single tokens.
+        within: limits the rows to the tokens [start, end), such as the tokens or words of one span.
         seed: of ``"random"`` and ``"resample"``.
         max_new_tokens: most tokens that the model writes.
-        prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, and is on no axis.
-        batch_size: rows per chunk; by default what 60 % of the free memory holds and a cancel can wait for.
+        prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
+        batch_size: rows per chunk; by default limited by 60 % of the free memory and by the delay of a cancel.
         progress: called with (done, total) after every chunk.
         check: called before every chunk; raises to cancel.
         on_partial: receives a partial result a few times, NaN where nothing is computed yet.
@@ -120,26 +120,26 @@ def prompt_saliency(
     )  # fmt: skip
     options = {"steps": steps, "baseline": kind, "draws": draws, "seed": seed}
     replaced = replacements(case, kind, draws, seed)
-    made = _Map.begun(case, method, kind, spans, within, len(replaced))
+    saliency = _Map.empty(case, method, kind, spans, within, len(replaced))
     runner = Runner(model, case.n_fed, batch_size, check, progress)
-    if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
-        runner.deliver = lambda: on_partial(made.result(made.facts(**options), partial=True))
+    if on_partial is not None and method != "integrated_gradients":  # some of its steps give no part of the map
+        runner.deliver = lambda: on_partial(saliency.result(saliency.facts(**options), partial=True))
     match method:
         case "exact":
-            occlusion(case, runner, made.effects, replaced, made.pieces)
+            occlusion(case, runner, saliency.effects, replaced, saliency.spans)
         case "first_order":
-            first_order(case, runner, made.effects[:, 0])
+            first_order(case, runner, saliency.effects[:, 0])
         case "integrated_gradients":
-            made.gap = integrated_gradients(case, runner, made.effects, replaced, steps=steps)
+            saliency.gap = integrated_gradients(case, runner, saliency.effects, replaced, steps=steps)
         case "random":
-            made.effects = torch.from_numpy(np.random.default_rng(seed).random(made.effects.shape))
-    result = made.result(made.facts(**options) | runner.log.facts())
+            saliency.effects = torch.from_numpy(np.random.default_rng(seed).random(saliency.effects.shape))
+    result = saliency.result(saliency.facts(**options) | runner.log.facts())
     _check_finite(result)
     return result
 
 
 def _check_method(model: Model, method: str, target: str, baseline: str | None, *, steps: int, draws: int) -> Baseline:
-    """Raise a ValueError where the model, the method and its options do not go together; the baseline to use."""
+    """The baseline to use; ValueError where the model, the method and its options are incompatible."""
     if method in ("first_order", "integrated_gradients"):
         model.capabilities.require("gradients", f"prompt_saliency(method={method!r})", "use method='exact'")
     check_choice("method", method, Method)
@@ -157,42 +157,44 @@ def _check_method(model: Model, method: str, target: str, baseline: str | None, 
 
 @dataclass
 class _Map:
-    """A map under way: its rows, and what is computed of it so far."""
+    """A map that is being computed: its rows, and the effects so far."""
 
     case: Case
     method: Method
     baseline: Baseline
-    pieces: Spans
+    spans: Spans
     """[start, end) tokens of each row."""
     rows: dict[str, Any]
-    """The fields of the result that say what its rows are."""
+    """The fields of the result that describe its rows."""
     effects: Tensor
-    """(rows, draws, response), of gradients (prompt, draws, response), which are of all tokens at once; NaN where
-    nothing is computed yet."""
+    """(rows, draws, response), or for gradient methods (prompt, draws, response), which cover all tokens; NaN where not
+    computed yet."""
     probability: Floats
     rounding: Floats | None
     gap: Tensor | None = None
 
     @classmethod
-    def begun(cls, case: Case, method: Method, baseline: Baseline, spans: Any, within: Any, draws: int) -> _Map:
+    def empty(cls, case: Case, method: Method, baseline: Baseline, spans: Any, within: Any, draws: int) -> _Map:
         """The map of a case before anything is computed."""
         prompt, by_row = case.prompt, method in ("exact", "random")
         tokens, special = prompt.tokens(), prompt.special()
-        pieces = read_spans(spans, within, tokens, special, prompt.roles, prompt.turns)
+        row_spans = read_spans(spans, within, tokens, special, prompt.roles, prompt.turns)
         rows: dict[str, Any] = {"prompt_tokens": tokens, "prompt_special": special, "prompt_spans": prompt.spans}
         if spans is not None or within is not None:
-            rows = span_fields(pieces, tokens, special, prompt.spans) | {"span_rule": "together" if by_row else "sum"}
-        shape = (len(pieces) if by_row else case.n_prompt, draws, case.n_response)
+            rows = span_fields(row_spans, tokens, special, prompt.spans) | {
+                "span_rule": "together" if by_row else "sum"
+            }
+        shape = (len(row_spans) if by_row else case.n_prompt, draws, case.n_response)
         clean = case.clean()
         return cls(
-            case, method, baseline, pieces, rows,
+            case, method, baseline, row_spans, rows,
             effects=torch.full(shape, math.nan, dtype=wide_type(case.model.dtype), device=case.model.device),
             probability=case.probability(clean),
             rounding=None if method == "random" else case.rounding(clean),
         )  # fmt: skip
 
     def facts(self, **options: Scalar) -> dict[str, Scalar]:
-        """What of the options the map depends on, for its provenance."""
+        """The options that the map depends on, for its provenance."""
         draws = self.baseline == "resample"
         used = {
             "steps": self.method == "integrated_gradients",
@@ -206,10 +208,10 @@ class _Map:
         return facts | {name: options[name] for name, is_used in used.items() if is_used}
 
     def result(self, facts: Mapping[str, Scalar], *, partial: bool = False) -> SaliencyResult:
-        """The result so far: the mean of the effects over the draws, and how they spread; gradients summed by row."""
+        """The result so far: mean and spread of the effects over the draws; gradients are summed by row."""
         case, prompt, effects = self.case, self.case.prompt, self.effects
         if self.method in ("first_order", "integrated_gradients") and "spans" in self.rows:
-            effects = torch.stack([effects[a:b].sum(0) for a, b in self.pieces])
+            effects = torch.stack([effects[a:b].sum(0) for a, b in self.spans])
         return SaliencyResult(
             importance=to_numpy(effects.mean(1)),
             response_tokens=case.model.token_strings(case.response_ids),
@@ -259,7 +261,7 @@ def saliency_cost(
         method: a `Method`.
         steps: of integrated gradients.
         draws: of the ``"resample"`` baseline; 1 for the others.
-        spans: how many spans replace the prompt tokens as rows, spread over the prompt; None: single tokens.
+        spans: number of spans that are rows instead of single tokens, spread over the prompt; None for single tokens.
 
     Example:
         >>> round(saliency_cost(model, 60, 40, "exact").flops / 1e9, 1)
@@ -282,8 +284,8 @@ def saliency_cost(
             flops = gradient * (draws * steps if method == "integrated_gradients" else 1)
     item = max(model.dtype.itemsize, 4)
     logits = item * min(2**23, n_response * model.d_vocab) * 3
-    rows, kept = runs, kept_bytes(model, fed)
+    rows, kept_by_pass = runs, kept_bytes(model, fed)
     if method == "integrated_gradients":
         points = min(steps, points_at_once(Runner(model, fed), n_prompt, max(n_response, 1)))
-        rows, kept = max(rows, points * min(n_prompt, max(n_response, 1))), points * kept
-    return Cost(flops=float(flops), bytes=float(logits + chunk_bytes(model, rows, fed) + kept))
+        rows, kept_by_pass = max(rows, points * min(n_prompt, max(n_response, 1))), points * kept_by_pass
+    return Cost(flops=float(flops), bytes=float(logits + chunk_bytes(model, rows, fed) + kept_by_pass))

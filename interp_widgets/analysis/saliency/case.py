@@ -1,4 +1,4 @@
-"""A prompt and its response, as the attribution methods compute on them."""
+"""A prompt and its response as the input of the attribution methods."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import encode
 
 _ROUNDINGS = 16
-"""Roundings of a number that a pass through a model adds up to."""
+"""The rounding error of a pass through a model, in roundings of a single number."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt and response as they are fed to the model: all tokens but the last one of the response.
+    """A prompt and response as fed to the model: all tokens but the last one of the response.
 
     `first` is the position whose hidden state predicts the first response token; prompt tokens shown are at positions
     ``prompt.offset``..first.
@@ -65,12 +65,12 @@ class Case:
 
     @property
     def rows(self) -> slice:
-        """The same, to index with."""
+        """The same as a slice."""
         return slice(self.shown.start, self.shown.stop)
 
     @torch.no_grad()
     def clean(self) -> Tensor:
-        """(1, response, width) hidden states that predict the response, nothing changed."""
+        """(1, response, width) hidden states that predict the response in the clean run."""
         return encode(self.model, self.embeddings, positions=slice(self.first, None))
 
     def probability(self, hidden: Tensor) -> Floats:
@@ -78,7 +78,7 @@ class Case:
         return to_numpy(read(self.model, hidden, self.aim.probability())[0])
 
     def rounding(self, hidden: Tensor) -> Floats:
-        """(response,) how far rounding moves each target, in its unit, from its hidden states (1, response, width)."""
+        """(response,) rounding error of each target in its unit, given the hidden states (1, response, width)."""
         aims = [self.aim]
         if self.aim.target != "probability":  # a log-probability near 0 and a difference keep the rounding of logits
             aims = [Aim("logit", ids) for ids in (self.aim.ids, self.aim.foils) if ids is not None]
@@ -97,9 +97,9 @@ def make_case(
     prepend_bos: bool | None,
     check: Check,
 ) -> Case:
-    """Check a prompt, a response and a foil; the model writes the response if there is none.
+    """Check a prompt, a response and a foil; without a response the model writes one.
 
-    Raises ValueError in one sentence for what `read_prompt_and_response` refuses, or a bad foil.
+    Raises ValueError for an input that `read_prompt_and_response` refuses, or a bad foil.
     """
     tokens, response_ids = read_prompt_and_response(
         model, prompt, response, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check

@@ -1,4 +1,4 @@
-"""`saliency_dataset`: instruction scores of many cases: which responses follow, of which model, where in a sentence."""
+"""`saliency_dataset`: instruction scores of many cases, compared by label and by model, and position profiles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PARTIAL_DELIVERIES = 8
 
 @dataclass(frozen=True)
 class Options:
-    """How to score and to compare, see :func:`saliency_dataset`."""
+    """Options of scores and comparisons, see :func:`saliency_dataset`."""
 
     levels: int
     threshold: float
@@ -53,7 +53,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """One model, or one list of ready matrices: how to get case i's importance."""
+    """One model or one list of importance matrices, from which each case's importance is taken."""
 
     name: str
     cases: Sequence[Any]
@@ -64,7 +64,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Row:
-    """One case of one model: its scores, or why it has none."""
+    """One case of one model: its scores, or the error."""
 
     model: int
     case: int
@@ -85,7 +85,7 @@ class Row:
 
 
 class Relay:
-    """Calls the caller's function and remembers whether it raised, so that a cancellation is no failed case."""
+    """Wraps the caller's function and records whether it raised, so that a cancellation is not a failed case."""
 
     def __init__(self, function: Callable[..., None] | None) -> None:
         self.function = function
@@ -127,29 +127,30 @@ def saliency_dataset(
 ) -> SaliencyDatasetResult:
     """Score how strongly instruction words drive each response of a data set, and compare groups of responses.
 
-    `model_or_matrices` is a model, or a sequence of ready importance matrices (prompt, response), saliency results or
-    records of an importance archive; a ModelPair or a tuple of two of either compares two (A, B), claiming that B
-    scores higher. `cases` are :class:`SaliencyCase` (prompt, response, instruction span, label), records, or for plain
-    matrices just the (prompt,) instruction masks; records need none.
+    `model_or_matrices` is a model, or a sequence of importance matrices (prompt, response), saliency results or records
+    of an importance archive; a ModelPair or a tuple of two of either compares two (A, B), with the alternative
+    hypothesis that B scores higher. `cases` are :class:`SaliencyCase` (prompt, response, instruction span, label),
+    records, or for plain matrices just the (prompt,) instruction masks; records need none.
 
-    - ``generate=True`` lets the model write each response even where the case has one; `judge(case, response)` then
-      returns whether a response follows (True, False, None for not known). Without it the case's label counts.
+    - ``generate=True`` lets the model write every response; `judge(case, response)` then returns whether a response
+      follows the instruction (True, False, or None if not known). Without it the case's label is used.
     - `levels` and `threshold` are those of :func:`normalise_importance`, `p` that of :func:`importance_density`.
     - responses under `min_response` tokens are dropped and counted.
     - response tokens whose largest importance is under `min_importance` (in the target's unit) are counted and left out
       of density and scores, since :func:`normalise_importance` would stretch them to the full scale; a case without any
-      other is dropped. `paper_score` is the score with them, which 0 gives everywhere. Levels have lost their unit, so
-      that none of theirs is left out.
-    - `normalised`: whether matrices hold levels already; by default what the records state.
+      other token is dropped. `paper_score` is the score with them; with 0 no token is left out. Normalised matrices
+      have no unit, so that the floor does not apply to them.
+    - `normalised`: whether matrices hold levels already; by default as the records state.
     - `groups` (cases,) names groups to compare within as well, with Holm's correction over them.
-    - `names` are those of the models, in their order.
+    - `names` are the models' names in their order.
     - `resamples` and `seed` are those of the bootstrap intervals and permutation tests.
-    - `progress` is called with cases done and in all, `check` before every case; it raises to cancel.
+    - `progress` is called with (done, total) cases, `check` before every case; it raises to cancel.
     - `method`, `target` and further keywords (``max_new_tokens``, ``steps``...) go to :func:`prompt_saliency`.
-    - `on_partial` receives what is done, a few times and when `check` or `progress` raises; that exception passes on.
+    - `on_partial` receives a partial result a few times, and when `check` or `progress` raises; that exception is
+      passed on.
 
-    A case that fails keeps its row with the sentence of its error. Raises ValueError when there is no case, the inputs
-    do not match, or all cases fail.
+    A case that fails keeps its row with its error message. Raises ValueError when there is no case, the inputs do not
+    match, or all cases fail.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.2, Tables 1-2, App. B.3.
 
@@ -198,16 +199,16 @@ def saliency_dataset(
 
 
 def _method_name(sources: Sequence[Source], method: str) -> str:
-    """The method requested; of ready matrices the one they name, ``given`` where they name none."""
+    """The requested method; for given matrices the one they name, else ``given``."""
     matrices = sources[0].matrices
     return method if matrices is None else str(getattr(matrices[0], "method", "given"))
 
 
 def _provenance(sources: Sequence[Source], options: Mapping[str, Any]) -> dict[str, Scalar]:
     models: dict[str, Scalar] = {}
-    for side, source in zip("AB", sources, strict=False):
+    for letter, source in zip("AB", sources, strict=False):
         if source.model is not None:
-            prefix = "" if len(sources) == 1 else f"{side}."
+            prefix = "" if len(sources) == 1 else f"{letter}."
             models |= {prefix + key: value for key, value in source.model.provenance().items()}
     return provenance(models, **options)
 
@@ -266,34 +267,34 @@ def _assemble(
 def _tests(
     rows: Sequence[Row], names: Sequence[str], options: Options
 ) -> tuple[tuple[GroupComparison, ...], tuple[str, ...]]:
-    """Followed against unfollowed for each model, second model against first; over all cases and within each group."""
+    """Compare followed with unfollowed cases for each model, and the two models; over all cases and by group."""
     scored = [row for row in rows if np.isfinite(row.score)]
     groups = sorted({row.group for row in scored} - {"all"})
     tests: list[GroupComparison] = []
     notes: list[str] = []
 
-    def family(kind: str, model: str, words: tuple[str, str], split: Callable[[Row], int | None]) -> None:
-        made = []
+    def family(kind: str, model: str, sides: tuple[str, str], split: Callable[[Row], int | None]) -> None:
+        comparisons = []
         for group in ["all", *groups]:
             inside = [row for row in scored if group in ("all", row.group)]
-            first, second = ([row for row in inside if split(row) == side] for side in (0, 1))
+            first, second = ([row for row in inside if split(row) == number] for number in (0, 1))
             comparison = compare_known(
                 [row.score for row in first],
                 [row.score for row in second],
-                names=words,
+                names=sides,
                 resamples=options.resamples,
                 seed=options.seed,
                 paired=_paired(first, second) if kind == "models" else None,
             )
             if comparison is not None:
-                made.append(replace(comparison, kind=kind, model=model, group=group))
+                comparisons.append(replace(comparison, kind=kind, model=model, group=group))
                 continue
             notes.append(
-                f"{words[0]} against {words[1]}{f' ({model})' if model else ''}, group {group}: not compared, "
+                f"{sides[0]} against {sides[1]}{f' ({model})' if model else ''}, group {group}: not compared, "
                 f"it takes 2 scores on each side and there are {len(first)} and {len(second)}"
             )
-        over_all = [comparison for comparison in made if comparison.group == "all"]
-        tests.extend([*over_all, *holm(made[len(over_all) :])])
+        over_all = [comparison for comparison in comparisons if comparison.group == "all"]
+        tests.extend([*over_all, *holm(comparisons[len(over_all) :])])
 
     for s, name in enumerate(names):
         if any(row.label != UNKNOWN for row in scored if row.model == s):
@@ -309,10 +310,10 @@ def _tests(
 
 
 def _paired(first: Sequence[Row], second: Sequence[Row]) -> tuple[list[float], list[float]] | None:
-    """Scores of the cases that both sides have, in one order; None when fewer than two match."""
-    left, right = ({(row.case, row.name): row.score for row in side} for side in (first, second))
-    both = [key for key in left if key in right]
-    return ([left[key] for key in both], [right[key] for key in both]) if len(both) > 1 else None
+    """Scores of the cases that both lists have, in the same order; None when fewer than two match."""
+    left, right = ({(row.case, row.name): row.score for row in rows} for rows in (first, second))
+    shared = [key for key in left if key in right]
+    return ([left[key] for key in shared], [right[key] for key in shared]) if len(shared) > 1 else None
 
 
 # single cases -------------------------------------------------------------------------------------------------------
@@ -321,17 +322,17 @@ def _paired(first: Sequence[Row], second: Sequence[Row]) -> tuple[list[float], l
 def _sources(
     data: Any, cases: Sequence[Any] | None, names: Sequence[str] | None, generate: bool, options: dict[str, Any]
 ) -> list[Source]:
-    """The one or two models or lists of matrices to go through."""
+    """The one or two models or lists of matrices to score."""
     if hasattr(data, "base") and hasattr(data, "tuned"):
         data = (data.base, data.tuned)
     pair = isinstance(data, list | tuple) and len(data) == 2
     lists = isinstance(data, tuple) and all(isinstance(part, list | tuple) for part in data)
-    two = pair and (lists or all(map(_is_model, data)))
-    parts = list(data) if two else [data]
-    if names is not None and len(names) != len(parts):
-        raise ValueError(f"names must be one per model ({len(parts)}), got {len(names)}")
+    is_pair = pair and (lists or all(map(_is_model, data)))
+    inputs = list(data) if is_pair else [data]
+    if names is not None and len(names) != len(inputs):
+        raise ValueError(f"names must be one per model ({len(inputs)}), got {len(names)}")
     sources = []
-    for number, part in enumerate(parts):
+    for number, part in enumerate(inputs):
         if _is_model(part):
             if cases is None:
                 raise ValueError("a model needs cases: give a sequence of SaliencyCase")
@@ -345,7 +346,7 @@ def _sources(
             matrices = list(part)
             if cases is not None and len(cases) != len(matrices):
                 raise ValueError(f"matrices and cases must match one to one, got {len(matrices)} and {len(cases)}")
-            default = "AB"[number] if two else "given"
+            default = "AB"[number] if is_pair else "given"
             name = str(getattr(matrices[0], "model", default)) if matrices else default
             source = Source(name, list(cases) if cases is not None else matrices, matrices, None, None)
         if not len(source.cases):
@@ -370,7 +371,7 @@ def _model_saliency(model: Model, generate: bool, options: dict[str, Any]) -> Ca
 def _score_row(
     source: Source, number: int, index: int, group: str, judge: Any, options: Options, relays: Sequence[Relay]
 ) -> Row:
-    """One case's row; an error becomes the row's sentence unless it is the caller's own cancellation."""
+    """One case's row; an error is stored in the row unless it is the caller's cancellation."""
     case = source.cases[index]
     name = str(getattr(case, "name", "")) or f"case {index}"
     blank = Row(number, index, name, group)
@@ -422,8 +423,8 @@ def _score_case(source: Source, index: int, blank: Row, judge: Any, options: Opt
 
 
 def _scores(item: Any, options: Options) -> tuple[NDArray[np.float64], Bools]:
-    """From a matrix, a result or a record: (prompt, response) levels above the threshold, with no floor, and
-    (response,) which response tokens are under the floor, none of those whose levels alone are known."""
+    """From a matrix, a result or a record: (prompt, response) levels above the threshold, without the floor, and a mask
+    (response,) of response tokens under the floor, which is empty for normalised matrices."""
     ready = options.normalised
     if ready is None:
         ready = bool(getattr(item, "normalised", False)) if not isinstance(item, SaliencyResult) else False
@@ -444,7 +445,7 @@ def _scores(item: Any, options: Options) -> tuple[NDArray[np.float64], Bools]:
 
 
 def _mask(item: Any, case: Any, model: Model | None) -> Bools:
-    """(prompt,) which prompt tokens belong to the instruction, from the mask or the spans of the case or the record."""
+    """(prompt,) mask of the instruction tokens, from the mask or the spans of the case or the record."""
     for holder in (case, item):
         if getattr(holder, "mask", None) is not None and not callable(holder.mask):
             return np.asarray(holder.mask, dtype=bool)

@@ -12,7 +12,7 @@ from interp_widgets.analysis._core.statistics import GroupComparison, spearman
 from interp_widgets.analysis._core.tables import DataFrame, table
 
 SEGMENTS = 4
-"""Equal parts a sentence is cut into for the position profile."""
+"""Number of equal segments of a sentence in the position profile."""
 
 _NUMBERS = ("score", "context_score", "paper_score", "n_prompt", "n_response", "n_under_floor", "n_instruction")
 """Columns of the table that are fields."""
@@ -23,11 +23,11 @@ UNKNOWN, UNFOLLOWED, FOLLOWED = -1, 0, 1
 
 @record
 class ResponseLength(Record):
-    """How long the responses of two compared groups are, and how that goes with their instruction scores.
+    """Response lengths of two compared groups, and their correlation with the instruction scores.
 
-    A longer response can make a row denser, so that the score rises with its length: where length also differs between
-    the groups, it may be what a difference of their scores comes from. Both correlations are Spearman's, over the
-    responses of both groups; their p-values are two-sided. NaN where all lengths or scores are equal.
+    A longer response can raise a prompt token's density and so the score. Where the groups also differ in length, this
+    confound may explain a difference of scores. Both correlations are Spearman's, over the responses of both groups;
+    their p-values are two-sided. NaN where all lengths or scores are equal.
     """
 
     names: Sequence[str] = with_axes(2)
@@ -49,11 +49,16 @@ class ResponseLength(Record):
     """Its p-value."""
 
     def summary(self) -> str:
-        """One line for people."""
+        """The lengths and correlations in a readable line."""
         lengths = ", ".join(f"{name} {mean:.1f} tokens" for name, mean in zip(self.names, self.mean, strict=True))
-        found = {"the score": (self.score_rho, self.score_p), f"being {self.names[0]}": (self.label_rho, self.label_p)}
-        parts = [f"with {what} rho = {rho:+.2f}, p = {p:.2g}" for what, (rho, p) in found.items() if np.isfinite(rho)]
-        ending = f"; Spearman {', '.join(parts)} (two-sided)" if parts else ", all alike or of one score"
+        correlations = {
+            "the score": (self.score_rho, self.score_p),
+            f"being {self.names[0]}": (self.label_rho, self.label_p),
+        }
+        texts = [
+            f"with {name} rho = {rho:+.2f}, p = {p:.2g}" for name, (rho, p) in correlations.items() if np.isfinite(rho)
+        ]
+        ending = f"; Spearman {', '.join(texts)} (two-sided)" if texts else ", all lengths or all scores equal"
         return f"response length: {lengths}{ending}"
 
 
@@ -86,7 +91,7 @@ class SaliencyDatasetResult(Result):
     """Index into the cases given."""
 
     score: Floats = with_axes("rows")
-    """Instruction score, response tokens under the floor left out; NaN for failed and dropped cases."""
+    """Instruction score without response tokens under the floor; NaN for failed and dropped cases."""
 
     context_score: Floats = with_axes("rows")
     """The same score for the rest of the prompt; NaN for failed and dropped cases."""
@@ -104,16 +109,16 @@ class SaliencyDatasetResult(Result):
     """Instruction tokens; 0 for failed cases."""
 
     dropped: Bools = with_axes("rows")
-    """Whether a case was left out: its response is too short for a stable density, or all of it is under the floor."""
+    """Whether a case was dropped: its response is too short for a stable density, or all of it is under the floor."""
 
     error: Sequence[str] = with_axes("rows")
     """Why a case failed, empty where it did not."""
 
     response: Sequence[str] = with_axes("rows")
-    """The response's text, empty where it is not known."""
+    """The response's text, empty if not known."""
 
     tests: Sequence[GroupComparison] = with_axes("tests")
-    """Followed against unfollowed (per model) and model against model, over all cases and per group."""
+    """Comparisons of followed with unfollowed cases (per model) and of the two models, over all cases and per group."""
 
     notes: Sequence[str] = with_axes("notes")
     """Which comparisons could not be made, and why."""
@@ -134,7 +139,7 @@ class SaliencyDatasetResult(Result):
     """Number of levels of the normalised scores."""
 
     threshold: float
-    """Scores not above this count as 0."""
+    """Scores up to this count as 0."""
 
     p: float
     """Order of the norm below the density's fraction bar."""
@@ -147,21 +152,21 @@ class SaliencyDatasetResult(Result):
     `context_score`."""
 
     n_under_floor: Ints | None = with_axes("rows", default=None)
-    """Response tokens under `min_importance`; 0 for failed and short cases, None in results of before there was a
-    floor."""
+    """Number of response tokens under `min_importance`; 0 for failed and short cases, None in files from before the
+    floor was introduced."""
 
     paper_score: Floats | None = with_axes("rows", default=None)
-    """Instruction score as the paper has it, with the response tokens under the floor; NaN for failed and short cases,
-    None in results of before there was a floor, whose `score` it is."""
+    """Instruction score as in the paper, with the response tokens under the floor; NaN for failed and short cases, None
+    in files from before the floor was introduced, where it equals `score`."""
 
     @property
     def n_dropped(self) -> int:
-        """Number of cases left out: too short a response, or all of it under the floor."""
+        """Number of dropped cases: too short a response, or all of it under the floor."""
         return int(self.dropped.sum())
 
     @property
     def all_under_floor(self) -> Bools:
-        """(rows,) which cases were left out because all of their response is under the floor."""
+        """(rows,) whether a case was dropped because its whole response is under the floor."""
         return np.asarray(self.dropped & (self.n_response >= self.min_response))
 
     @property
@@ -184,14 +189,14 @@ class SaliencyDatasetResult(Result):
 
     def rows_of(self, test: GroupComparison) -> tuple[list[int], list[int]]:
         """Rows of this result behind the two groups of one of its comparisons, in the order of their values."""
-        side = self.label if test.kind == "followed" else self.model
+        group_of = self.label if test.kind == "followed" else self.model
         inside = np.isfinite(self.score) & np.array([test.group in ("all", group) for group in self.groups], dtype=bool)
         if test.kind == "followed":
             inside &= np.array([self.model_names[i] == test.model for i in self.model], dtype=bool)
-        return np.flatnonzero(inside & (side == 1)).tolist(), np.flatnonzero(inside & (side == 0)).tolist()
+        return np.flatnonzero(inside & (group_of == 1)).tolist(), np.flatnonzero(inside & (group_of == 0)).tolist()
 
     def response_length(self, test: GroupComparison) -> ResponseLength:
-        """How long the responses are behind one of this result's comparisons, and how that goes with their scores."""
+        """Response lengths of the groups of a comparison, and their correlation with the scores."""
         first, second = self.rows_of(test)
         lengths, scores = (np.asarray(of)[first + second] for of in (self.n_response, self.score))
         score_rho, score_p = spearman(lengths, scores)
@@ -200,7 +205,7 @@ class SaliencyDatasetResult(Result):
         return ResponseLength(test.names, means, score_rho, score_p, label_rho, label_p)
 
     def summary(self) -> str:
-        """A few lines for people: counts, then each comparison over all cases and the length of its responses."""
+        """A few readable lines: counts, then each comparison over all cases with its response lengths."""
         scored, silent = int(np.isfinite(self.score).sum()), int(self.all_under_floor.sum())
         dropped = f"{self.n_dropped - silent} dropped (response under {self.min_response} tokens)"
         dropped += f", {silent} dropped (no response token of importance {self.min_importance:g})" if silent else ""
@@ -213,7 +218,7 @@ class SaliencyDatasetResult(Result):
         return "\n".join([*filter(None, lines), *self.notes])
 
     def _floor_line(self, model: int) -> str:
-        """How many of a model's response tokens are under the floor, and what the mean score is without it."""
+        """A line on the response tokens of a model under the floor, and the mean score with and without them."""
         rows = (self.model == model) & np.isfinite(self.score)
         if self.n_under_floor is None or self.paper_score is None or not rows.any():
             return ""
@@ -226,8 +231,7 @@ class SaliencyDatasetResult(Result):
         )
 
     def to_frame(self) -> DataFrame:
-        """One row per model and case: name, group, label, scores with and without the floor, sizes, response, and what
-        went wrong."""
+        """One row per model and case: name, group, label, scores with and without the floor, sizes, response, error."""
         words = {FOLLOWED: "followed", UNFOLLOWED: "unfollowed", UNKNOWN: None}
         failed = [bool(text) for text in self.error]
         columns = {

@@ -1,4 +1,4 @@
-"""From raw importance to normalised scores, densities, instruction scores and position profiles.
+"""Normalised scores, densities, instruction scores and position profiles from raw importance.
 
 Source: From Language Modeling to Instruction Following: Understanding the Behavior Shift in LLMs after Instruction
 Tuning (Wu et al. 2024), sections 4.1 and 4.2, appendix B.3.
@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.checks import check_range, check_span
 from interp_widgets.arguments import checked
 
 FLOOR = 0.01
-"""The importance that a response token's largest must reach to count where a floor is used, in the target's unit."""
+"""The default floor: a response token counts if its largest importance reaches it, in the target's unit."""
 
 
 @checked
@@ -30,8 +30,8 @@ def normalise_importance(
     above `threshold` (0..levels) become 0. Use 0 for maps and 7 for densities. Returns (prompt, response) whole numbers
     0..levels. Raises ValueError for another shape, NaN, or options out of range.
 
-    So a column is stretched to the full scale also where its maximum is a millionth. With `min_importance`, in the unit
-    of the target, columns whose maximum is under it score 0; at 0 the rule is the paper's.
+    This stretches every column to the full scale, even if its maximum is a millionth. With `min_importance`, in the
+    unit of the target, columns with a smaller maximum score 0; 0 gives the paper's rule.
 
     Source: Wu et al. 2024, section 4.1, Eq. 2; the floor is ours.
 
@@ -57,7 +57,7 @@ def normalise_importance(
 
 
 def under_floor(importance: ArrayLike, min_importance: float) -> Bools:
-    """(response,) which response tokens' largest importance, of (prompt, response), is under a floor.
+    """(response,) whether the largest importance (prompt, response) of a response token is under a floor.
 
     >>> under_floor([[0.2, -0.1, 2e-6], [0.05, 0.3, 1e-6]], 0.01).tolist()
     [False, False, True]
@@ -120,7 +120,7 @@ def instruction_score(density: ArrayLike, mask: ArrayLike) -> float:
 
 
 def plain_text(token: str) -> str:
-    """A token's text, where a vocabulary writes signs for spaces and line breaks."""
+    """A token's text, with the vocabulary's symbols for spaces and line breaks replaced."""
     return token.replace("\u2581", " ").replace("\u0120", " ").replace("\u010a", "\n")
 
 
@@ -128,7 +128,7 @@ def sentence_spans(tokens: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Cut readable tokens into sentences: (first, past-last) token of each, covering every token once.
 
     A sentence ends after a full stop, exclamation or question mark (with closing quotes or brackets) that is followed
-    by white space or the end, and at every line break. Pieces of white space alone join the sentence before them.
+    by white space or the end, and at every line break. White space alone joins the sentence before it.
 
     >>> sentence_spans(["Add", " 1", ".", "5", ".", " Then", " stop", ".", "\\n", "Input", ":"])
     ((0, 5), (5, 9), (9, 11))
@@ -159,9 +159,9 @@ def sentence_profiles(
     """Share of each sentence's density that falls in each of its equal segments.
 
     `density` is (prompt,); `sentences` are (first, past-last) token pairs, as :func:`sentence_spans` gives. A token on
-    a border counts for both sides in proportion, so the segments are equal for any length and an even density gives
-    equal shares. Sentences shorter than `min_tokens` or without density are left out. Returns (sentences kept,
-    segments); rows sum to 1. Raises ValueError for spans outside the prompt.
+    a border counts for both segments in proportion, so that a uniform density gives equal shares for any length.
+    Sentences shorter than `min_tokens` or without density are left out. Returns (sentences kept, segments); rows sum to
+    1. Raises ValueError for spans outside the prompt.
 
     Source: Wu et al. 2024, appendix B.3.
     """
@@ -186,9 +186,9 @@ def sentence_profiles(
 def position_profile(
     density: ArrayLike, sentences: Sequence[Sequence[int]], *, segments: int = 4, min_tokens: int = 4
 ) -> NDArray[np.float64]:
-    """Where in their sentences the important prompt tokens stand, averaged over the sentences of one prompt.
+    """Where in a sentence the important prompt tokens are, averaged over the sentences of one prompt.
 
-    `density` is (prompt,); `sentences` are (first, past-last) token pairs, each cut into so many equal `segments`.
+    `density` is (prompt,); `sentences` are (first, past-last) token pairs, each divided into `segments` equal segments.
     Sentences shorter than `min_tokens` or without density are left out. Returns (segments,) shares that sum to 1, NaN
     when no sentence counts. Raises ValueError for spans outside the prompt or a number below 1.
 

@@ -1,4 +1,4 @@
-"""`faithfulness`: whether the response depends on the tokens that a saliency map ranks first, beside random orders."""
+"""`faithfulness`: whether the response depends on a saliency map's top tokens more than on random tokens."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Measure = Literal["aopc_comprehensiveness", "aopc_sufficiency", "deletion_area", "insertion_area"]
-"""A number by which an order of the prompt tokens is judged."""
+"""A faithfulness measure of an order of the prompt tokens."""
 PERCENTS = (1.0, 5.0, 10.0, 20.0, 50.0)
 """Shares of the prompt, in percent, at which comprehensiveness and sufficiency are taken."""
 
 
 @record
 class FaithfulnessResult(Result):
-    """How the response's target falls and rises as prompt tokens are taken away in the order of a saliency map.
+    """The response's target as prompt tokens are removed or kept in the order of a saliency map.
 
-    A token is taken away as in exact saliency: its embedding is replaced by the baseline, its row stays. Values are
-    means over the response tokens, in units of the target. Arrays that begin with (orders, ...) are of random orders.
+    As in exact saliency, removing a token replaces its embedding by the baseline and keeps its position. Values are
+    means over the response tokens, in units of the target. Arrays (orders, ...) are of random orders.
     Source: ERASER: A Benchmark to Evaluate Rationalized NLP Models (DeYoung et al. 2020), section 4.1; deletion and
     insertion: RISE (Petsiuk et al. 2018), section 4.3.
 
@@ -57,13 +57,13 @@ class FaithfulnessResult(Result):
     """
 
     percent: Floats = with_axes("q")
-    """Share of the prompt tokens taken away or kept, in percent; at least one token."""
+    """Share of the prompt tokens removed or kept, in percent; at least one token."""
 
     comprehensiveness: Floats = with_axes("q")
-    """Target of the whole prompt minus without the top tokens: high when they were needed."""
+    """Target of the whole prompt minus that without the top tokens: high if they are needed."""
 
     sufficiency: Floats = with_axes("q")
-    """Target of the whole prompt minus with the top tokens only: low when they are enough."""
+    """Target of the whole prompt minus that with the top tokens only: low if they are enough."""
 
     random_comprehensiveness: Floats = with_axes("orders", "q")
     """The same for random orders."""
@@ -72,13 +72,13 @@ class FaithfulnessResult(Result):
     """The same for random orders."""
 
     fraction: Floats = with_axes("s")
-    """Fraction 0..1 of the prompt tokens taken away (deletion) or kept (insertion)."""
+    """Fraction 0..1 of the prompt tokens removed (deletion) or kept (insertion)."""
 
     deletion: Floats = with_axes("s")
-    """Target while the top tokens go first: a steep fall is good."""
+    """Target as tokens are removed, the top ones first: a steep fall is good."""
 
     insertion: Floats = with_axes("s")
-    """Target while the top tokens come first: a steep rise is good."""
+    """Target as tokens are inserted, the top ones first: a steep rise is good."""
 
     random_deletion: Floats = with_axes("orders", "s")
     """The same for random orders."""
@@ -87,19 +87,19 @@ class FaithfulnessResult(Result):
     """The same for random orders."""
 
     order: Ints = with_axes("prompt")
-    """Prompt tokens by falling score."""
+    """Prompt tokens in falling order of score."""
 
     method: str
-    """Saliency method that made the order."""
+    """Saliency method of the order."""
 
     target: str
-    """What was measured."""
+    """The target: a number of the response tokens."""
 
     token: int | None = None
-    """Response token that order and target belong to; None: all of them."""
+    """Response token that order and target belong to; None for all."""
 
     baseline: str = "zero"
-    """What the embedding of a token that is taken away is replaced by, as in `prompt_saliency`."""
+    """Replacement of the embeddings of removed tokens, as in `prompt_saliency`."""
 
     @property
     def aopc_comprehensiveness(self) -> float:
@@ -135,11 +135,10 @@ class FaithfulnessResult(Result):
         }
 
     def advantage(self, measure: Measure = "aopc_comprehensiveness") -> tuple[float, float, float]:
-        """How much better than a random order, in units of the target: the mean, and its 95 % interval low and high.
+        """Advantage over a random order in units of the target: the mean, and its 95 % interval low and high.
 
-        Above 0 is better, also for the measures of which less is better. The interval is for one more random order
-        (Student's t on the random orders measured), so that of random orders 19 in 20 hold 0 in theirs; NaN where only
-        one was measured.
+        Above 0 is better, also for measures where lower is better. The interval is a prediction interval for one more
+        random order (Student's t), so that 95 % of random orders have 0 in theirs; NaN for a single random order.
         """
         check_choice("measure", measure, Measure)
         values, sign = self._random()[measure], 1 if measure in ("aopc_comprehensiveness", "insertion_area") else -1
@@ -151,21 +150,21 @@ class FaithfulnessResult(Result):
 
     @property
     def beats_random(self) -> bool | None:
-        """Whether the target falls more without the map's top tokens than without random ones; None: cannot tell."""
+        """Whether the target falls more without the map's top tokens than without random ones; None if not clear."""
         _, low, high = self.advantage()
         return True if low > 0 else False if high < 0 else None
 
     @property
     def verdict(self) -> str:
-        """In a sentence, whether the map ranks the prompt tokens better than a random order does, with the interval."""
+        """The comparison with random orders in a sentence, with the interval."""
         mean, low, high = self.advantage()
-        said = {True: "better than", False: "worse than", None: "not told apart from"}[self.beats_random]
+        comparison = {True: "better than", False: "worse than", None: "not told apart from"}[self.beats_random]
         orders = len(self.random_comprehensiveness)
         over = (
             f"95 % interval {low:+.3g} to {high:+.3g} over {orders} random orders" if orders > 1 else "one random order"
         )
         return (
-            f"{said} a random order: without its top tokens the {_spoken(self.target)} falls by "
+            f"{comparison} a random order: without its top tokens the {_readable(self.target)} falls by "
             f"{abs(mean):.3g} {'more' if mean >= 0 else 'less'} ({over})"
         )
 
@@ -198,10 +197,10 @@ def faithfulness(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> FaithfulnessResult:
-    """Comprehensiveness, sufficiency, deletion and insertion of a saliency map, beside random orders.
+    """Comprehensiveness, sufficiency, deletion and insertion of a saliency map and of random orders.
 
-    Prompt tokens are ranked by their importance summed over the response, every response token's column divided by its
-    largest magnitude so that all count alike; with ``token`` by that response token's column alone.
+    Prompt tokens are ranked by their importance summed over the response, after dividing every response token's column
+    by its largest magnitude; with ``token``, by that response token's column alone.
 
     Args:
         model: the model that `result` belongs to.
@@ -210,13 +209,13 @@ def faithfulness(
         steps: of the deletion and insertion curves.
         random_orders: number of random orders.
         token: index of one response token to judge, negative from the end; None for all.
-        baseline, draws: what the embedding of a token that is taken away is replaced by, as in `prompt_saliency`: to
-            judge a map by what made it, the map's own.
-        seed: of the random orders, and of drawn tokens.
+        baseline, draws: replacement of the embeddings of removed tokens, as in `prompt_saliency`; use the map's own to
+            evaluate it under the same perturbation.
+        seed: of the random orders and resampled tokens.
         batch_size, progress, check: as in `prompt_saliency`.
 
     Raises:
-        ValueError: a partial result, one by spans, a token that is not there, a share outside 0..100.
+        ValueError: a partial result, one by spans, an unknown token, a share outside 0..100.
 
     Source: ERASER (DeYoung et al. 2020), section 4.1; RISE (Petsiuk et al. 2018), section 4.3.
 
@@ -228,9 +227,9 @@ def faithfulness(
         True
     """
     if result.partial:
-        raise ValueError("faithfulness needs a complete saliency result, this one is partial: run it to the end")
+        raise ValueError("faithfulness needs a complete saliency result, this one is partial: compute it to the end")
     if result.spans is not None:
-        raise ValueError("faithfulness takes single tokens away, this map is by spans: compute it without spans")
+        raise ValueError("faithfulness removes single tokens, this map is by spans: compute it without spans")
     shares = np.asarray(percent, dtype=float)
     if shares.ndim != 1 or not shares.size or not ((shares > 0) & (shares <= 100)).all():
         raise ValueError(f"percent must be one or more shares above 0 and up to 100, got {shares.tolist()}")
@@ -281,7 +280,7 @@ def faithfulness(
     )
 
 
-def _spoken(target: str) -> str:
+def _readable(target: str) -> str:
     return target.replace("log_prob", "log-probability").replace("_", " ")
 
 
@@ -308,7 +307,7 @@ def _measure(
 ) -> NDArray[np.float64]:
     """(orders, 2, sizes) mean target without, and with only, the first tokens of every order.
 
-    ``replaced`` (draws, prompt, d_model) takes the place of tokens; the targets are means over the draws.
+    ``replaced`` (draws, prompt, d_model) replaces token embeddings; the targets are means over the draws.
     """
     rank = np.empty_like(orders)
     np.put_along_axis(rank, orders, np.arange(orders.shape[1])[None], axis=1)
@@ -323,8 +322,8 @@ def _measure(
     def work(start: int, stop: int) -> None:
         batch = case.embeddings.repeat(stop - start, 1, 1)
         mask, draw = np.divmod(np.arange(start, stop), draws)
-        kept = torch.from_numpy(masks[mask]).to(batch.device)
-        batch[:, rows] = torch.where(kept[..., None], batch[:, rows], replaced[draw])
+        keep_mask = torch.from_numpy(masks[mask]).to(batch.device)
+        batch[:, rows] = torch.where(keep_mask[..., None], batch[:, rows], replaced[draw])
         values[start:stop] = to_numpy(read(case.model, encode(case.model, batch, positions=positions), case.aim))
 
     runner.run(len(values), lambda start: case.n_fed, work)
@@ -336,7 +335,7 @@ def _measure(
 
 @record
 class RankAgreement(Record):
-    """How alike two saliency maps rank the prompt tokens."""
+    """Agreement of two saliency maps on the ranking of the prompt tokens."""
 
     per_token: Floats = with_axes("response")
     """Spearman's rank correlation over the prompt tokens; NaN where a column is constant."""

@@ -1,4 +1,4 @@
-"""How the importance of prompt tokens is computed: exact occlusion, gradient times embedding, integrated gradients."""
+"""Attribution methods: exact occlusion, gradient times embedding, integrated gradients."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from interp_widgets.models import Model
 from interp_widgets.models.engine import NoForwardMode, encode, jacobian_at, mean_embedding, prefix
 
 Baseline = Literal["zero", "mean", "resample"]
-"""What a token's embedding is replaced by: nothing, the mean of all token embeddings, or those of drawn tokens."""
+"""Replacement of a token's embedding: zeros, the mean of all token embeddings, or those of random tokens."""
 
 
 def default_baseline(model: Model, method: str) -> Baseline:
-    """``zero``, as in the paper; ``mean`` for integrated gradients of models with RMSNorm, which has a jump at zero
-    where the rule does not converge."""
+    """``zero``, as in the paper; ``mean`` for integrated gradients of models with RMSNorm, which is discontinuous at
+    zero, so that the rule does not converge there."""
     return "mean" if method == "integrated_gradients" and model.normalization == "RMSNorm" else "zero"
 
 
 @torch.no_grad()
 def replacements(case: Case, baseline: Baseline, draws: int, seed: int) -> Tensor:
-    """(draws, prompt, d_model) what the embedding of every shown token is replaced by; one draw but for ``resample``.
+    """(draws, prompt, d_model) replacements of the embeddings of shown tokens; one draw, except for ``resample``.
 
-    ``mean`` is the mean of the vocabulary's rows of the embedding. ``resample`` draws for every place a token of the
-    vocabulary, each as likely as the others, special tokens left out.
+    ``mean`` is the mean of all rows of the embedding matrix. ``resample`` draws a token for every position, uniformly
+    from the vocabulary without special tokens.
     """
     model, shown = case.model, case.embeddings[:, case.rows]
     match baseline:
@@ -41,8 +41,8 @@ def replacements(case: Case, baseline: Baseline, draws: int, seed: int) -> Tenso
         case "mean":
             return mean_embedding(model).expand_as(shown)
     known = model.d_vocab if model.tokenizer is None else min(model.d_vocab, len(model.tokenizer))
-    plain = np.flatnonzero(~np.array(model.is_special(range(known)), dtype=bool))
-    ids = np.random.default_rng(seed).choice(plain, (draws, case.n_prompt))
+    ordinary = np.flatnonzero(~np.array(model.is_special(range(known)), dtype=bool))
+    ids = np.random.default_rng(seed).choice(ordinary, (draws, case.n_prompt))
     return model.embed(torch.from_numpy(ids).to(model.device))
 
 
@@ -50,15 +50,14 @@ def replacements(case: Case, baseline: Baseline, draws: int, seed: int) -> Tenso
 def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, spans: Spans) -> None:
     """Fill ``effects`` (spans, draws, response) with f_m(all) - f_m(embeddings of all tokens of a span replaced).
 
-    ``replaced`` (draws, prompt, d_model) is what `replacements` gives. The rows stay in the sequence and keep their
-    positions; what the model adds for positions is untouched. Tokens before the replaced ones compute what they always
-    do, so that their keys and values are made once and shared: spans are in the order of their starts, and a chunk
-    starts at its first span. Only the positions that predict the response are unembedded.
+    ``replaced`` (draws, prompt, d_model) is from `replacements`. Replaced tokens keep their positions and position
+    embeddings. Keys and values of the tokens before a span do not change and are computed once: spans are sorted by
+    their starts, and a chunk starts at its first span. Only the positions that predict the response are unembedded.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1, Eq. 1, and appendix A.
     """
     model, embeddings = case.model, case.embeddings
-    draws, rows = len(replaced), effects.flatten(0, 1)  # the draws of one span lie side by side
+    draws, rows = len(replaced), effects.flatten(0, 1)  # the draws of one span are adjacent
     ends = torch.tensor(spans, device=embeddings.device)
     tokens = torch.arange(case.n_prompt, device=embeddings.device)
     runner.total = len(rows)
@@ -71,10 +70,10 @@ def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, spa
         numbers = torch.arange(start, stop, device=embeddings.device)
         span, draw = ends[numbers // draws], numbers % draws
         inside = (tokens[first:] >= span[:, :1]) & (tokens[first:] < span[:, 1:])
-        rest = embeddings[:, begin:].repeat(stop - start, 1, 1)
-        prompt = rest[:, : case.n_prompt - first]
+        batch = embeddings[:, begin:].repeat(stop - start, 1, 1)
+        prompt = batch[:, : case.n_prompt - first]
         prompt.copy_(torch.where(inside[..., None], replaced[draw, first:], prompt))
-        hidden = encode(model, rest, positions=slice(case.first - begin, None), prefix=shared.first(begin))
+        hidden = encode(model, batch, positions=slice(case.first - begin, None), prefix=shared.first(begin))
         rows[start:stop] = full - read(model, hidden, case.aim)
 
     runner.run(len(rows), lambda start: case.n_fed - case.prompt.offset - spans[start // draws][0], work)
@@ -83,8 +82,8 @@ def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, spa
 def prefers_forward(n_prompt: int, n_response: int) -> bool:
     """Whether forward mode takes fewer products than reverse mode.
 
-    Forward mode sends one change per prompt token through the positions after it, reverse mode one gradient per
-    response token through those before it: N(M + N/2) against M(N + M/2) positions, so that the shorter side decides.
+    Forward mode sends one tangent per prompt token through the positions after it, reverse mode one gradient per
+    response token through those before it: N(M + N/2) against M(N + M/2) positions: forward mode is cheaper if N < M.
     """
     return n_prompt < n_response
 
@@ -92,7 +91,7 @@ def prefers_forward(n_prompt: int, n_response: int) -> bool:
 def first_order(case: Case, runner: Runner, importance: Tensor) -> None:
     """Fill ``importance`` (prompt, response) with the gradient times the embedding of every prompt token.
 
-    I[n, m] = ∂f_m/∂E[x_n] · E[x_n]: what `occlusion` gives for a linear model.
+    I[n, m] = ∂f_m/∂E[x_n] · E[x_n], which equals `occlusion` for a linear model.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1 and appendix A.
     """
@@ -113,8 +112,8 @@ def add_products(
 ) -> None:
     """Add weight · Σ ∂f_m/∂E[n] · directions[n] over the derivatives at ``points`` (points, fed, d_model).
 
-    ``directions`` (prompt, d_model) belong to the shown prompt tokens. With ``fresh`` the matrix holds nothing yet, and
-    what is not computed stays NaN.
+    ``directions`` (prompt, d_model) belong to the shown prompt tokens. With ``fresh`` the matrix is overwritten, and
+    entries not computed stay NaN.
     """
     if fresh:
         importance.fill_(torch.nan)
@@ -128,16 +127,16 @@ def add_products(
         part.copy_(product.mul_(weight) if fresh else part + product.mul_(weight))
 
     def forward(start: int, stop: int) -> None:
-        """One change per prompt token, through all response tokens at once."""
+        """One tangent per prompt token, for all response tokens at once."""
         tangents = directions[start:stop].expand(count, -1, -1)
         changes = wide(derivative.jvp(tangents, case.shown[start:stop]))
         add(importance[start:stop], einsum(changes, wide_gradient, "p prompt resp d, p resp d -> prompt resp"))
 
     def reverse(start: int, stop: int) -> None:
-        """One gradient per response token, back to all prompt tokens at once; later positions are left out."""
+        """One gradient per response token, for all prompt tokens at once; later positions are left out."""
         gradients = derivative.vjp(gradient[:, start:stop], range(case.first + start, case.first + stop))
-        shown = wide(gradients[:, :, case.rows])
-        add(importance[:, start:stop], einsum(shown, wide_directions, "p resp prompt d, prompt d -> prompt resp"))
+        at_prompt = wide(gradients[:, :, case.rows])
+        add(importance[:, start:stop], einsum(at_prompt, wide_directions, "p resp prompt d, prompt d -> prompt resp"))
 
     if prefers_forward(case.n_prompt, case.n_response):
         done = runner.done
@@ -151,10 +150,10 @@ def add_products(
 def integrated_gradients(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, *, steps: int) -> Tensor:
     """Fill ``effects`` (prompt, draws, response), and return the completeness gap (response,), its mean over the draws.
 
-    ``replaced`` (draws, prompt, d_model) is what `replacements` gives: each draw is one baseline for the whole prompt.
+    ``replaced`` (draws, prompt, d_model) is from `replacements`: each draw is one baseline for the whole prompt.
     """
     runner.total = len(replaced) * steps * min(case.n_prompt, case.n_response)
-    gaps = [_integrated(case, runner, effects[:, draw], one, steps) for draw, one in enumerate(replaced)]
+    gaps = [_integrated(case, runner, effects[:, draw], baseline, steps) for draw, baseline in enumerate(replaced)]
     return torch.stack(gaps).mean(0)
 
 
@@ -169,16 +168,16 @@ def _integrated(case: Case, runner: Runner, importance: Tensor, baseline: Tensor
     model, shown = case.model, case.rows
     start = case.embeddings.clone()
     start[:, shown] = baseline
-    whole = case.embeddings - start
+    difference = case.embeddings - start
     importance.fill_(0.0)
     shares = (torch.arange(steps, dtype=wide(start).dtype, device=start.device) + 0.5) / steps
 
     def at_points(first: int, stop: int) -> None:
-        """The mean's part of some points; counted only when all of it is there."""
+        """Add some points' part of the mean, once all of it is computed."""
         done, part = runner.done, torch.zeros_like(importance)
-        points = start + (shares[first:stop, None, None] * wide(whole)).to(start.dtype)
+        points = start + (shares[first:stop, None, None] * wide(difference)).to(start.dtype)
         try:
-            add_products(case, runner, points, whole[0, shown], part, 1.0 / steps)
+            add_products(case, runner, points, difference[0, shown], part, 1.0 / steps)
         except (RuntimeError, MemoryError):
             runner.done, runner.log.limit = done, None
             raise
@@ -187,13 +186,13 @@ def _integrated(case: Case, runner: Runner, importance: Tensor, baseline: Tensor
     at_once = points_at_once(runner, case.n_prompt, case.n_response)
     run_chunks(steps, at_once, at_points, what=f"sequence of {case.n_fed} tokens")
     with torch.no_grad():
-        both = torch.cat([case.embeddings, start])
-        ends = read(model, encode(model, both, positions=slice(case.first, None)), case.aim)
-    return importance.sum(0) - (ends[0] - ends[1]).to(importance.dtype)
+        endpoints = torch.cat([case.embeddings, start])
+        targets = read(model, encode(model, endpoints, positions=slice(case.first, None)), case.aim)
+    return importance.sum(0) - (targets[0] - targets[1]).to(importance.dtype)
 
 
 def points_at_once(runner: Runner, n_prompt: int, n_response: int) -> int:
-    """At how many points integrated gradients differentiates together: those whose rows make one chunk."""
+    """Number of points that integrated gradients differentiates together, so that their rows make one chunk."""
     rows = min(n_prompt, n_response)
     if runner.batch_size is not None:
         return max(1, runner.batch_size // rows)
@@ -202,6 +201,6 @@ def points_at_once(runner: Runner, n_prompt: int, n_response: int) -> int:
 
 
 def kept_bytes(model: Model, tokens: int) -> float:
-    """Bytes that the derivative at one sequence keeps of its pass, in float32 at least."""
+    """Bytes of activations kept for the derivative at one sequence, in float32 or wider."""
     widths = 2 * model.d_model + 2 * model.d_mlp + 4 * model.n_heads * model.d_head
     return float(tokens * model.n_layers * widths * max(model.dtype.itemsize, 4))

@@ -29,10 +29,10 @@ Method = Literal["exact", "first_order", "integrated_gradients", "random"]
 
 @record
 class SaliencyResult(Result):
-    """Importance of every prompt token for every response token, with what is needed to read and repeat it.
+    """Importance of every prompt token for every response token.
 
-    Every axis leaves out the beginning-of-sequence token, which the model still reads (see `bos_id`). Where the map was
-    asked for by spans of the prompt, such as its sentences, these are the prompt's axis.
+    Every axis leaves out the beginning-of-sequence token, which the model still reads (see `bos_id`). In a map by spans
+    of the prompt, such as its sentences, the prompt axis has one entry per span.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1.
 
     Example:
@@ -44,7 +44,7 @@ class SaliencyResult(Result):
     """
 
     importance: Floats = with_axes("prompt", "response")
-    """Importance in units of the target; NaN where a partial result has not got to."""
+    """Importance in units of the target; NaN where a partial result has no number yet."""
 
     prompt_tokens: Sequence[str] = with_axes("prompt")
     """Readable prompt tokens, or the text of each span (see `spans`)."""
@@ -65,20 +65,20 @@ class SaliencyResult(Result):
     """Probability the model gives each response token, 0..1."""
 
     method: str
-    """How the importance was computed: a :data:`Method`, or the name of an outside one."""
+    """How the importance was computed: a :data:`Method`, or the name of an external one."""
 
     target: str = "probability"
     """Which number of the response token was attributed: a :data:`Target`."""
 
     foil: int | Sequence[int] | None = None
-    """Token id(s) the response token is set against, for the target ``logit_difference``."""
+    """Token id(s) whose logit is subtracted, for the target ``logit_difference``."""
 
     baseline: str = "zero"
-    """What a token's embedding is replaced by: ``zero``, ``mean`` (of all token embeddings), ``resample`` (those of
-    drawn tokens) or another name."""
+    """Replacement of a token's embedding: ``zero``, ``mean`` (of all token embeddings), ``resample`` (embeddings of
+    random tokens) or another name."""
 
     completeness_gap: Floats | None = with_axes("response", default=None)
-    """What integrated gradients leave unexplained, in units of the target; None for other methods."""
+    """Completeness gap of integrated gradients, in units of the target; None for other methods."""
 
     bos_id: int | None = None
     """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
@@ -90,19 +90,19 @@ class SaliencyResult(Result):
     """Standard deviation of the importance over the tokens drawn for ``resample``; None for one baseline."""
 
     rounding: Floats | None = with_axes("response", default=None)
-    """How far rounding usually moves the importance of each response token, in units of the target: 16 roundings in the
-    model's type at the size of the target (of the logits, where it is no probability), which in float32 is 2e-6 of a
-    probability. None where it is not known."""
+    """Typical rounding error of the importance for each response token, in units of the target: 16 roundings in the
+    model's dtype at the size of the target (of the logits, unless it is a probability), which in float32 is 2e-6 of a
+    probability. None if not known."""
 
     spans: Sequence[Sequence[int]] | None = with_axes("prompt", 2, default=None)
     """[start, end) prompt tokens of each span, where the prompt's axis is spans; None where it is single tokens."""
 
     span_rule: str | None = None
-    """How a span's importance is made: ``together`` (all its tokens replaced in one run), or the ``sum``, ``mean`` or
-    ``maximum`` over its tokens; None for single tokens."""
+    """How a span's importance is computed: ``together`` (all its tokens replaced in one run), or the ``sum``, ``mean``
+    or ``maximum`` over its tokens; None for single tokens."""
 
     roles: Sequence[str] | None = with_axes("tokens", default=None)
-    """Role of each prompt token of a chat, ``template`` for what the template writes (`chat_prompt`); None for text."""
+    """Role of each prompt token of a chat, ``template`` for template text (`chat_prompt`); None for text."""
 
     turns: Sequence[int] | None = with_axes("tokens", default=None)
     """Turn of each prompt token of a chat; None for text."""
@@ -110,8 +110,8 @@ class SaliencyResult(Result):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.spans is None and len(self.prompt_ids) != len(self.prompt_tokens):
-            got, wanted = len(self.prompt_ids), len(self.prompt_tokens)
-            raise ValueError(f"SaliencyResult.prompt_ids must have {wanted} entries, got {got}")
+            got, expected = len(self.prompt_ids), len(self.prompt_tokens)
+            raise ValueError(f"SaliencyResult.prompt_ids must have {expected} entries, got {got}")
         for span in self.spans or ():
             check_span(span, len(self.prompt_ids), "a span", f"prompt of {len(self.prompt_ids)} tokens")
         if isinstance(self.foil, Sequence):
@@ -124,7 +124,7 @@ class SaliencyResult(Result):
     def density(
         self, *, levels: int = 10, threshold: float = 7, p: float = 4, min_importance: float = 0.0
     ) -> NDArray[np.float64]:
-        """(prompt,) how many response tokens each prompt token matters to (see :func:`importance_density`)."""
+        """(prompt,) density of each prompt token over the response (see :func:`importance_density`)."""
         scores = self.normalised(levels=levels, threshold=threshold, min_importance=min_importance)
         return importance_density(scores, p=p)
 
@@ -143,23 +143,23 @@ class SaliencyResult(Result):
         self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4, min_importance: float = 0.0
     ) -> float:
         """The same score for the rest of the prompt: neither in `mask` (prompt,) nor special."""
-        rest = ~np.asarray(mask, dtype=bool) & ~np.asarray(self.prompt_special, dtype=bool)
-        return self.instruction_score(rest, levels=levels, threshold=threshold, p=p, min_importance=min_importance)
+        context = ~np.asarray(mask, dtype=bool) & ~np.asarray(self.prompt_special, dtype=bool)
+        return self.instruction_score(context, levels=levels, threshold=threshold, p=p, min_importance=min_importance)
 
     def under_floor(self, min_importance: float = FLOOR) -> Bools:
-        """(response,) which response tokens no prompt token matters to by `min_importance`, in units of the target."""
+        """(response,) whether all importance for a response token is under `min_importance`, in units of the target."""
         return under_floor(self._computed, min_importance)
 
     @property
     def below_rounding(self) -> Bools:
-        """(prompt, response) which importance is no larger than rounding makes it: it may as well be 0."""
+        """(prompt, response) whether the importance is within the rounding error, so that it may be 0."""
         if self.rounding is None:
             return np.zeros(self.importance.shape, dtype=bool)
         return np.asarray(np.abs(self.importance) <= self.rounding)
 
     @property
     def _computed(self) -> Floats:
-        """The importance, 0 where a partial result has not got to."""
+        """The importance, 0 where a partial result has no number yet."""
         return np.nan_to_num(self.importance, nan=0.0) if self.partial else self.importance
 
     def by_spans(
@@ -168,10 +168,10 @@ class SaliencyResult(Result):
         *,
         how: Literal["sum", "mean", "maximum"] = "sum",
     ) -> SaliencyResult:
-        """The same map with the importance of the tokens of each span put together.
+        """The same map with the importance of the tokens of each span aggregated.
 
-        `spans` is as in `prompt_saliency`, which replaces a span's tokens at once: that costs runs of the model, and is
-        another quantity. Raises ValueError for a map that is by spans already.
+        `spans` is as in `prompt_saliency`, which instead replaces a span's tokens at once: a different quantity that
+        needs runs of the model. Raises ValueError for a map that is by spans already.
 
         Example:
             >>> result = prompt_saliency(model, "Add 1 and 2. Now say it.", " 3")
@@ -179,28 +179,28 @@ class SaliencyResult(Result):
             ('Add 1 and 2.', ' Now say it.')
         """
         if self.spans is not None:
-            raise ValueError("this map is by spans already: put together the one of single tokens")
+            raise ValueError("this map is by spans already: aggregate the map of single tokens")
         check_choice("how", how, Literal["sum", "mean", "maximum"])
-        pieces = read_spans(spans, None, self.prompt_tokens, self.prompt_special, self.roles, self.turns)
+        token_spans = read_spans(spans, None, self.prompt_tokens, self.prompt_special, self.roles, self.turns)
         reduce: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "maximum": np.max}
         return replace(
             self,
-            importance=np.stack([reduce[how](self.importance[a:b], axis=0) for a, b in pieces]),
+            importance=np.stack([reduce[how](self.importance[a:b], axis=0) for a, b in token_spans]),
             spread=None,
             span_rule=how,
-            **span_fields(pieces, self.prompt_tokens, self.prompt_special, self.prompt_spans),
+            **span_fields(token_spans, self.prompt_tokens, self.prompt_special, self.prompt_spans),
         )
 
     def mask(self, *spans: Sequence[int]) -> Bools:
-        """(prompt,) which prompt tokens share a character with one of the (start, stop) spans of the prompt's text.
+        """(prompt,) whether a prompt token overlaps one of the (start, stop) character spans of the prompt's text.
 
-        Raises ValueError when the result does not know where its tokens lie (the prompt was given as ids).
+        Raises ValueError if the prompt was given as ids, whose characters are not known.
         """
         return spans_to_mask(self.prompt_spans, spans)
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """The largest importance with its two tokens, the mean probability of the response, and the share of response
-        tokens that no prompt token matters to by the usual floor."""
+        tokens under the default floor."""
         prompt, response = map(int, np.unravel_index(int(np.nanargmax(self.importance)), self.importance.shape))
         return {
             "importance": float(self.importance[prompt, response]),
@@ -224,7 +224,7 @@ class SaliencyResult(Result):
 
 
 def spans_to_mask(token_spans: Sequence[Sequence[int]] | None, spans: Sequence[Sequence[int]]) -> Bools:
-    """(tokens,) which tokens overlap one of the marked (start, stop) spans; a piece without width counts when inside.
+    """(tokens,) whether a token overlaps one of the (start, stop) spans; a token of width 0 counts if it is inside.
 
     >>> spans_to_mask([(0, 3), (3, 8), (8, 9)], [(4, 9)]).tolist()
     [False, True, True]

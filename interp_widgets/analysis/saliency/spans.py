@@ -1,4 +1,4 @@
-"""Spans of a prompt's tokens: its words, its sentences, roles and turns of a chat, or those that a user gives."""
+"""Spans of a prompt's tokens: words, sentences, roles and turns of a chat, or given spans."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from interp_widgets.analysis.saliency.density import plain_text, sentence_spans
 from interp_widgets.models.tokens import CONTINUATION
 
 SpanKind = Literal["words", "sentences", "roles", "turns"]
-"""How a prompt is cut into spans of tokens; roles and turns are those of a chat (`chat_prompt`)."""
+"""How a prompt is divided into spans of tokens; roles and turns are those of a chat (`chat_prompt`)."""
 
 Spans = tuple[tuple[int, int], ...]
-"""[start, end) tokens of each."""
+"""[start, end) tokens of each span."""
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]+")
 
 
 def word_spans(tokens: Sequence[str]) -> Spans:
-    """Cut readable tokens into words: (first, past-last) token of each, covering every token once.
+    """Divide readable tokens into words: (first, past-last) token of each, covering every token once.
 
-    A word is a run of letters and digits, with apostrophes and hyphens between them, or a run of other marks. Tokens
-    that share a word are one span, and so are words that share a token. White space joins the word before it.
+    A word is a run of letters and digits, with apostrophes and hyphens between them, or a run of other characters.
+    Tokens that share a word are one span, and so are words that share a token. White space joins the word before it.
 
     >>> word_spans(["The", " E", "iff", "el", " T", "ower", " isn", "'", "t", ",", " it", "'s", "."])
     ((0, 1), (1, 4), (4, 6), (6, 9), (9, 10), (10, 12), (12, 13))
@@ -32,7 +32,7 @@ def word_spans(tokens: Sequence[str]) -> Spans:
     texts = [plain_text(token.replace(CONTINUATION, "")) for token in tokens]
     words = [match.span() for match in _WORD.finditer("".join(texts))]
     spans: list[tuple[int, int]] = []
-    end, last = 0, -1  # of the text so far, and of the words that began in it
+    end, last = 0, -1  # end of the text so far, and the last word that began in it
     for number, text in enumerate(texts):
         start, end = end, end + len(text)
         inside = [word for word, (a, b) in enumerate(words) if a < end and b > start]
@@ -55,37 +55,37 @@ def read_spans(
     roles: Sequence[str] | None = None,
     turns: Sequence[int] | None = None,
 ) -> Spans:
-    """The spans asked for in the order of the prompt: by kind, as given, or single tokens for None.
+    """The requested spans in the order of the prompt: by kind, as given, or single tokens for None.
 
-    Special tokens are spans of their own where the prompt is cut into words or sentences, and in a chat neither goes
-    over from one role to another. Only what lies ``within`` the tokens [start, end) is kept, where they are given.
-    ``roles`` and ``turns`` are of the tokens of a chat.
+    Among words and sentences, special tokens are separate spans, and in a chat no span crosses from one role to
+    another. With ``within``, only the parts inside its tokens [start, end) are kept. ``roles`` and ``turns`` are those
+    of a chat's tokens.
 
     >>> read_spans("words", (1, 3), ["Two", " words", " more"], [False] * 3)
     ((1, 2), (2, 3))
     """
     size, owner = len(tokens), f"prompt of {len(tokens)} tokens"
     if spans is None:
-        pieces = [(i, i + 1) for i in range(size)]
+        chosen = [(i, i + 1) for i in range(size)]
     elif isinstance(spans, str):
         check_choice("spans", spans, SpanKind)
         labels = {"roles": roles, "turns": turns}
         if spans in _CUTS:
-            pieces = _cut(tokens, special, roles, _CUTS[spans])
+            chosen = _cut(tokens, special, roles, _CUTS[spans])
         elif (label := labels[spans]) is not None:
-            pieces = list(runs(label))
+            chosen = list(runs(label))
         else:
             raise ValueError(f"spans={spans!r} needs the prompt as a list of messages, each with a role and a content")
     else:
-        pieces = sorted(check_span(span, size, "a span", owner) for span in spans)
-        if not pieces:
+        chosen = sorted(check_span(span, size, "a span", owner) for span in spans)
+        if not chosen:
             raise ValueError("spans must not be empty: give [start, end) tokens of each, 'words' or 'sentences'")
     if within is not None:
         start, end = check_span(within, size, "within", owner)
-        pieces = [(max(a, start), min(b, end)) for a, b in pieces if a < end and b > start]
-        if not pieces:
-            raise ValueError(f"none of the spans given shares a token with within={(start, end)}: leave within out")
-    return tuple(pieces)
+        chosen = [(max(a, start), min(b, end)) for a, b in chosen if a < end and b > start]
+        if not chosen:
+            raise ValueError(f"none of the spans overlaps within={(start, end)}: leave within out")
+    return tuple(chosen)
 
 
 def _cut(
@@ -94,18 +94,18 @@ def _cut(
     roles: Sequence[str] | None,
     cut: Callable[[Sequence[str]], Spans],
 ) -> list[tuple[int, int]]:
-    """The spans of each run of tokens of one role without a special one, which is a span of its own."""
+    """Apply ``cut`` to each run of ordinary tokens of one role; special tokens are separate spans."""
     labels = [i if is_special else -1 if roles is None else roles[i] for i, is_special in enumerate(special)]
     return [(start + a, start + b) for start, end in runs(labels) for a, b in cut(tokens[start:end])]
 
 
 def span_fields(
-    pieces: Spans, tokens: Sequence[str], special: Sequence[bool], characters: Sequence[Sequence[int]] | None
+    spans: Spans, tokens: Sequence[str], special: Sequence[bool], characters: Sequence[Sequence[int]] | None
 ) -> dict[str, Any]:
-    """The fields of a `SaliencyResult` that say what its rows are, for spans of these tokens."""
+    """The fields of a `SaliencyResult` that describe its rows, for spans of these tokens."""
     return {
-        "prompt_tokens": ["".join(tokens[a:b]).replace(CONTINUATION, "") or CONTINUATION for a, b in pieces],
-        "prompt_special": [all(special[a:b]) for a, b in pieces],
-        "prompt_spans": None if characters is None else [(characters[a][0], characters[b - 1][1]) for a, b in pieces],
-        "spans": pieces,
+        "prompt_tokens": ["".join(tokens[a:b]).replace(CONTINUATION, "") or CONTINUATION for a, b in spans],
+        "prompt_special": [all(special[a:b]) for a, b in spans],
+        "prompt_spans": None if characters is None else [(characters[a][0], characters[b - 1][1]) for a, b in spans],
+        "spans": spans,
     }

@@ -1,4 +1,4 @@
-"""What each token of a prompt brought to a prediction, layer by layer."""
+"""Token decomposition: the contribution of each token of a prompt to a prediction, layer by layer."""
 
 from interp_widgets.analysis.token_decomposition.decomposition import Biases, decompose_tokens, decomposition_cost
 from interp_widgets.analysis.token_decomposition.decomposition_result import LogitShareResult, TokenDecompositionResult

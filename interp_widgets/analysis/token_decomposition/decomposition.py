@@ -1,4 +1,4 @@
-"""`decompose_tokens`: what each token of a prompt brought to one position's residual stream, layer by layer."""
+"""`decompose_tokens`: the contribution of each token to one position's residual stream, layer by layer."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from interp_widgets.models.devices import device_kind, widest
 from interp_widgets.models.engine.linearised import ActivationSlope, LinearisedPass, linearise
 
 Biases = Literal["separate", "spread"]
-"""Where the model's biases go: a part of their own, or onto the tokens' parts in proportion to their norms."""
+"""Where the model's biases go: a separate part, or onto the tokens' parts in proportion to their norms."""
 
 _HALF = 0.05
-"""Rounding of the stream at every layer stays below 0.01; a missing part does not."""
+"""Rounding errors of the stream stay below 0.01 at every layer; a missing part causes a larger error."""
 _DELIVERIES = 4
-"""Partial results at most."""
+"""Most partial results."""
 _MEMORY_SHARE = 0.025
-"""Of the tensor of all parts at all positions and layers: what one chunk may take."""
+"""Memory of one chunk as a share of the tensor of all parts at all positions and layers."""
 _FEWEST_ROWS = 256
-"""Below this, matrix products lose speed."""
+"""Matrix products with fewer rows are inefficient."""
 _MOST_ROWS = {"cpu": 768, "accelerator": 16384}
 
 
@@ -59,40 +59,41 @@ def decompose_tokens(
     check: Callable[[], None] | None = None,
     on_partial: Callable[[TokenDecompositionResult], None] | None = None,
 ) -> TokenDecompositionResult:
-    """What each token of the prompt brought to the residual stream of one position, at every layer.
+    """The contribution of each token of the prompt to the residual stream of one position, at every layer.
 
-    Attention is linear given its patterns; norms keep their scales and MLPs one slope per neuron, act(z)/z (its limit
-    at z = 0), so that the parts add up to the model's own residual stream exactly. For a gated MLP the gate keeps its
-    value and the linear branch carries the parts. A token's part starts as its embedding with its position's.
+    The model is linearised: attention patterns, norm scales and one activation slope per neuron, act(z)/z (its limit at
+    z = 0), are held fixed, so that the parts add up exactly to the model's residual stream. In a gated MLP the gate is
+    held fixed and the linear branch carries the parts. A token's part starts as its token and position embedding.
 
-    The sums are in float32 or wider. A model in half precision rounds its own stream at every layer, and it is this
-    rounded stream that the sum of the parts is compared with: errors of 1e-2 are usual there.
+    The sums are in float32 or wider. A half-precision model rounds its stream at every layer, and the sum of the parts
+    is compared with the rounded stream: errors of 1e-2 are usual there.
 
-    Of a mixture of depths the lens reads every part as the last route reads.
+    For a mixture of depths, the lens decodes every part as the last route does.
 
     Args:
         model: what `load_model` returns.
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         position: of the stream, counted from 0 without a BOS, or from the end.
         biases: ``"separate"``, or ``"spread"`` over the parts in proportion to their norms.
-        slope: ``"secant"`` is the method; ``"step"`` (1 where z > 0) does not add up, as a control.
-        lens: by what the final norm divides a part that is read alone. ``"own"``, the paper's reading, by the part's
-            own scale, as if it were the whole stream: what it says, however small it is. ``"frozen"``, by that of the
-            whole stream: a small part says little, and logits of parts add up; the tokens that an answer comes from
-            stand out more, but in a large vocabulary few parts alone reach a high probability. None for no lens.
-        target: a token (text of one token, or id) whose logit and probability are followed in every part.
+        slope: ``"secant"`` is the method; ``"step"`` (1 where z > 0) is a control, which does not add up.
+        lens: the scale by which the final norm divides a single part. ``"own"``, as in the paper, is the part's own
+            scale, as if it were the whole stream, so that its size does not matter. ``"frozen"`` is the scale of the
+            whole stream: logits of parts add up, and the tokens that an answer comes from stand out more, but in a
+            large vocabulary few single parts reach a high probability. None for no lens.
+        target: a token (text of one token, or id) whose logit and probability are computed for every part.
         tolerance: largest relative error of the sum at any layer; default 1e-4 in float32, 1e-9 in float64, 0.05 in
             half precision; 1e-4 in a float64 model whose norms transformers computes in float32.
-        prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, is on no axis, and its part is in `bias`.
-        batch_size: source tokens per chunk; by default what keeps a chunk well below the parts of all positions.
+        prepend_bos: overrides the model's BOS policy for texts. The part of a BOS is in `bias` and on no axis.
+        batch_size: source tokens per chunk; by default such that a chunk is far smaller than the parts of all
+            positions.
         progress: called with (done, total) sources after every chunk.
         check: called before every chunk; raises to cancel.
         on_partial: receives a partial result a few times, NaN where nothing is computed yet; never with ``"spread"``,
             which needs all parts.
 
     Raises:
-        ValueError: an unknown option, a bad prompt, position or target, a model whose layers show no patterns or
-            scales, or one whose parts do not add up.
+        ValueError: an unknown option, a bad prompt, position or target, a model that does not expose attention patterns
+            or norm scales, or one whose parts do not add up.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
     Eqs 4.1 to 4.3, and appendix B.3.
@@ -139,10 +140,10 @@ def decompose_tokens(
 
 
 def chunk_rows(model: Model, n: int) -> int:
-    """(source, position) rows that go through the layers together, of n tokens."""
-    whole = (model.n_layers + 1) * n * n * model.d_model
+    """Number of (source, position) rows of n tokens that go through the layers together."""
+    all_parts = (model.n_layers + 1) * n * n * model.d_model
     most = _MOST_ROWS[device_kind(model.device)]
-    return max(_FEWEST_ROWS, min(most, int(_MEMORY_SHARE * whole / row_width(model))))
+    return max(_FEWEST_ROWS, min(most, int(_MEMORY_SHARE * all_parts / row_width(model))))
 
 
 def row_width(model: Model) -> int:
@@ -151,7 +152,7 @@ def row_width(model: Model) -> int:
 
 
 def sources_at_once(model: Model, n: int, begin: int) -> int:
-    """Sources from ``begin`` on whose rows, each at its own position and those behind it, make one chunk."""
+    """Number of sources from ``begin`` on in one chunk; a source has a row at its own and every later position."""
     rows, count = chunk_rows(model, n) - (n if begin == 0 else 0), 0
     while begin + count < n and (count == 0 or rows >= n - begin - count):
         rows -= n - begin - count
@@ -177,12 +178,12 @@ class _Parts:
         self.parts = start.new_full((layers, sources, width), math.nan)
         self.bias = start.new_full((layers, width), math.nan)
         self.top = start.new_full((layers, sources + 1), -1, dtype=torch.long)
-        """The lens of every source and, last, of what no shown token brought."""
+        """Top token in the lens of every source and, last, of the biases and BOS."""
         self.probability = start.new_full((layers, sources + 1), math.nan, dtype=widest(start.device))
         self.target_probability = self.probability.clone()
 
     def propagate(self, start: int, stop: int) -> None:
-        """The sources start..stop through all layers; the biases go with the first."""
+        """Propagate the sources start..stop through all layers; the biases go with the first."""
         bias = start == 0
         rows = self.linearised.parts(start, stop, bias=bias)
         self.parts[:, start:stop] = rows[:, int(bias) :]
@@ -192,24 +193,24 @@ class _Parts:
             self._read(start, stop)
 
     def _read(self, start: int, stop: int) -> None:
-        """The lens of the sources start..stop, and with the first of what no shown token brought."""
+        """Apply the lens to the sources start..stop, and with the first to the biases and BOS."""
         self._apply_lens(slice(start, stop), self.parts[:, start:stop])
         if start == 0:
-            self._apply_lens(slice(self.last + 1, None), self._rest()[:, None])
+            self._apply_lens(slice(self.last + 1, None), self._other()[:, None])
 
     def _apply_lens(self, sources: slice, parts: Tensor) -> None:
         if self.kind is None:
             return
-        self.top[:, sources], self.probability[:, sources], wanted = self.lens.top(parts, self.kind, self.target)
-        if wanted is not None:
-            self.target_probability[:, sources] = wanted
+        self.top[:, sources], self.probability[:, sources], of_target = self.lens.top(parts, self.kind, self.target)
+        if of_target is not None:
+            self.target_probability[:, sources] = of_target
 
-    def _rest(self) -> Tensor:
+    def _other(self) -> Tensor:
         """(layers + 1, d_model) biases and BOS."""
         return self.bias + self.parts[:, 0] if self.prompt.offset else self.bias
 
     def finish(self) -> None:
-        """Spread the biases if they are to be, and apply the lens to the parts with their share."""
+        """With ``biases="spread"``, spread the biases and apply the lens to the resulting parts."""
         if self.biases == "separate":
             return
         norms = torch.linalg.vector_norm(self.parts, dim=-1, keepdim=True)
@@ -227,16 +228,16 @@ class _Parts:
     def result(self, facts: dict[str, Any], *, partial: bool = False) -> TokenDecompositionResult:
         prompt, offset, later = self.prompt, self.prompt.offset, len(self.prompt.ids) - 1 - self.last
         shown = slice(offset, self.last + 1)
-        bias = self._rest()
+        bias = self._other()
         fields: dict[str, Any] = {}
         if self.kind is not None:
             fields |= {"top_token": as_array(_padded(self.top[:, shown], later, -1))}
             fields |= {"probability": to_numpy(_padded(self.probability[:, shown], later, 0))}
             fields |= {"bias_top_token": as_array(self.top[:, -1])}
             fields |= {"bias_probability": to_numpy(self.probability[:, -1])}
-            held = np.unique(np.concatenate([fields["top_token"].ravel(), fields["bias_top_token"]]))
+            top_ids = np.unique(np.concatenate([fields["top_token"].ravel(), fields["bias_top_token"]]))
         else:
-            held = np.zeros(0, dtype=int)
+            top_ids = np.zeros(0, dtype=int)
         if self.target is not None:
             fields |= {"target": self.target, "target_token": prompt.model.token_strings([self.target])[0]}
             fields |= {"target_logit": to_numpy(_padded(self.lens.logit(self.parts[:, shown], self.target), later, 0))}
@@ -245,7 +246,7 @@ class _Parts:
             if self.kind is not None:
                 fields |= {"target_probability": to_numpy(_padded(self.target_probability[:, shown], later, 0))}
         ids = sorted(
-            {*held[held >= 0].tolist(), *prompt.shown_ids, *([self.target] if self.target is not None else [])}
+            {*top_ids[top_ids >= 0].tolist(), *prompt.shown_ids, *([self.target] if self.target is not None else [])}
         )
         texts = prompt.model.single_token_strings(ids)
         return TokenDecompositionResult(
@@ -266,13 +267,13 @@ class _Parts:
 
 
 def _padded(values: Tensor, later: int, fill: float) -> Tensor:
-    """With sources after the position, which brought nothing; a copy."""
+    """A copy with entries for the tokens after the position, which contribute nothing."""
     more = values.new_full((values.shape[0], later, *values.shape[2:]), fill)
     return torch.cat([values, more], dim=1)
 
 
 def check_model(model: Model, caller: str) -> None:
-    """Raise ValueError where a model lacks what its layers are split by: patterns, weights, norms and neurons."""
+    """Raise ValueError where a model lacks what the linearisation needs: patterns, weights, norms and neurons."""
     has = model.capabilities
     needs: tuple[Capability, ...] = ("residual_stream", "attention_patterns", "head_weights", "input_norms")
     for needed in needs:
@@ -283,18 +284,18 @@ def check_model(model: Model, caller: str) -> None:
 
 
 def check_stream(model: Model, linearised: LinearisedPass) -> None:
-    """Raise ValueError where the model's own residual stream holds NaN or infinity."""
+    """Raise ValueError where the model's residual stream holds NaN or infinity."""
     check_finite(linearised.residual, lambda layer, _: f"the residual stream of {model.name} at layer {layer}")
 
 
-def check_error(model: Model, what: str, error: float, slope: str, tolerance: float | None) -> None:
-    """Raise ValueError where a relative error is above the tolerance, by default that of the model's type."""
+def check_error(model: Model, claim: str, error: float, slope: str, tolerance: float | None) -> None:
+    """Raise ValueError where a relative error exceeds the tolerance, by default that of the model's dtype."""
     limit = TOLERANCE.get(model.precision, _HALF) if tolerance is None else tolerance
     if error <= limit:
         return
     why = "" if slope == "secant" else f" (slope {slope!r} is a control that does not add up)"
     raise ValueError(
-        f"{what}: relative error {error:.1e}, allowed {limit:.0e}{why}: use a model of ordinary blocks "
+        f"{claim}: relative error {error:.1e}, allowed {limit:.0e}{why}: use a model of ordinary blocks "
         "without hooks that change what they write, a wider dtype, or a larger tolerance"
     )
 
@@ -304,8 +305,8 @@ def decomposition_cost(model: Model, n_tokens: int, *, lens: bool = True) -> Cos
 
     Args:
         model: a `Model`.
-        n_tokens: tokens fed.
-        lens: whether each part is read through the vocabulary.
+        n_tokens: tokens that the model is fed.
+        lens: whether the lens is applied to each part.
 
     Example:
         >>> round(decomposition_cost(model, 40).flops / 1e9, 1)
@@ -313,14 +314,14 @@ def decomposition_cost(model: Model, n_tokens: int, *, lens: bool = True) -> Cos
     """
     n, layers, width = float(n_tokens), model.n_layers, model.d_model
     item, hidden, heads = max(model.dtype.itemsize, 4), float(model.d_mlp or 0), model.n_heads * model.d_head
-    pairs = n * (n + 1) / 2 + n  # a source with every position behind it, and the biases
-    attention = 2.0 * width * (heads + model.n_kv_heads * model.d_head)  # queries and keys are frozen
-    mlp = 2.0 * width * hidden  # each of its two products; a gate is frozen
-    whole = max(layers - 3, 0) * (attention + 2 * mlp) + (layers > 2) * (attention + mlp) + (layers > 1) * mlp
+    pairs = n * (n + 1) / 2 + n  # every source with its own and later positions, and the biases
+    attention = 2.0 * width * (heads + model.n_kv_heads * model.d_head)  # queries and keys are held fixed
+    mlp = 2.0 * width * hidden  # each of its two products; a gate is held fixed
+    per_pair = max(layers - 3, 0) * (attention + 2 * mlp) + (layers > 2) * (attention + mlp) + (layers > 1) * mlp
     once = 2.0 * width * heads + (model.n_heads + 1) * mlp + 2 * (attention + 2 * mlp)  # in the first and last blocks
     mixing = 2.0 * heads * n**3 / 3 * max(layers - 2, 0)
-    flops = pairs * whole + n * once + mixing + 2.0 * n * block_parameters(model)
+    flops = pairs * per_pair + n * once + mixing + 2.0 * n * block_parameters(model)
     flops += lens * 2.0 * layers * n * width * model.d_vocab
-    kept = layers * (model.n_heads * n * n + n * hidden) + 2 * (layers + 1) * n * width
+    stored = layers * (model.n_heads * n * n + n * hidden) + 2 * (layers + 1) * n * width
     rows = max(chunk_rows(model, n_tokens), 2 * n_tokens)
-    return Cost(flops=float(flops), bytes=float(item * (kept + rows * row_width(model))))
+    return Cost(flops=float(flops), bytes=float(item * (stored + rows * row_width(model))))

@@ -17,7 +17,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 
 @record
 class TokenDecompositionResult(PromptResult):
-    """The residual stream of one position as a sum of what each token of the prompt brought, at every layer.
+    """The residual stream of one position as a sum of contributions of the prompt's tokens, at every layer.
 
     ``parts.sum(axis=1) + bias`` is the residual stream, up to `error`. Layer l is the stream entering block l; the
     last row is what the final norm reads. Source: Explainability in Large Language Models: Pathways to Refinement and
@@ -33,10 +33,10 @@ class TokenDecompositionResult(PromptResult):
     """
 
     parts: Floats = with_axes("layers + 1", "positions", "d_model")
-    """What each shown token brought; zero for tokens after `position`."""
+    """Contribution of each shown token; zero for tokens after `position`."""
 
     bias: Floats = with_axes("layers + 1", "d_model")
-    """What no shown token brought: the model's biases (zero if spread) and a BOS (see `bos`)."""
+    """Contribution of the model's biases (zero if spread) and of a BOS (see `bos`)."""
 
     error: Floats = with_axes("layers + 1")
     """Relative error of the sum: norm of (sum - residual) over norm of the residual."""
@@ -45,14 +45,13 @@ class TokenDecompositionResult(PromptResult):
     """The position that is decomposed, counted from 0."""
 
     residual: Floats = with_axes("layers + 1", "d_model")
-    """The model's own residual stream there."""
+    """The model's residual stream there."""
 
     bos: Floats | None = with_axes("layers + 1", "d_model", default=None)
-    """What of `bias` a beginning-of-sequence token brought; None where none was fed."""
+    """The BOS's contribution, included in `bias`; None without a BOS."""
 
     top_token: Ints | None = with_axes("layers + 1", "positions", default=None)
-    """Id of the token that each part's lens puts first; -1 where the part is zero. None without
-    a lens."""
+    """Id of the likeliest token in the lens of each part; -1 where the part is zero. None without a lens."""
 
     probability: Floats | None = with_axes("layers + 1", "positions", default=None)
     """Its probability, 0..1; 0 where the part is zero."""
@@ -64,7 +63,7 @@ class TokenDecompositionResult(PromptResult):
     """The same for `bias`."""
 
     target: int | None = None
-    """Id of the token whose logit is followed; None if none."""
+    """Id of the target token; None without one."""
 
     target_token: str = ""
     """Its text."""
@@ -98,17 +97,17 @@ class TokenDecompositionResult(PromptResult):
 
     @property
     def n_layers(self) -> int:
-        """Blocks of the model: the stream is decomposed before each and behind the last."""
+        """Number of blocks; the stream is decomposed before each and after the last."""
         return int(self.parts.shape[0]) - 1
 
     @property
     def norm(self) -> Floats:
-        """(layers + 1, sources) Euclidean norm of every part; NaN where a partial result has not got to."""
+        """(layers + 1, sources) Euclidean norm of every part; NaN where a partial result has no number yet."""
         return np.asarray(np.linalg.norm(self.parts, axis=-1))
 
     @property
     def norm_share(self) -> Floats:
-        """(layers + 1, sources) each part's norm over the sum of all parts' norms at that layer, `bias` left out."""
+        """(layers + 1, sources) each part's norm over the sum of all parts' norms at that layer, without `bias`."""
         norm = self.norm
         total = np.nansum(norm, axis=1, keepdims=True)
         return np.asarray(norm / np.where(total > 0, total, 1))
@@ -129,8 +128,7 @@ class TokenDecompositionResult(PromptResult):
         }
 
     def to_frame(self) -> DataFrame:
-        """One row per layer and token: layer, position, token, norm, share of the norms, and the lens where there is
-        one."""
+        """One row per layer and token: layer, position, token, norm, share of the norms, and the lens if any."""
         columns: dict[str, Any] = {"token": self.tokens, "norm": self.norm, "norm_share": self.norm_share}
         if self.top_token is not None:
             columns["top_token"] = [[self.token_text(token) for token in row] for row in self.top_token.tolist()]
@@ -140,7 +138,7 @@ class TokenDecompositionResult(PromptResult):
 
 @record
 class LogitShareResult(PromptResult):
-    """One logit (or the difference of two) as a sum of what each token of the prompt brought.
+    """One logit (or the difference of two) as a sum of contributions of the prompt's tokens.
 
     ``share.sum() + bias`` is `logit`, up to `error`. Source: Explainability in Large Language Models: Pathways to
     Refinement and Alignment (Luo 2024), section 4.1.1, Eqs 4.1 to 4.3, followed backwards from one logit.
@@ -156,41 +154,41 @@ class LogitShareResult(PromptResult):
     """
 
     share: Floats = with_axes("positions")
-    """What each shown token brought, in logits; zero for tokens after `position`."""
+    """Contribution of each shown token in logits; zero for tokens after `position`."""
 
     bias: float
-    """What no shown token brought: biases of all layers, the final norm and the unembedding, and a BOS."""
+    """Contribution of a BOS and of the biases of all layers, the final norm and the unembedding."""
 
     logit: float
-    """The model's own logit of the target, minus that of the foil where there is one; before a soft cap (Gemma 2)."""
+    """The model's logit of the target, minus that of the foil if there is one; before a soft cap (Gemma 2)."""
 
     error: float
-    """|share.sum() + bias - logit| over the sum of the sizes of all shares."""
+    """|share.sum() + bias - logit| over the sum of absolute shares."""
 
     position: int
-    """The position whose next token is looked at, counted from 0."""
+    """The position before the target, counted from 0."""
 
     target: int
-    """Id of the token whose logit it is."""
+    """Id of the target token."""
 
     target_token: str
     """Its text."""
 
     foil: int | None = None
-    """Id of the token that it is set against; None if none."""
+    """Id of the token whose logit is subtracted; None without one."""
 
     foil_token: str = ""
     """Its text."""
 
     bos: float | None = None
-    """What of `bias` a beginning-of-sequence token brought; None where none was fed."""
+    """The BOS's contribution, included in `bias`; None without a BOS."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("position", self.position, 0, self.n_positions - 1, f"{self.n_positions} tokens")
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The token that brought most, with its share, the logit, and what no token brought."""
+        """The token with the largest share, its share, the logit, and the share of no token."""
         source = int(np.argmax(self.share))
         return {
             "target_token": self.target_token,

@@ -1,4 +1,4 @@
-"""`decompose_logit`: the share of every token of a prompt in one logit, by a single pass backwards."""
+"""`decompose_logit`: the contribution of every token of a prompt to one logit, by a single backward pass."""
 
 from __future__ import annotations
 
@@ -35,23 +35,22 @@ def decompose_logit(
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
 ) -> LogitShareResult:
-    """What each token of the prompt brought to one logit of the next token, or to the difference of two.
+    """The contribution of each token of the prompt to one logit of the next token, or to the difference of two.
 
-    The same frozen map as in `decompose_tokens`, with the final norm's scale frozen too, so that a logit is linear in
-    the first residual stream: its gradient times what each token starts as is that token's share. One pass backwards
-    instead of one forwards per token; each share is the last layer's part on the target's unembedding direction. Where
-    a model caps its logits (Gemma 2), it is the logit before the cap. Of a mixture of depths it is the logit of the
-    last route alone, which need not be the model's own.
+    The model is linearised as in `decompose_tokens`, with the final norm's scale held fixed too, so that a logit is
+    linear in the first residual stream: a token's share is the gradient times its embedding. This takes one backward
+    pass instead of a forward pass per token; a share equals the projection of the last layer's part on the target's
+    unembedding direction. With a logit soft cap (Gemma 2), it is the logit before the cap. For a mixture of depths, it
+    is the logit of the last route alone, which can differ from the model's.
 
     Args:
         model: what `load_model` returns.
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
-        target: the token whose logit it is (text of one token, or id); default: the one of the
-            largest logit.
-        position: whose next token is looked at, counted from 0 without a BOS, or from the end.
+        target: text or id of one token; default: the one with the largest logit.
+        position: the position before the target, counted from 0 without a BOS, or from the end.
         foil: a token whose logit is subtracted.
-        slope: ``"secant"`` is the method; ``"step"`` does not add up, as a control.
-        tolerance: largest error against the sizes of all shares; defaults as in `decompose_tokens`.
+        slope: ``"secant"`` is the method; ``"step"`` is a control, which does not add up.
+        tolerance: largest error relative to the sum of absolute shares; defaults as in `decompose_tokens`.
         prepend_bos: overrides the model's BOS policy for texts.
         check: called between layers; raises to cancel.
 
@@ -70,29 +69,29 @@ def decompose_logit(
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     last = tokens.offset + tokens.position(position)
     token = None if target is None else single_token(model, target)
-    against = None if foil is None else single_token(model, foil, what="foil")
+    foil_id = None if foil is None else single_token(model, foil, what="foil")
     linearised = linearise(model, tokens.ids, last, slope=slope)
     check_stream(model, linearised)
     lens = PartLens.of(model, linearised.residual)
     logits = _uncapped(model, lens.logits(linearised.residual[-1], -1, "own"))
     token = int(logits.argmax()) if token is None else token
-    if token == against:
+    if token == foil_id:
         raise ValueError(f"target and foil must differ, both are {token}: give another foil, or none")
-    logit = float(logits[token] - (0 if against is None else logits[against]))
+    logit = float(logits[token] - (0 if foil_id is None else logits[foil_id]))
     direction, bias = lens.directions(token)[-1], lens.constant(token)
-    if against is not None:
-        direction, bias = direction - lens.directions(against)[-1], bias - lens.constant(against)
+    if foil_id is not None:
+        direction, bias = direction - lens.directions(foil_id)[-1], bias - lens.constant(foil_id)
     with stopping(check):
         gradient, inside = linearised.gradient(direction)
     share = (gradient.cpu().double() * linearised.start.cpu().double()).sum(-1)
     bias += inside
     error = float((share.sum() + bias - logit).abs() / (share.abs().sum() + abs(bias)))
     check_error(model, f"the shares of {model.name} do not add up to its logit", error, slope, tolerance)
-    shown = torch.cat([share[tokens.offset :], share.new_zeros(len(tokens.ids) - 1 - last)])
+    shares = torch.cat([share[tokens.offset :], share.new_zeros(len(tokens.ids) - 1 - last)])
     bos = float(share[0]) if tokens.offset else None
     options = {"position": last - tokens.offset, "slope": slope, "bos": tokens.offset == 1}
     return LogitShareResult(
-        share=to_numpy(shown),
+        share=to_numpy(shares),
         bias=bias + (bos or 0.0),
         logit=logit,
         error=error,
@@ -100,8 +99,8 @@ def decompose_logit(
         position=last - tokens.offset,
         target=token,
         target_token=model.token_strings([token])[0],
-        foil=against,
-        foil_token="" if against is None else model.token_strings([against])[0],
+        foil=foil_id,
+        foil_token="" if foil_id is None else model.token_strings([foil_id])[0],
         bos=bos,
         provenance=provenance(model.provenance(), **options),
     )

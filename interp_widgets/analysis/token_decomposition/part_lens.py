@@ -1,4 +1,4 @@
-"""The lens of single parts of a residual stream: the final norm and the unembedding applied to each alone."""
+"""The logit lens of single parts of a residual stream: final norm and unembedding applied to each part."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from interp_widgets.models.engine import ReadOut, read_out
 from interp_widgets.models.engine.linearised import rounded_gain, rounds_norms
 
 Lens = Literal["own", "frozen"]
-"""By what the final norm divides a part: by the part's ``own`` scale, or by the ``frozen`` one of the whole stream."""
+"""The scale by which the final norm divides a part: its ``own``, or the ``frozen`` one of the whole stream."""
 
 _LOGITS = {"cpu": 2**18, "accelerator": 2**26}
-"""Logits held at once: a megabyte in float32 on a CPU, where they stay in the cache."""
+"""Logits in memory at once: a megabyte in float32 on a CPU, which fits in the cache."""
 _ROWS = 128
 
 
 @dataclass(frozen=True)
 class PartLens:
-    """The lens of the parts of one residual stream, made once per decomposition."""
+    """The lens of the parts of one residual stream."""
 
     model: Model
     read: ReadOut
     gain: Tensor
-    """(layers + 1, d_model) by which the final norm multiplies the whole (centred) stream."""
+    """(layers + 1, d_model) factor of the final norm for the whole (centred) stream."""
     shift: Tensor
     """(d_model,) its bias."""
 
@@ -51,40 +51,40 @@ class PartLens:
         return x - x.mean(-1, keepdim=True) if self.model.normalization == "LayerNorm" else x
 
     def frozen(self, parts: Tensor) -> Tensor:
-        """(layers + 1, sources, d_model) what parts bring to the final norm's output: their sum plus `shift` is it."""
+        """(layers + 1, sources, d_model) parts of the final norm's output, which is their sum plus `shift`."""
         return self._centred(parts) * self.gain[:, None]
 
     def directions(self, token: int) -> Tensor:
-        """(layers + 1, d_model) the gradient of one token's logit at the stream, with the whole stream's scale."""
+        """(layers + 1, d_model) gradient of one token's logit at the stream, with the whole stream's scale fixed."""
         column: Tensor = self.model.weight("W_U")[:, token].to(self.gain.dtype)
         return self._centred(column * self.gain)
 
     def logit(self, parts: Tensor, token: int) -> Tensor:
-        """(layers + 1, sources) what parts bring to one token's logit in the lens of the whole stream."""
+        """(layers + 1, sources) contributions of parts to one token's logit in the lens of the whole stream."""
         return (parts @ self.directions(token)[..., None])[..., 0]
 
     def constant(self, token: int) -> float:
-        """What the final norm's bias and the unembedding's add to one token's logit."""
+        """Contribution of the biases of the final norm and the unembedding to one token's logit."""
         column = self.model.weight("W_U")[:, token].to(self.shift.dtype)
         return float(self.shift @ column + self.model.weight("b_U")[token])
 
     def top(self, parts: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Top id, its probability and that of ``target``, each (layers + 1, sources), of parts (layers + 1, sources,
-        d_model). Parts that are zero have id -1 and probabilities 0."""
+        """Top id, its probability and that of ``target``, each (layers + 1, sources), for parts (layers + 1, sources,
+        d_model). Parts that are zero have id -1 and probability 0."""
         shape = parts.shape[:-1]
         chosen = parts.flatten(0, -2).any(-1).nonzero()[:, 0]
         rows = (self.frozen(parts) if kind == "frozen" else parts).flatten(0, -2)
         ids = torch.full((len(rows),), -1, dtype=torch.long, device=parts.device)
         best = torch.zeros(len(rows), dtype=widest(parts.device), device=parts.device)
-        wanted = torch.zeros_like(best)
-        for places in torch.split(chosen, _ROWS):
-            ids[places], best[places], wanted[places] = self._reduce(rows[places], kind, target)
-        return ids.view(shape), best.view(shape), None if target is None else wanted.view(shape)
+        of_target = torch.zeros_like(best)
+        for chunk in torch.split(chosen, _ROWS):
+            ids[chunk], best[chunk], of_target[chunk] = self._reduce(rows[chunk], kind, target)
+        return ids.view(shape), best.view(shape), None if target is None else of_target.view(shape)
 
     def _reduce(self, rows: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Top id, its probability and the target's, of rows (rows, d_model), over blocks of the vocabulary."""
+        """Top id, its probability and the target's for rows (rows, d_model), over blocks of the vocabulary."""
         total = torch.full((len(rows),), -torch.inf, dtype=widest(rows.device), device=rows.device)
-        best, wanted = total.clone(), total.clone()
+        best, of_target = total.clone(), total.clone()
         ids = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
         for first, logits in self._blocks(rows, kind):
             high, column = logits.max(-1)
@@ -93,23 +93,23 @@ class PartLens:
             ids = torch.where(better, column + first, ids)
             total = log_sum(total, logits)
             if target is not None and 0 <= target - first < logits.shape[-1]:
-                wanted = logits[:, target - first].to(total.dtype)
-        return ids, (best - total).exp(), (wanted - total).exp()
+                of_target = logits[:, target - first].to(total.dtype)
+        return ids, (best - total).exp(), (of_target - total).exp()
 
     def _blocks(self, rows: Tensor, kind: Lens) -> Iterator[tuple[int, Tensor]]:
         """Logits of rows (rows, d_model) in blocks of the vocabulary: (first id, (rows, block))."""
-        whole = self.model.d_vocab
+        vocabulary = self.model.d_vocab
         columns = max(256, _LOGITS[device_kind(rows.device)] // max(len(rows), 1))
         if kind == "own":
             if not self.read.in_blocks:
                 yield 0, self.read.whole(rows[:, None])[:, 0]
                 return
             hidden = self.read.normed(rows)
-            for first in range(0, whole, columns):
-                yield first, self.read.block(hidden, first, min(first + columns, whole))
+            for first in range(0, vocabulary, columns):
+                yield first, self.read.block(hidden, first, min(first + columns, vocabulary))
             return
         table = self.model.weight("W_U")
-        for first in range(0, whole, columns):
+        for first in range(0, vocabulary, columns):
             yield first, rows @ table[:, first : first + columns].to(rows.dtype)
 
     def logits(self, part: Tensor, layer: int, kind: Lens) -> Tensor:
@@ -121,7 +121,7 @@ class PartLens:
 
 @dataclass(frozen=True)
 class PartTokens:
-    """What one part alone would predict."""
+    """The prediction of a single part."""
 
     ids: tuple[int, ...]
     """(top,) token ids, likeliest first; empty where the part is zero."""
@@ -141,9 +141,8 @@ def part_tokens(
         model: the `Model` that the result is of.
         result: what `decompose_tokens` gave, with a lens.
         layer: the stream entering that block; ``n_layers`` (or -1) is what the final norm reads.
-        source: position of the token whose part it is, negative from the end; None for what no shown token brought
-            (biases, BOS).
-        top: how many.
+        source: position of the part's token, negative from the end; None for the biases and BOS.
+        top: number of tokens.
 
     Raises:
         ValueError: a layer, source or number out of range, a result without a lens, or of a model of another size.

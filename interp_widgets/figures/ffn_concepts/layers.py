@@ -135,6 +135,6 @@ class NoteShares(Chart):
         low, high = min(result.layers) - 0.3, max(result.layers) + 0.3
         self.figure.x_range.update(start=low, end=high, reset_start=low, reset_end=high)
         self.name_ticks(self.figure.xaxis[0], [str(one) for one in range(max(result.layers) + 1)], most=14)
-        counts = " and ".join(f"{int(notes[0].told.sum())} of {name}" for notes, name in
+        counts = " and ".join(f"{int(notes[0].described.sum())} of {name}" for notes, name in
                             ((result.base, "A"), (result.tuned, "B")))  # fmt: skip
         self.fill(rows, subtitle=f"shares of the described components, {counts};\n“cannot tell” of all annotated")

@@ -1,1 +1,1 @@
-"""Mixture-of-Depths models: the read-out, its place in a model, checkpoints, and the `ModModel` that holds them."""
+"""Mixture-of-Depths models: the mixture, putting it into a model, checkpoints, and `ModModel`."""

@@ -1,4 +1,4 @@
-"""From a transformers model and learned numbers to the parts of a mixture, and back."""
+"""Builds the parts of a mixture from a transformers model and learned weights."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def new_mixture(parts: LateParts, router: Tensor, top_k: int, only: int | None =
 
 
 def norm_parameters(mixture: Mixture, parts: LateParts) -> dict[str, nn.Parameter]:
-    """The norms' parameters of every route: "norms.I.weight" and, where there is one, "norms.I.bias"."""
-    own = {name: p for name, p in parts.norm.named_parameters() if not name.startswith("mixture.")}
-    routes = [*(dict(norm.named_parameters()) for norm in mixture.norms), own]
+    """The norm parameters of every route: "norms.I.weight" and, if it has one, "norms.I.bias"."""
+    final = {name: p for name, p in parts.norm.named_parameters() if not name.startswith("mixture.")}
+    routes = [*(dict(norm.named_parameters()) for norm in mixture.norms), final]
     return {f"norms.{index}.{name}": p for index, route in enumerate(routes) for name, p in route.items()}
 
 
@@ -68,9 +68,9 @@ def read_weights(named: Mapping[str, nn.Parameter], saved: Mapping[str, Tensor])
 
 
 def apply_state(hf_model: Any, state: MixtureState) -> tuple[Any, Mixture]:
-    """The tuned transformers model, adapters merged, and its mixture; ``hf_model`` itself is changed.
+    """The tuned transformers model with merged adapters, and its mixture; ``hf_model`` is changed in place.
 
-    Raises LoadError where ``hf_model`` is not the base that the state was made from.
+    Raises LoadError if ``hf_model`` is not the base model of the state.
     """
     weight_hash = base_hash(hf_model)
     if weight_hash != state.base_hash:
@@ -87,5 +87,5 @@ def apply_state(hf_model: Any, state: MixtureState) -> tuple[Any, Mixture]:
     if peft_model is not None:
         hf_model = peft_model.merge_and_unload()
     for parameter in (*hf_model.parameters(), *mixture.parameters()):
-        parameter.requires_grad_(True)  # as transformers loads them
+        parameter.requires_grad_(True)  # as when transformers loads them
     return hf_model, mixture

@@ -1,4 +1,4 @@
-"""A tuned mixture as numbers: what was learned, for which base model, and a folder that holds it."""
+"""Checkpoints of tuned mixtures: the learned weights, the base model they belong to, and the folder format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 HEADER = "mod.json"
 FILES = {"weights": "mod.safetensors", "training": "training.safetensors"}
-"""Names of the tensors in folders of version 1; since then the header names them."""
+"""Names of the tensor files in folders of version 1; later headers name them."""
 FORMAT = "interp_widgets mixture of depths"
 VERSION = 2
 
@@ -46,7 +46,7 @@ LoraLayers = Literal["last", "below", "all"]
 
 @dataclass(frozen=True)
 class LoraSetup:
-    """Low-rank adapters beside the mixture."""
+    """Low-rank adapters trained together with the mixture."""
 
     rank: int
     layers: LoraLayers
@@ -57,33 +57,33 @@ class LoraSetup:
 
 @dataclass(frozen=True)
 class MixtureState:
-    """Everything that tuning changed, and what it was made from."""
+    """Everything that tuning changed, and its base model."""
 
     k: int
     top_k: int
     lora: LoraSetup | None
     base: str | None
-    """What loads the base model again (a name or a folder); None for a model that came from memory."""
+    """The argument for loading the base model again (a name or a folder); None for a model from memory."""
     base_name: str
     base_hash: str
     """SHA-256 of the base model's weights (`base_hash`)."""
     weights: Mapping[str, Tensor]
     """On the CPU: "router" (d_model, k), "norms.I.weight", "norms.I.bias" per route I, "lora.NAME" for adapters."""
     training: Mapping[str, Tensor] = field(default_factory=dict)
-    """Optimizer and curves, to go on from; empty if it was not kept."""
+    """Optimizer state and curves for resuming; empty if they were not saved."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """How it was tuned; plain JSON values."""
+    """Options of the tuning; plain JSON values."""
     only: int | None = None
-    """The one route that is read; None for the router's mixture."""
+    """The only route that is used; None for the router's mixture."""
 
 
 def base_hash(hf_model: Any) -> str:
-    """SHA-256 of a transformers model's weights widened to float32, so that half-precision copies agree."""
+    """SHA-256 of a transformers model's weights converted to float32, so that half-precision copies agree."""
     return weight_hash(hf_model, wide=True)
 
 
 def mixture_folder(source: str | os.PathLike[str]) -> Path:
-    """The folder of a mixture: of one that ships by its name, such as ``demo-base-mixture``."""
+    """The folder of a mixture; a shipped one is given by its name, such as ``demo-base-mixture``."""
     return DEMO_MIXTURES.get(os.fspath(source)) or Path(os.path.expanduser(source))
 
 
@@ -93,7 +93,7 @@ def is_mixture_folder(source: object) -> bool:
 
 
 def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
-    """Write safetensors files and the JSON file that names them; an older mixture stays until the new one is whole.
+    """Write safetensors files and the JSON file that names them; an older mixture stays until the new one is complete.
 
     Raises ValueError for a path that is a file or holds a transformers model, which a mixture there would hide.
     """
@@ -108,7 +108,7 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
         )
     target.mkdir(parents=True, exist_ok=True)
     parts = {"weights": state.weights, **({"training": state.training} if state.training else {})}
-    # names of this save alone: the files of the header that is there stay until the new header takes its place
+    # unique file names: the files of the old header stay until the new header replaces it
     names = {part: f"{part}-{secrets.token_hex(6)}.safetensors" for part in parts}
     try:
         for part, tensors in parts.items():
@@ -123,7 +123,7 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
 
 
 def _remove_unnamed(folder: Path) -> None:
-    """Remove the files of older or failed saves, which the header does not name."""
+    """Remove files that the header does not name, from older or failed saves."""
     try:
         head = json.loads((folder / HEADER).read_text(encoding="utf8"))
         named = set(head.get("files", FILES).values())
@@ -151,7 +151,7 @@ def _header(state: MixtureState) -> dict[str, Any]:
 
 
 def load_state(folder: str | os.PathLike[str]) -> MixtureState:
-    """Read what `save_state` wrote; LoadError says what is wrong with a folder."""
+    """Read a folder that `save_state` wrote; LoadError for any other folder."""
     path = mixture_folder(folder)
     if not (path / HEADER).is_file():
         raise LoadError(f"{path} has no {HEADER}: give a folder that ModModel.save wrote")
@@ -193,14 +193,14 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
 
 
 def _plain(name: str) -> str:
-    """The name of a file in the folder itself."""
+    """Check that a file name is directly in the folder."""
     if os.path.basename(name) != name or not name.endswith(".safetensors"):
         raise ValueError(f"{short(repr(name))} is no file of a mixture")
     return name
 
 
 def _read_lora(entry: Any, weights: Mapping[str, Tensor]) -> LoraSetup | None:
-    """The adapters that a header tells of; ValueError unless the weights have them."""
+    """The adapters that a header declares; ValueError unless the weights have them."""
     if entry is None:
         return None
     lora = LoraSetup(**entry)

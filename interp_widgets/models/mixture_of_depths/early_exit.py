@@ -1,10 +1,10 @@
-"""Writing with a mixture of depths, layer by layer, so that layers which nobody needs are not computed.
+"""Generation with a mixture of depths that skips layers which no prediction needs.
 
-A token's prediction needs the layers up to its last route with a weight. What lies above is left until a later token
-needs it: then the positions that wait there are computed first, all at once, with their own residual streams. Keys and
-values are therefore those of the whole computation, never estimates, and the logits are the same to rounding.
+A token's prediction needs the layers up to its last route with a weight. Layers above are deferred until a later token
+needs them: then all skipped positions are computed there at once, from their own residual streams. Keys and values are
+therefore exact, never estimates, and the logits equal those of the full computation up to rounding.
 
-Only models that the engine's equations describe are written like this (`skips_layers`).
+This applies only to models that the engine's equations describe (`skips_layers`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["EarlyExit", "skips_layers"]
 
 
 class EarlyExit:
-    """One sequence that is being written."""
+    """One sequence that is being generated."""
 
     def __init__(self, network: Network, mixture: Mixture, top_k: int) -> None:
         equations = Equations.of(network)
@@ -38,18 +38,18 @@ class EarlyExit:
         self._norms = equations.read_norms()
         self._waiting: list[list[Tensor]] = [[] for _ in self._writer.blocks]
         self.exits: list[int] = []
-        """Per call of `feed` the last layer that its prediction needed."""
+        """The last layer that the prediction needed, per call of `feed`."""
         self.runs = 0
-        """How many times a layer ran, each for all positions that waited."""
+        """Number of runs of each layer; a run covers all skipped positions."""
 
     @property
     def length(self) -> int:
-        """Tokens fed."""
+        """Number of tokens fed."""
         return self._writer.length
 
     @property
     def computed(self) -> list[int]:
-        """Per layer at how many positions it was computed."""
+        """Number of positions at which each layer was computed."""
         past = self._writer.past
         return [past[layer][0].shape[2] if layer in past else 0 for layer in range(len(self._waiting))]
 
@@ -76,7 +76,7 @@ class EarlyExit:
         return decode(writer.equations, mix(weights[..., used], members))
 
     def _advance(self, layer: int) -> Tensor:
-        """Compute a layer for all positions that wait in front of it; what it gives for the last of them."""
+        """Compute a layer for all positions that have not passed it, and return its output at the last one."""
         stream = torch.cat(self._waiting[layer], dim=1)
         self._waiting[layer] = []
         self.runs += 1
@@ -88,7 +88,7 @@ class EarlyExit:
 
 
 def skips_layers(network: Network) -> bool:
-    """Whether a model has a mixture that `EarlyExit` can write with; compared on first use."""
+    """Whether `EarlyExit` can be used with a model; verified on first use."""
     tl_model = network.tl_model
     mixture = mixture_of(tl_model)
     if mixture is None or has_hooks(tl_model) or Equations.of(network) is None:
@@ -99,11 +99,11 @@ def skips_layers(network: Network) -> bool:
 
 @torch.no_grad()
 def _same_logits(network: Network, mixture: Mixture) -> bool:
-    """With all routes: rounding must not choose between two of them."""
+    """Compare with all routes in use, so that rounding cannot change which routes are chosen."""
     ids = probe_ids(network.d_vocab, network.n_ctx).to(network.device)
-    wanted = network.tl_model(ids)
+    expected = network.tl_model(ids)
     write = EarlyExit(network, mixture, mixture.k)
     cut = ids.shape[1] // 2 + 1
-    pieces = [ids[:, :cut], *ids[:, cut:].split(1, dim=1)]
-    logits = torch.cat([write.feed(piece) for piece in pieces], dim=1)
-    return agree(logits, wanted[:, cut - 1 :], network.precision)
+    chunks = [ids[:, :cut], *ids[:, cut:].split(1, dim=1)]
+    logits = torch.cat([write.feed(chunk) for chunk in chunks], dim=1)
+    return agree(logits, expected[:, cut - 1 :], network.precision)

@@ -1,7 +1,7 @@
-"""Putting a `Mixture` into a transformers model, a HookedTransformer or a TransformerBridge.
+"""Puts a `Mixture` into a transformers model, a HookedTransformer or a TransformerBridge.
 
-What enters the last k blocks and what leaves the last one is read behind all hooks of these places, so that edits of
-the residual stream reach every route. The final norm then gives the mixture instead of its own output.
+The inputs of the last k blocks and the output of the last one are read after all hooks there, so that edits of the
+residual stream reach every route. The final norm then returns the mixture instead of its own output.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ __all__ = [
 
 
 def mixture_of(tl_model: Any) -> Mixture | None:
-    """The mixture in a TransformerLens model, if it has one."""
+    """The mixture of a TransformerLens model, if it has one."""
     mixture = getattr(getattr(tl_model, "ln_final", None), "_modules", {}).get("mixture")
     return mixture if isinstance(mixture, Mixture) else None
 
 
 def mixture_in_force(tl_model: Any) -> Mixture | None:
-    """The mixture that this thread's passes read through; None inside `by_last_route`."""
+    """The mixture that this thread's passes use; None inside `by_last_route`."""
     mixture = mixture_of(tl_model)
     return None if mixture is None or mixture.reads_last else mixture
 
 
 def by_last_route(tl_model: Any) -> contextlib.AbstractContextManager[None]:
-    """Inside, the final norm reads any stream as the last route does; nothing changes for a model without a mixture."""
+    """Context manager in which the final norm acts on any stream as the last route's; no effect without a mixture."""
     mixture = mixture_of(tl_model)
     return contextlib.nullcontext() if mixture is None else mixture.by_last()
 
 
 def dense_routes(tl_model: Any) -> contextlib.AbstractContextManager[None]:
-    """Inside, a mixture uses all its routes; nothing changes for a model without one."""
+    """Context manager in which a mixture uses all its routes; no effect without a mixture."""
     mixture = mixture_of(tl_model)
     return contextlib.nullcontext() if mixture is None else mixture.dense()
 
 
-# ---- a class in front of a module's own, which acts behind the module's hooks
+# ---- classes put in front of a module's own class, which act after the module's hooks
 
 
 class _Tap:
-    """A module that also hands its output to a callback."""
+    """A module that also passes its output to a callback."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         output = super().__call__(*args, **options)  # type: ignore[misc]
@@ -78,7 +78,7 @@ class _Mixing:
 
 
 def _put_in_front(module: nn.Module, front: type) -> None:
-    # the name stays: it says which equations the module computes
+    # the name is kept: it tells which equations the module computes
     module.__class__ = type(type(module).__name__, (front, type(module)), {})
 
 
@@ -88,35 +88,35 @@ def _take_away(module: nn.Module, front: type) -> None:
 
 
 def norm_kind(final: nn.Module) -> type:
-    """The class of a final norm, without what `graft` put in front of it."""
+    """The class of a final norm without the class that `graft` put in front of it."""
     kind = type(final)
     return kind.__mro__[2] if issubclass(kind, _Mixing) else kind
 
 
 def _norm_like(final: nn.Module, norm: nn.Module) -> nn.Module:
-    """A transformers norm as a module of TransformerLens, as the final norm is; itself where they are not the same."""
+    """A transformers norm as a TransformerLens module like the final norm; itself where the two would differ."""
     twin = copy.deepcopy(final)
-    own = dict(twin.named_parameters())
+    targets = dict(twin.named_parameters())
     source = {{"weight": "w", "bias": "b"}.get(name, name): value for name, value in norm.named_parameters()}
-    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in source.items()}:
+    if {name: value.shape for name, value in targets.items()} != {name: value.shape for name, value in source.items()}:
         return norm
-    like = next(norm.parameters())
-    rows = torch.randn(2, *like.shape, generator=torch.Generator().manual_seed(0)).to(like)
-    rows[1] *= 1e-3  # an epsilon shows here only
-    # some norms of transformers are in float32 within a float64 model
-    dtype = torch.float32 if like.dtype == torch.float64 else like.dtype
+    reference = next(norm.parameters())
+    rows = torch.randn(2, *reference.shape, generator=torch.Generator().manual_seed(0)).to(reference)
+    rows[1] *= 1e-3  # only a small row reveals an epsilon
+    # some norms of transformers compute in float32 in a float64 model
+    dtype = torch.float32 if reference.dtype == torch.float64 else reference.dtype
     with torch.no_grad():
-        for name, value in own.items():
+        for name, value in targets.items():
             value.copy_(source[name])
         return twin if agree(twin(rows), norm(rows), dtype) else norm
 
 
 def graft(tl_model: Any, mixture: Mixture) -> None:
-    """Put a mixture into a TransformerLens model for good; in a HookedTransformer its norms become TransformerLens'."""
+    """Put a mixture into a TransformerLens model permanently; in a HookedTransformer its norms are converted."""
     if is_hooked(tl_model):
         mixture.norms = nn.ModuleList(_norm_like(tl_model.ln_final, norm) for norm in mixture.norms)
     blocks = range(len(tl_model.blocks) - mixture.k, len(tl_model.blocks))
-    # partial and bound methods: a deep copy of the model tells its own mixture
+    # partial and bound methods, so that a deep copy of the model calls its own mixture
     taps: list[tuple[str, Callable[[Tensor], None]]] = [
         (f"blocks.{block}.hook_resid_pre", partial(mixture.enters, index)) for index, block in enumerate(blocks)
     ]
@@ -148,7 +148,7 @@ class LateParts:
     """The soft cap on its logits; 0 for none."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits (..., d_vocab) of what the unembedding reads."""
+        """Logits (..., d_vocab) from the input of the unembedding."""
         return soft_capped(self.head(hidden), self.cap)
 
 
@@ -169,8 +169,8 @@ def late_parts(hf_model: Any) -> LateParts:
     outputs: dict[nn.Module, Any] = {}
     entered: dict[nn.Module, Any] = {}
 
-    def keep(module: nn.Module, args: tuple[Any, ...], made: Any) -> None:
-        entered[module], outputs[module] = args[0] if args else None, made
+    def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        entered[module], outputs[module] = args[0] if args else None, output
 
     watched = [*(child for child in parent.children() if child is not layers), layers[-1], head]
     handles = [module.register_forward_hook(keep) for module in watched]
@@ -194,7 +194,7 @@ def late_parts(hf_model: Any) -> LateParts:
 
 @contextlib.contextmanager
 def grafted(parts: LateParts, mixture: Mixture) -> Iterator[None]:
-    """Inside, the transformers model of these parts gives the mixture's logits."""
+    """Context manager in which the transformers model of these parts returns the mixture's logits."""
     late = list(parts.layers)[-mixture.k :]
 
     def entering(index: int) -> Callable[..., None]:
@@ -203,8 +203,8 @@ def grafted(parts: LateParts, mixture: Mixture) -> Iterator[None]:
 
         return tell
 
-    def leaving(module: nn.Module, args: tuple[Any, ...], made: Any) -> None:
-        mixture.leaves(made[0] if isinstance(made, tuple) else made)
+    def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        mixture.leaves(output[0] if isinstance(output, tuple) else output)
 
     handles = [layer.register_forward_pre_hook(entering(i), with_kwargs=True) for i, layer in enumerate(late)]
     handles.append(late[-1].register_forward_hook(leaving))

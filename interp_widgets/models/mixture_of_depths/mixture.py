@@ -1,12 +1,13 @@
-"""The Mixture-of-Depths read-out: a router over the last k layers, a norm for each, one unembedding behind them.
+"""The Mixture of Depths: a router over the last k layers, a norm for each, and one shared unembedding.
 
-Each of the last k layers gives logits of its own, ``U N_i(h_i)``. The router turns the residual stream x that enters
-the first of these layers into k weights g = softmax(x W_g). The unembedding is linear, so the weighted logits are
-``Σ g_i U N_i(h_i) = U Σ g_i N_i(h_i)``: a `Mixture` puts ``Σ g_i N_i(h_i)`` where the final norm's output was, and the
-model's own unembedding does the rest.
+Each of the last k layers has its own logits ``U N_i(h_i)``. The router maps the residual stream x that enters the first
+of these layers to k weights g = softmax(x W_g). The unembedding is linear, so the weighted logits are
+``Σ g_i U N_i(h_i) = U Σ g_i N_i(h_i)``: a `Mixture` replaces the final norm's output by ``Σ g_i N_i(h_i)``, and the
+model's own unembedding follows.
 
-A soft cap on the logits (Gemma 2) stays behind the unembedding: the ensemble reads ``cap(U Σ g_i N_i(h_i))``, a route
-alone ``cap(U N_i(h_i))``. Mixing before the cap keeps the one unembedding exact; one route, or equal ones, is the base.
+A soft cap on the logits (Gemma 2) stays after the unembedding: the ensemble's logits are ``cap(U Σ g_i N_i(h_i))``,
+those of a single route ``cap(U N_i(h_i))``. Mixing before the cap keeps the single unembedding exact; one route, or
+equal ones, reproduce the base model.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ def gates(stream: Tensor, router: Tensor, top_k: int) -> Tensor:
     wide = torch.promote_types(torch.promote_types(stream.dtype, router.dtype), torch.float32)
     scores = stream.to(wide) @ router.to(wide)
     if top_k < scores.shape[-1]:
-        kept = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, scores.topk(top_k, dim=-1).indices, True)
-        scores = scores.masked_fill(~kept, -torch.inf)
+        selected = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, scores.topk(top_k, dim=-1).indices, True)
+        scores = scores.masked_fill(~selected, -torch.inf)
     return scores.softmax(-1)
 
 
 def mix(weights: Tensor, members: Sequence[Tensor]) -> Tensor:
-    """``Σ_i weights[..., i] members[i]``, in the members' type."""
+    """``Σ_i weights[..., i] members[i]``, in the members' dtype."""
     total = weights[..., :1] * members[0]
     for index, member in enumerate(members[1:], start=1):
         total = total + weights[..., index : index + 1] * member
@@ -45,29 +46,29 @@ def mix(weights: Tensor, members: Sequence[Tensor]) -> Tensor:
 
 @dataclass
 class Reading:
-    """What a mixture did in one pass."""
+    """Record of a mixture in one pass."""
 
     gates: Tensor
     """(batch, positions, k) weights of the routes."""
     members: list[Tensor]
-    """Per route (batch, positions, d_model): the normed state that its unembedding reads."""
+    """Per route (batch, positions, d_model): the normalised state that the unembedding reads."""
 
 
 @dataclass
 class _Pass:
-    """The streams of the pass that one thread is in."""
+    """The streams of the pass that runs in one thread."""
 
     entering: list[Tensor] = field(default_factory=list)
-    """What entered the last k blocks, in order."""
+    """The inputs of the last k blocks, in order."""
     last: Tensor | None = None
-    """What left the last block."""
+    """The output of the last block."""
 
 
 class Mixture(nn.Module):
     """Router and norms of the last k layers; `interp_widgets.models.mixture_of_depths.graft` puts it into a model.
 
-    The last route's norm is the model's own final norm, which is why there are k - 1 norms here. With ``only`` the
-    router is left aside and one route has all the weight.
+    The last route's norm is the model's own final norm, so there are k - 1 norms here. With ``only`` the router is not
+    used and one route has all the weight.
     """
 
     SETTINGS = frozenset({"top_k", "only"})
@@ -94,11 +95,11 @@ class Mixture(nn.Module):
         """(..., k) weights of the routes for the streams (..., d_model) that enter the first of the last k blocks."""
         if self.only is None:
             return gates(stream, self.router, self.top_k if top_k is None else top_k)
-        one = torch.zeros(self.k, device=stream.device, dtype=torch.promote_types(stream.dtype, torch.float32))
-        one[self.only] = 1
-        return one.expand(*stream.shape[:-1], -1)
+        weights = torch.zeros(self.k, device=stream.device, dtype=torch.promote_types(stream.dtype, torch.float32))
+        weights[self.only] = 1
+        return weights.expand(*stream.shape[:-1], -1)
 
-    # ---- what the taps tell
+    # ---- called by the taps
 
     def enters(self, index: int, stream: Tensor) -> None:
         """``stream`` enters the block number ``index`` of the last k."""
@@ -106,7 +107,7 @@ class Mixture(nn.Module):
         if index == 0:
             self._passes[mine] = _Pass()
         current = self._passes.get(mine)
-        # a pass that starts behind the first of the last k blocks is noticed at the final norm
+        # a pass that starts after the first of the last k blocks is detected at the final norm
         if current is not None and len(current.entering) == index:
             current.entering.append(stream)
 
@@ -116,10 +117,10 @@ class Mixture(nn.Module):
         if current is not None:
             current.last = stream
 
-    # ---- the read-out
+    # ---- the mixture
 
     def read(self, last: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
-        """What the unembedding reads, where ``last`` entered the final norm ``norm``."""
+        """The input of the unembedding, where ``last`` is the input of the final norm ``norm``."""
         current = self._passes.pop(threading.get_ident(), None)
         if self.reads_last:
             return norm(last)
@@ -131,7 +132,7 @@ class Mixture(nn.Module):
         return self.combine([*current.entering, last], [*self.norms, norm])
 
     def combine(self, streams: Sequence[Tensor], norms: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
-        """The mixture of ``streams``, by a norm per route: what entered the last k blocks, then what left the last."""
+        """The mixture of ``streams`` with a norm per route: the inputs of the last k blocks, then the last output."""
         members = [norm(stream) for norm, stream in zip(norms, streams[1:], strict=True)]
         weights = self.weigh(streams[0])
         recorded = self._readings.get(threading.get_ident())
@@ -146,7 +147,8 @@ class Mixture(nn.Module):
 
     @contextmanager
     def dense(self) -> Iterator[None]:
-        """Inside, every token uses all routes: for comparisons, where rounding must not choose between two of them."""
+        """Context manager in which every token uses all routes, for comparisons in which rounding must not change the
+        choice of routes."""
         before, self.top_k = self.top_k, self.k
         try:
             yield
@@ -155,7 +157,7 @@ class Mixture(nn.Module):
 
     @contextmanager
     def by_last(self) -> Iterator[None]:
-        """Inside, in this thread, the final norm reads any stream as the last route does, without a mixture."""
+        """Context manager in which this thread's final norm decodes any stream as the last route does."""
         mine = threading.get_ident()
         outer = mine in self._by_last
         self._by_last.add(mine)
@@ -167,7 +169,7 @@ class Mixture(nn.Module):
 
     @contextmanager
     def recording(self) -> Iterator[list[Reading]]:
-        """Inside, this thread's passes leave what they read in the list."""
+        """Context manager that appends a `Reading` of each of this thread's passes to a list."""
         mine = threading.get_ident()
         outer = self._readings.get(mine)
         readings = self._readings[mine] = []

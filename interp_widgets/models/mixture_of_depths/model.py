@@ -20,13 +20,13 @@ __all__ = ["ModModel"]
 
 
 class ModModel(Model):
-    """A model with a mixture of depths, as `tune_mod` and `load_model` of its folder return it.
+    """A model with a mixture of depths, as returned by `tune_mod` and by `load_model` of its folder.
 
-    It is a `Model` in every way: what it computes, writes and shows at its hooks includes the mixture, and an edit of
-    the residual stream reaches every route. What reads one residual stream alone (the logit lens, the logits in a token
-    decomposition, direct effects and tokens of neurons, the final norm among the weights) reads it as the last route
-    does, also where that route has no weight. A soft cap on the base's logits (Gemma 2) acts on the mixed logits, and
-    on a route's own where a route is read alone.
+    It is a `Model` in every respect: its outputs, generated text and hooks include the mixture, and an edit of the
+    residual stream reaches every route. Analyses that decode a single residual stream (the logit lens, the logits in a
+    token decomposition, direct effects and tokens of neurons, the final norm's weights) decode it as the last route
+    does, even where that route has no weight. A soft cap on the base's logits (Gemma 2) acts on the mixed logits, or on
+    those of a route that is decoded alone.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.
 
@@ -41,7 +41,7 @@ class ModModel(Model):
     def __init__(self, tl_model: Any, *, state: MixtureState, **options: Any) -> None:
         super().__init__(tl_model, **options)
         self.state = state
-        """What was learned, and for which base."""
+        """The learned weights and the base model they belong to."""
 
     def __repr__(self) -> str:
         used = f"top {self.top_k}" if self.only is None else f"only route {self.only}"
@@ -62,7 +62,7 @@ class ModModel(Model):
 
     @property
     def only(self) -> int | None:
-        """The one route that is read, 0..k-1; None for the router's mixture."""
+        """The only route that is used, 0..k-1; None for the router's mixture."""
         return self.state.only
 
     @property
@@ -72,7 +72,7 @@ class ModModel(Model):
 
     @property
     def top_k(self) -> int:
-        """How many routes each token uses, 1..k; may be set."""
+        """Number of routes per token, 1..k; can be set."""
         return self.mixture.top_k
 
     @top_k.setter
@@ -83,16 +83,16 @@ class ModModel(Model):
 
     @property
     def skips_layers(self) -> bool:
-        """Whether writing text leaves out layers above a token's last route; else all layers are computed.
+        """Whether generation skips layers above a token's last route; otherwise all layers are computed.
 
-        It does for ordinary blocks that nobody has hooked. The text is the same either way.
+        True for ordinary blocks without hooks. The text is the same either way.
         """
         with self.lock:
             return skips_layers(self)
 
     @contextlib.contextmanager
     def with_top_k(self, value: int) -> Iterator[None]:
-        """Inside, each token uses so many routes; other threads wait."""
+        """Context manager in which each token uses ``value`` routes; other threads wait."""
         with self.lock:
             before = self.top_k
             self.top_k = value
@@ -103,16 +103,16 @@ class ModModel(Model):
 
     @property
     def added_parameters(self) -> int:
-        """Number of parameters beside the base's own: router, one norm per route, adapters."""
+        """Number of parameters added to the base: router, one norm per route, adapters."""
         return sum(value.numel() for value in self.state.weights.values())
 
     @property
     def weight_hash(self) -> str:
-        """SHA-256 of all weights as they are now and of `top_k` (64 hexadecimal digits)."""
+        """SHA-256 of all current weights and of `top_k` (64 hexadecimal digits)."""
         return hashlib.sha256(f"{super().weight_hash} top_k {self.top_k} only {self.only}".encode()).hexdigest()
 
     def provenance(self) -> dict[str, str | int | float | bool]:
-        """As for every model, with the mixture and the base it was made from."""
+        """As for every model, with the mixture and its base model."""
         return {
             **super().provenance(),
             "mod_k": self.k,
@@ -123,21 +123,21 @@ class ModModel(Model):
         }
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a folder that `load_model` opens and `tune_mod(resume=...)` goes on from; returns its path.
+        """Write a folder for `load_model` and `tune_mod(resume=...)`; returns its path.
 
-        It holds what was learned as safetensors, and a JSON file that names the base model and its weights' hash; the
+        It holds the learned weights as safetensors, and a JSON file with the base model's name and weight hash; the
         base model itself is not copied.
         """
         return save_state(replace(self.state, top_k=self.top_k), folder)
 
 
 def check_k(value: Any, n_layers: int) -> None:
-    """Raise ValueError unless so many of the last layers of a model can be routes."""
+    """Raise ValueError unless ``value`` is a possible number of routes of a model."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= n_layers:
         raise ValueError(f"k must be a whole number in 1..{n_layers} for this {n_layers}-layer model, got {value!r}")
 
 
 def check_top_k(value: Any, k: int) -> None:
-    """Raise ValueError unless ``value`` is a number of routes."""
+    """Raise ValueError unless ``value`` is a possible number of routes per token."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= k:
         raise ValueError(f"top_k must be a whole number in 1..{k} for {k} routes, got {value!r}")

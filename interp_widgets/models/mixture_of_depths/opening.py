@@ -1,4 +1,4 @@
-"""Opening a mixture of depths: its base model, what was learned for it, and the checked `ModModel` of both."""
+"""Opens a mixture of depths: loads the base model and the learned weights, and builds the checked `ModModel`."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class MixtureFolders:
 
 
 class _MixtureAddition:
-    """A mixture on its way into a converted model."""
+    """A mixture that is to be put into a converted model."""
 
     def __init__(self, mixture: Mixture, state: MixtureState) -> None:
         self.mixture, self.state = mixture, state
-        # in half precision the router turns the rounding of its stream into other weights: up to 0.9 nats were seen
-        # where the same model without the mixture differs by 0.2
+        # in half precision, rounding of the stream changes the router's weights: differences of up to 0.9 nats were
+        # measured where the model without the mixture differs by 0.2
         self.slack = 4.0 if mixture.router.dtype in (torch.float16, torch.bfloat16) else 1.0
 
     @contextlib.contextmanager
@@ -96,7 +96,7 @@ def open_mixture(
 
 
 def read_base(source: str | Path | Any, tokenizer: Any = None) -> tuple[Any, Any]:
-    """A transformers model in float32 or wider that may be changed, and its tokenizer, from what `load_model` takes."""
+    """A transformers model in float32 or wider that may be changed, and its tokenizer; sources as for `load_model`."""
     if isinstance(source, Model):
         if isinstance(source, ModModel) or source.source is None:
             kind = "is a mixture itself" if isinstance(source, ModModel) else "came from memory"
@@ -124,9 +124,9 @@ def build_mixture(
     backend: BackendChoice = "auto",
     processed: bool = False,
 ) -> ModModel:
-    """The `ModModel` of a base model, which is changed by it, and what was learned for it.
+    """The `ModModel` of a base model, which is changed in place, and its learned weights.
 
-    Raises LoadError where ``hf_model`` is not the base that the state was made from.
+    Raises LoadError if ``hf_model`` is not the base model of the state.
     """
     if processed:
         raise ValueError("a mixture of depths has a norm per route, which cannot be folded: leave processed out")

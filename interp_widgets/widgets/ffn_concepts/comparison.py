@@ -206,7 +206,7 @@ def _in_words(comparison: ConceptComparison, layer: int) -> str:
 
 def _notes_in_words(annotated: AnnotationComparison) -> str:
     text = escape(annotated.summary()).replace("base:", "<b>A</b>:").replace("tuned:", "<b>B</b>:") + "."
-    fewest = min(int(notes[0].told.sum()) for notes in (annotated.base, annotated.tuned))
+    fewest = min(int(notes[0].described.sum()) for notes in (annotated.base, annotated.tuned))
     if fewest < FEW:
         text += (
             f"<br><b>Too few concepts for a test:</b> only {fewest} of one model have a description. Read the p-values "

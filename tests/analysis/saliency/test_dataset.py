@@ -185,7 +185,7 @@ def test_response_length_is_told_beside_the_score(tmp_path: Path) -> None:
     )
     alike = saliency_dataset([np.ones((5, 6))] * 8, cases, resamples=9)
     assert np.isnan(alike.response_length(alike.test("followed")).label_rho)
-    assert "unfollowed 6.0 tokens, all alike or of one score" in alike.summary()
+    assert "unfollowed 6.0 tokens, all lengths or all scores equal" in alike.summary()
 
 
 def test_every_p_value_has_its_side(archive: dict[str, list[AttributionRecord]]) -> None:

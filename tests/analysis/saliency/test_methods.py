@@ -524,7 +524,7 @@ def test_spans_of_text_keep_its_characters_and_marks(tmp_path: Path) -> None:
         assert made.span_rule == how
     with pytest.raises(ValueError, match="by spans already"):
         words.by_spans("sentences")
-    with pytest.raises(ValueError, match="faithfulness takes single tokens away, this map is by spans"):
+    with pytest.raises(ValueError, match="faithfulness removes single tokens, this map is by spans"):
         faithfulness(model, words)
     with pytest.raises(ValueError, match="must be of the same prompt and response"):
         rank_agreement(words, tokens)
@@ -741,7 +741,7 @@ def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
         ({"spans": []}, r"spans must not be empty: give \[start, end\) tokens of each, 'words' or 'sentences'"),
         ({"spans": [(2, 9)]}, r"a span must be \(start, end\) .* <= 7 for this prompt of 7 tokens, got \(2, 9\)"),
         ({"within": (5, 5)}, r"within must be \(start, end\) with 0 <= start < end <= 7"),
-        ({"spans": [(0, 2)], "within": (5, 7)}, "none of the spans given shares a token with within="),
+        ({"spans": [(0, 2)], "within": (5, 7)}, "none of the spans overlaps within="),
         ({"steps": 0}, "steps must be 1 or more, got 0"),
         ({"batch_size": 0}, "batch_size must be an int >= 1 or None, got 0"),
         ({"target": "logit_difference"}, "needs a foil"),
@@ -767,7 +767,9 @@ def test_numbers_that_are_not_finite_are_named(backend: str, method: str) -> Non
     model = load_model(tiny_hf("gpt2"), backend=backend)
     weights = next(p for name, p in model.tl_model.named_parameters() if p.shape == (128, 32))
     weights.data[3, 5] = torch.nan
-    with pytest.raises(ValueError, match=r"probability of response token 0 \('.*'\) is not finite, like 5 of 5 in all"):
+    with pytest.raises(
+        ValueError, match=r"probability of response token 0 \('.*'\) is not finite, as are 5 of 5 in all"
+    ):
         saliency(model, method)
 
 
@@ -779,7 +781,7 @@ def test_one_bad_cell_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         effects[2, 0, 3] = torch.inf
 
     monkeypatch.setattr(attribution, "occlusion", broken)
-    with pytest.raises(ValueError, match=r"importance of prompt token 2 \(.*\) for response token 3 .* like 1 of 35"):
+    with pytest.raises(ValueError, match=r"importance of prompt token 2 \(.*\) for response token 3 .* as are 1 of 35"):
         saliency(tiny_model("gpt2"))
 
 
