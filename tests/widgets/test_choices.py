@@ -195,7 +195,7 @@ def test_what_was_chosen_in_results_before_is_no_error(view: Callable[..., Any])
     ("kind", "given", "message"),
     [
         (LogitLensExplorer, {"response": " the house", "response_token": 9}, r"response_token must be in 0\.\.1 "),
-        (LogitLensExplorer, {"response_token": 9}, "response_token 9 needs a response, and there is none: give one"),
+        (LogitLensExplorer, {"response_token": 9}, "response_token 9 needs a response, and there is none: pass one"),
         (LogitLensExplorer, {"threshold": float("nan")}, "threshold of LogitLensExplorer must be a number, got nan"),
         (AblationPanel, {"noise": float("nan")}, "noise of AblationPanel must be a number, got nan"),
         (SaliencyExplorer, {"p": float("nan")}, "p of SaliencyExplorer must be a number, got nan"),

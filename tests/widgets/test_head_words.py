@@ -491,7 +491,7 @@ def test_vectors_from_memory(pair: Any, few: Any, browse: Any, wire: Any) -> Non
     panel = browse(pair.base, vectors=own, word_list="vectors", top=30, keep=20)
     np.testing.assert_array_equal(panel.result.head_pairs, few[0].head_pairs)
     box = panel.inputs.children[0].children[-1]
-    assert box.value == "as given: 120 words"
+    assert box.value == "from Python: 120 words"
     wire.type(box, value="")
     assert panel.vectors == ""
 

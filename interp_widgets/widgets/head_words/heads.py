@@ -312,7 +312,7 @@ class HeadWords(WordPairPanel):
 
     def check_chosen(self) -> None:
         super().check_chosen()
-        if self.word and "word" in {*self._asked_for, *self._changed} and not any(self.matches):
+        if self.word and "word" in {*self._chosen_at_start, *self._changed} and not any(self.matches):
             if not (known := self._known(self.word)):
                 raise Incomplete("word", unknown_word(self.word, self.results[-1].vocabulary))
             self.word = known
