@@ -470,7 +470,7 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
     ranges = {}
     for view in ("A", "B", "difference"):
         panel.view = view
-        assert ("falls more in B" in panel["modules"].words.value) == (view == "difference")
+        assert ("drops more in B" in panel["modules"].words.value) == (view == "difference")
         heat = maps(panel)["both"]
         ranges[view] = heat.vmax
         expected = {"A": a, "B": b, "difference": b - a}[view][2]
