@@ -279,7 +279,7 @@ def rest_name(result: TokenDecompositionResult | LogitShareResult) -> str:
 
 def _aim(result: LogitShareResult) -> str:
     own = f"“{visible_token(result.target_token, longest=20)}”"
-    return own if result.foil is None else f"{own} less that of “{visible_token(result.foil_token, longest=20)}”"
+    return own if result.foil is None else f"{own} minus that of “{visible_token(result.foil_token, longest=20)}”"
 
 
 def _paler(color: str) -> str:

@@ -213,7 +213,7 @@ def test_bars_are_the_shares_and_sum_to_the_logit() -> None:
     assert both._legend_item.visible
     assert not chart._legend_item.visible
     against = LogitShareBars([made_shares(foil=3, foil_token=" Rome")])
-    assert "less that of “·Rome”" in against.figure.title.text
+    assert "minus that of “·Rome”" in against.figure.title.text
 
 
 def test_tokens_that_look_like_formulas_are_shown_as_they_are() -> None:

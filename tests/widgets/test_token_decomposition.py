@@ -174,7 +174,7 @@ def test_charts_follow_the_view_and_no_slider(pair: Any, explore: Any) -> None:
     panel.prompt = "The cat"
     settle(panel)
     assert len({result.logit.target for result in panel.result}) == 2, "the models go on differently here"
-    assert "only the logits of one target compare" in logit.message
+    assert "whose logits cannot be compared" in logit.message
     panel.target = " was"
     settle(panel)
     assert logit.message == ""
@@ -242,7 +242,7 @@ def test_options_reach_the_functions(pair: Any, explore: Any) -> None:
     settle(panel)
     against = decompose_logit(pair.base, PROMPT, TARGET, foil=" Rome")
     np.testing.assert_allclose(panel.result.logit.share, against.share, atol=1e-6)
-    assert "less that of “·Rome”" in panel.map.sums.value
+    assert "minus that of “·Rome”" in panel.map.sums.value
     panel.biases = "spread"
     settle(panel)
     assert panel.result.tokens.biases == "spread"
