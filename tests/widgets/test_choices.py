@@ -71,7 +71,7 @@ def view(sources: dict[type, tuple[Any, dict[str, Any]]]) -> Iterator[Callable[.
         (LogitLensExplorer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
         (AblationPanel, {"position": 99}, "position must be in 0..4 for the tokens that the model has read, got 99"),
         (AblationPanel, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
-        (TokenDecompositionExplorer, {"source": 99}, "source must be in 0..5 for the tokens that were"),
+        (TokenDecompositionExplorer, {"source": 99}, "source must be in 0..5 for the tokens of the"),
         (TokenDecompositionExplorer, {"column": 99}, "column must be in 0..6 for the layers and the final norm"),
         (TokenDecompositionExplorer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the"),
         (SaliencyExplorer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
