@@ -504,7 +504,7 @@ def test_partial_results_are_drawn(pair: Any, explore: Any, monkeypatch: pytest.
     monkeypatch.setattr(panel.jobs, "start", lambda *a, **k: pytest.fail("a part was read that is not there"))
     panel.draw((parts[0],), request)
     assert "partial" in panel.map.heat.title
-    assert "not there yet" in panel.map.sums.value
+    assert "not computed yet" in panel.map.sums.value
     assert np.isnan(panel.map.heat.matrix).any()
 
 
