@@ -421,7 +421,7 @@ def test_tracing_of_the_examples_subject(pair: Any, traced: AblationPanel) -> No
         low, high = (f"{value:.3g}" for value in expected.interval[number, 0, LAST])
         assert heat.notes[LAST] == f"95 % interval {low} to {high}"
     assert panel["tracing"].strip.marks == [[1, 3]]
-    assert "has probability <b>0.999</b> as it is" in panel["tracing"].words.value
+    assert "has probability <b>0.999</b> in the clean run" in panel["tracing"].words.value
     assert "on “Eiffel Tower”" in panel["tracing"].words.value
     assert panel.window == 1
 

@@ -447,7 +447,7 @@ def test_what_is_missing_is_a_hint_at_its_control(pair: Any, show: Any) -> None:
     assert panel.status.state == "done", panel.status.error
     panel.prompt = ""
     assert panel.wait(60)
-    assert complaint(panel) == "the prompt is empty: type what the model should read"
+    assert complaint(panel) == "the prompt is empty: type a text for the model to read"
     logits = show(probes.direct_logit_attribution, pair.base)
     assert logits.target == " Paris", "that of the example prompt"
     logits.target = "no single token"
