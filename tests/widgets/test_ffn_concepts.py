@@ -913,7 +913,7 @@ def test_partial_results_are_drawn(pair: Any, browse: Any) -> None:
     assert len(parts) == 5
     tab(panel)._show_partial(Outcome(request, (parts[2],), 0.0, partial=True))
     assert [row[0] for row in tab(panel).layers.rows] == [0, 1, 2]
-    assert "Stopped midway" in tab(panel).summary.value
+    assert "Stopped early" in tab(panel).summary.value
     panel.layer = 4
     assert tab(panel).summary.value == "This layer has not been computed yet."
     assert tab(panel).table.rows == []
