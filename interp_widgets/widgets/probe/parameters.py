@@ -154,9 +154,9 @@ def parameters_of(function: Callable[..., Any], base: type[Any] | None = None) -
     texts = _described(function)
     parameters = [Parameter(label, hints[label], default, linked.get(label, label), texts.get(label, ""))
                   for label, default in defaults.items()]  # fmt: skip
-    for parameter in parameters:
-        _check_default(name, parameter)
-    roles = {parameter.role.name for parameter in parameters}
+    for option in parameters:
+        _check_default(name, option)
+    roles = {option.role.name for option in parameters}
     if "Position" in roles and "Prompt" not in roles:
         raise TypeError(f"{name} has a Position, which is a position in a Prompt: add a parameter prompt: Prompt")
     return parameters, hints["return"]
