@@ -209,7 +209,7 @@ def test_a_click_selects_and_another_lets_go(pair: Any, ablate: Any, wire: Any) 
     np.testing.assert_allclose([row[1:3] for row in rows], np.transpose([expected.before, expected.after]), rtol=1e-3)
     caption = panel.current.next_token.table.caption
     assert "MLP of layer 0 at “·of” (8), removed" in caption
-    assert f"falls by {panel.result.of('mlp')[0, LAST]:.3g}" in caption
+    assert f"drops by {panel.result.of('mlp')[0, LAST]:.3g}" in caption
     pin(wire, panel, maps(panel)["attn"], 2, 1)
     assert [(name, heat.pinned) for name, heat in maps(panel).items() if heat.pinned] == [("attn", [2, 1])]
     assert all(heat.cross == [2, 1] for heat in maps(panel).values()), "one cursor for all maps"
@@ -224,7 +224,7 @@ def test_of_two_models_the_next_tokens_are_those_of_the_one_looked_at(pair: Any,
     assert panel.status.error == ""
     caption = panel.current.next_token.table.caption
     effect = float(panel.result[1].of("mlp")[0, LAST])
-    assert f"B: logit {'falls' if effect >= 0 else 'rises'} by {abs(effect):.3g}" in caption
+    assert f"B: logit {'drops' if effect >= 0 else 'rises'} by {abs(effect):.3g}" in caption
     assert "A: " not in caption
 
 

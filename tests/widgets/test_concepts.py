@@ -866,7 +866,7 @@ def test_a_concept_that_is_not_there_is_told_on_every_tab(pair: Any, browse: Any
         for name, value in wrong.items():
             setattr(panel, name, value)
             assert panel.wait(60)
-            assert f"{name} must be of the 31 concepts here, got 'zzz'" in panel.status.error
+            assert f"{name} must be one of the 31 concepts here, got 'zzz'" in panel.status.error
             assert panel.result is result
             setattr(panel, name, "red" if name == "concept" else ["red"])
             assert panel.wait(60)

@@ -257,7 +257,7 @@ def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path:
     third = browse(pair.base, notes=saved)
     assert noted(third, 4)[0] == "moods"
     wrong_ones = ((saved, "belong to different weights"), (tmp_path / "none.npz", "no result file"),
-                  ([None, saved], "notes of 2 models"))  # fmt: skip
+                  ([None, saved], "notes for 2 models"))  # fmt: skip
     for given, sentence in wrong_ones:
         wrong = browse(pair.tuned, notes=given)
         assert sentence in wrong.status.error

@@ -416,7 +416,7 @@ def test_models_of_different_shape(browse: Any) -> None:
     assert panel.status.state == "done", panel.status.error
     panel.view = "difference"
     assert panel["heads"].grid.heat.shape == [0, 0]
-    assert "look at A beside B" in panel["heads"].grid.heat.empty
+    assert "choose A beside B" in panel["heads"].grid.heat.empty
     panel.tab = "comparison"
     assert panel.wait(60)
     assert "the two results must have the same layers" in panel["comparison"].summary.value

@@ -211,7 +211,7 @@ def test_models_of_other_depth_have_no_difference_map(explore: Any, tmp_path: Pa
     settle(panel)
     assert panel.status.state == "done", panel.status.error
     assert panel.map.heat.shape == [0, 0]
-    assert "these have 3 and 2: look at A beside B" in panel.map.heat.empty
+    assert "these have 3 and 2: choose A beside B" in panel.map.heat.empty
     assert len(panel.about.part.rows) == 10
     panel.view = "A"
     assert panel.map.heat.shape[1] == 4

@@ -265,7 +265,7 @@ class MixtureRouting(MixtureReading):
         result, difference = shown[-1], view == "difference"
         matrix = pair_view.of_view(view, [np.asarray(each.weights, dtype=np.float64).T for each in self.results])
         if matrix is None or shown[0].tokens != result.tokens or shown[0].layers != result.layers:
-            heat.empty = "A difference needs mixtures over the same layers and tokens: look at A beside B"
+            heat.empty = "A difference needs mixtures over the same layers and tokens: choose A beside B"
             heat.set_matrix(None)
             return
         with heat.hold_sync():
