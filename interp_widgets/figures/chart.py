@@ -1,7 +1,7 @@
-"""What all charts share: one look, readable token ticks, and a sentence in place of an empty plot.
+"""The base of all charts: a common look, readable token ticks, and a sentence in place of an empty plot.
 
 Text, grid and background colours are left to the page (a notebook's theme sets them through CSS variables); glyphs take
-theirs from :mod:`interp_widgets.figures.theme`, which holds in the light and in the dark.
+theirs from :mod:`interp_widgets.figures.theme`, which suits both light and dark pages.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from interp_widgets.analysis._core.result import Result
 from interp_widgets.figures.labels import visible
 
 QUIET = "#8a8f98"
-"""Lines and bands to compare with; visible on a light and on a dark page."""
+"""Reference lines and bands; visible on a light and on a dark page."""
 
 QUIET_TEXT = "#757a82"
-"""Words and numbers that take no colour from the page; read on a light and on a dark one."""
+"""Text that does not take its colour from the page; legible on a light and on a dark one."""
 
 MAX_TICKS = 60
-"""Tokens named on an axis; of a longer text every second, third... is named."""
+"""Most tokens named on an axis; in a longer text every second, third, … is named."""
 
-# a legend is written in HTML and takes its colours from Python alone, unless its own style sheet says otherwise
+# a legend is HTML and takes its colours from Python, unless its own style sheet overrides them
 _LEGEND_CSS = """
 .bk-item .bk-label { color: var(--bk-label-text-color, #333333) !important; }
 .bk-grid { row-gap: 2px !important; }
@@ -43,7 +43,7 @@ _LONGEST = 12
 
 
 def visible_token(token: str, *, longest: int = _LONGEST) -> str:
-    """A token as one short readable word: blanks and line breaks as marks, long ones cut in the middle.
+    """A token as one short readable word: spaces and line breaks as marks, long ones cut in the middle.
 
     >>> visible_token(" hello\\n")
     '·hello⏎'
@@ -56,12 +56,12 @@ def visible_token(token: str, *, longest: int = _LONGEST) -> str:
 
 
 def plain_label(text: str) -> Any:
-    """A label that Bokeh must not take for TeX, whatever it holds."""
+    """A label that Bokeh does not parse as TeX."""
     return PlainText(text=text) if any(sign in text for sign in ("$$", "\\(", "\\[")) else text
 
 
 def layer_names(layers: int) -> list[str]:
-    """Names of the residual stream's places: what enters block 0, 1, ... and the output.
+    """Names of the residual stream by layer: the input of block 0, 1, … and the output.
 
     >>> layer_names(2)
     ['0', '1', 'output']
@@ -70,7 +70,7 @@ def layer_names(layers: int) -> list[str]:
 
 
 def model_label(result: Result, index: int) -> str:
-    """The name of the model that a result is of, cut to fit a legend; A or B where it does not say."""
+    """The name of a result's model, cut to fit a legend; A or B if unknown."""
     return visible_token(str(result.provenance.get("model", f"model {'AB'[index]}")), longest=18)
 
 
@@ -80,7 +80,7 @@ def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
 
 
 def place_ticks(axis: Any, places: Iterable[float]) -> None:
-    """Put ticks at fixed places. A fixed ticker is kept, for a new one makes Bokeh walk through the whole figure."""
+    """Put ticks at fixed positions. An existing fixed ticker is reused, since a new one makes Bokeh walk the figure."""
     if isinstance(axis.ticker, FixedTicker):
         axis.ticker.ticks = list(places)
     else:
@@ -88,7 +88,7 @@ def place_ticks(axis: Any, places: Iterable[float]) -> None:
 
 
 TO_FILL = "to fill"
-"""Tag of the sentence of a chart that has nothing to show: it tells how to fill it."""
+"""Tag of the sentence in an empty chart, which says how to fill it."""
 
 
 class Chart:
@@ -98,7 +98,7 @@ class Chart:
     """
 
     figure: Any
-    """The Bokeh figure; its `name` says which chart it is."""
+    """The Bokeh figure; its `name` identifies the chart."""
 
     source: ColumnDataSource
     """The rows behind the glyphs; `source.selected.indices` holds what a reader tapped."""
@@ -117,7 +117,7 @@ class Chart:
         tools: str = "pan,xwheel_zoom,box_zoom,reset,save",
         **options: Any,
     ) -> None:
-        """Make the figure, its source with these columns, and the sentence shown while there is nothing to draw."""
+        """Make the figure, its source with these columns, and the sentence shown while it is empty."""
         options.setdefault("sizing_mode", "stretch_width")
         self.figure = new_figure(
             name=name,
@@ -137,7 +137,7 @@ class Chart:
             axis.axis_label_text_font_size = "12px"
             axis.axis_label_text_font_style = "normal"
             axis.major_label_text_font_size = "11px"
-            if hasattr(axis.ticker, "num_minor_ticks"):  # the page's theme would colour them even when they have none
+            if hasattr(axis.ticker, "num_minor_ticks"):  # the page's theme would colour them even if there are none
                 axis.ticker.num_minor_ticks = 0
         self.figure.grid.grid_line_alpha = 0.35
         self.hidden: list[Any] = []
@@ -182,7 +182,7 @@ class Chart:
         return box
 
     def fill(self, rows: dict[str, Any], *, subtitle: str = "") -> None:
-        """Show these rows and take any sentence away."""
+        """Show these rows instead of any sentence."""
         self.source.selected.indices = []
         self.source.data = rows
         self._message.visible = False
@@ -194,7 +194,7 @@ class Chart:
             part.visible = shown and part not in self.hidden
 
     def subtitle(self, text: str) -> None:
-        """Second line under the title; nothing where the text is empty."""
+        """Set the second line under the title; an empty text removes it."""
         self._subtitle.text = plain_label(text)
         self._subtitle.visible = bool(text)
 
@@ -210,7 +210,7 @@ class Chart:
 
     @property
     def described(self) -> dict[str, str]:
-        """Title, second line and names of the axes, as a static picture of the chart takes them."""
+        """Title, second line and axis names, as keywords for a static picture of the chart."""
         texts = {"title": self.figure.title.text, "subtitle": self._subtitle.text}
         texts |= {"x_label": self.figure.xaxis[0].axis_label, "y_label": self.figure.yaxis[0].axis_label}
         return {name: str(getattr(text, "text", text) or "") for name, text in texts.items()}
@@ -221,7 +221,7 @@ class Chart:
         return str(self._message.text) if self._message.visible else ""
 
     def name_layers(self, layers: int, *, most: int = 14) -> None:
-        """Set the horizontal axis to a stream's layers + 1 places; ticks are counted from the output, always named."""
+        """Set the horizontal axis to the layers and the output; ticks count from the output, which is always named."""
         self.figure.x_range.update(start=-0.3, end=layers + 0.3, reset_start=-0.3, reset_end=layers + 0.3)
         ticks = sorted(range(layers, -1, -max(1, -(-(layers + 1) // most))))
         labels = layer_names(layers)

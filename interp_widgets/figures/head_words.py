@@ -1,4 +1,4 @@
-"""How much tuning changed the word pairs of attention heads, layer group by layer group."""
+"""How much tuning changed the word pairs of attention heads, by layer group."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 SERIES = {"dimension": "dimensions", "head": "heads"}
-"""Columns of the change table, and what their bars are called."""
+"""Columns of the change table, and the names of their bars."""
 TITLE = "Change of the word pairs, 1 − M, by layer group"
 AXES = ("layers", "1 − M: 0 the same pairs, 1 none in common")
 WIDTH = 0.36
-"""Of a bar, where a group takes 1."""
+"""Width of a bar, as a share of its group."""
 OTHER = "to another dimension or head"
 
 
@@ -31,12 +31,12 @@ class ChangeBars(Chart):
     Following (Wu et al. 2024), section 5.1, Figure 2.
     """
 
-    EMPTY: ClassVar[str] = "No comparison yet: it needs two complete results."
+    EMPTY: ClassVar[str] = "No comparison yet: two complete results are needed."
 
     def __init__(self, comparison: HeadComparison | None = None) -> None:
         columns = ("at", "mean", "low", "high", "std", "count", "other", "left", "right", "layers", "series", "color")
         tips = [("layers", "@layers"), ("", "@series"), ("mean 1 − M", "@mean{0.000}"), ("std", "@std{0.000}"),
-                ("number", "@count"), ("to another one", "@other{0.000}")]  # fmt: skip
+                ("number", "@count"), ("to another", "@other{0.000}")]  # fmt: skip
         self.start(
             "head_change", TITLE, AXES, columns=columns, tooltips=tips, height=400,
             x_range=Range1d(-0.5, 0.5), y_range=Range1d(0, 1.05),
@@ -46,7 +46,7 @@ class ChangeBars(Chart):
             x="at", top="mean", width=0.95 * WIDTH, source=self.source, fill_color="color", line_color=None, name="bars"
         )
         self.spread = empty_source("head_change_spread", ("at", "low", "high"))
-        # in two colours, for the page may be light or dark and a whisker lies on its bar and above it
+        # in two colours, since the page may be light or dark and a whisker lies on its bar and above it
         for color, width in (("#ffffff", 4.0), ("#333333", 1.5)):
             whisker = Whisker(
                 base="at", lower="low", upper="high", source=self.spread, line_color=color, level="overlay"
@@ -66,8 +66,8 @@ class ChangeBars(Chart):
         self.update(comparison)
 
     def update(self, comparison: HeadComparison | None, *, sentence: str = "") -> None:
-        """Show another comparison; none: the sentence."""
-        if comparison is None or not any(np.isfinite(one).any() for one in _numbers(comparison)[0]):
+        """Show another comparison; None: the sentence."""
+        if comparison is None or not any(np.isfinite(means).any() for means in _numbers(comparison)[0]):
             self.spread.data = {column: [] for column in self.spread.data}
             self.say(sentence or ("Neither model has a word pair." if comparison is not None else ""))
             return
@@ -128,14 +128,14 @@ def change_scene(comparison: HeadComparison, *, width: float = 720, height: floa
 
 
 def _shift(index: int) -> float:
-    """Of a series' bars from the middle of their group."""
+    """Offset of a series' bars from the centre of their group."""
     return (index - (len(SERIES) - 1) / 2) * WIDTH
 
 
 def _numbers(
     comparison: HeadComparison,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-    """(series, groups) means, standard deviations, numbers, and means to others."""
+    """(series, groups) means, standard deviations, counts, and means to others."""
     table = comparison.change_table()
     means, stds, others = (
         np.array([table[pattern.format(name)] for name in SERIES], dtype=np.float64)

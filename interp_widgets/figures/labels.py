@@ -1,4 +1,4 @@
-"""How texts and numbers are written in figures."""
+"""Formatting of texts and numbers in figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _VISIBLE = {32: "·", 9: "⇥", 10: "⏎", 0xA0: "⍽"} | {k: 0x2400 + k for k i
 
 
 def visible(text: str) -> str:
-    """A token as people should see it: blanks, tabs and newlines as marks, control characters as their pictures.
+    """A token in visible form: spaces, tabs and newlines as marks, control characters as their symbols.
 
     >>> visible(" a\\n")
     '·a⏎'
@@ -18,7 +18,7 @@ def visible(text: str) -> str:
 
 
 def axis_name(text: str) -> str:
-    """A name on an axis, which may be a token or words: blanks are marked at its ends only.
+    """A name on an axis, which may be a token or words: spaces are marked only at its ends.
 
     >>> axis_name(" layer 0")
     '·layer 0'
@@ -41,7 +41,7 @@ def number(value: float) -> str:
 
 
 def in_column(values: Sequence[float]) -> list[str]:
-    """The numbers of a column with the same decimals, 3 at most; large and whole ones each by itself.
+    """The numbers of a column with the same decimals, 3 at most; large numbers and integers are formatted separately.
 
     >>> in_column([0.65, 1.0, 0.5671]), in_column([1.0, 12.0]), in_column([0.5, 1e-6])
     (['0.650', '1.000', '0.567'], ['1', '12'], ['0.5', '1e−06'])
@@ -50,10 +50,10 @@ def in_column(values: Sequence[float]) -> list[str]:
     written = [number(value).partition(".")[2] for value in finite if abs(value) >= 1e-3]
     large = any(abs(value) >= 1000 for value in finite)
     places = 0 if large else min(3, max(map(len, written), default=0))
-    own = [places > 0 and math.isfinite(value) and (value == 0 or abs(value) >= 1e-3) for value in values]
+    fixed = [places > 0 and math.isfinite(value) and (value == 0 or abs(value) >= 1e-3) for value in values]
     return [
         f"{value:.{places}f}".replace("-", "−") if shared else number(value)
-        for value, shared in zip(values, own, strict=True)
+        for value, shared in zip(values, fixed, strict=True)
     ]
 
 

@@ -25,20 +25,20 @@ from interp_widgets.figures.chart import (
 from interp_widgets.figures.theme import PALETTE8
 
 Trajectory = Literal["target_rank", "target_probability", "probability", "entropy", "kl"]
-"""What is followed through the layers: a field of the result."""
+"""The quantity followed through the layers: a field of the result."""
 
 TRAJECTORIES: tuple[Trajectory, ...] = ("target_rank", "target_probability", "probability", "entropy", "kl")
-"""All of them, as small multiples show them."""
+"""All of them, for small multiples."""
 
 _LOST = PALETTE8[7]
 
 
 class LensTrajectory(Chart):
-    """One number of one position over the layers, a line per model.
+    """One quantity at one position over the layers, a line per model.
 
-    A dashed line stands at each model's commit layer, from which its likeliest token never changes again; a cross at
-    each layer where the target, best one layer before, is best no more. Ranks are on a log scale with 0, the best, on
-    top. The source holds every number of a point, for the tooltip. Source: Interpreting GPT: the Logit Lens
+    A dashed line marks each model's commit layer, from which on its likeliest token never changes; a cross marks
+    each layer where the target, on top one layer before, no longer is. Ranks are on a log scale with 0, the best, on
+    top. The source holds all quantities of a point, for the tooltip. Source: Interpreting GPT: the Logit Lens
     (nostalgebraist 2020).
     """
 
@@ -103,7 +103,7 @@ class LensTrajectory(Chart):
         Args:
             results: at most two; none shows a sentence instead.
             position: index of a token of the prompt, or negative from the end.
-            names: of the models, for the legend; by default the results' own.
+            names: the models' names for the legend; by default those in the results.
 
         Raises ValueError for more than two results, results of two prompts, or a position outside of it.
         """
@@ -115,9 +115,9 @@ class LensTrajectory(Chart):
         first = results[0]
         index = first.position(position)
         if any(tuple(other.ids) != tuple(first.ids) for other in results):
-            raise ValueError("a chart shows two models on one prompt, the two results are of different prompts")
+            raise ValueError("a chart shows two models on the same prompt, but the two results have different prompts")
         if self.kind.startswith("target") and any(result.target is None for result in results):
-            self._clear("No target: give one to follow it through the layers.")
+            self._clear("No target: set one to follow it through the layers.")
             return
         shown = list(names) if names is not None else [model_label(result, i) for i, result in enumerate(results)]
         if len(shown) != len(results):
@@ -149,7 +149,7 @@ class LensTrajectory(Chart):
         commits = [int(result.commit_layer[position]) for result in results]
         colors = list(PALETTE8[: len(results)])
         self.lines.data, self.losses.data = lines, losses
-        # two models that commit at one layer: side by side, not one hidden by the other
+        # two models that commit at the same layer: side by side, so that neither is hidden
         apart = 0.06 if len(set(commits)) < len(commits) else 0.0
         at = [commit + apart * (2 * i - 1) for i, commit in enumerate(commits)]
         self.commits.data = {"x": at, "color": colors, "model": list(names)}
@@ -159,12 +159,12 @@ class LensTrajectory(Chart):
         self.fill(rows, subtitle=self._subtitle_text(results[0], position, names, commits))
 
     def _values(self, result: LogitLensResult, position: int) -> NDArray[np.float64]:
-        """(layers + 1,) what is drawn: the numbers, for ranks one more than them, so that 0 has a logarithm."""
+        """(layers + 1,) the plotted values; ranks are shifted by 1, so that 0 has a logarithm."""
         values = np.asarray(getattr(result, self.kind)[:, position], dtype=np.float64)
         return values + 1 if self.kind == "target_rank" else values
 
     def _points(self, result: LogitLensResult, position: int, name: str) -> dict[str, list[Any]]:
-        """What a tooltip says of every layer."""
+        """The tooltip values of every layer."""
         path = result.trajectory(position)
         count = result.n_layers + 1
         none = ["–"] * count

@@ -18,10 +18,10 @@ _LONGEST = 160
 
 
 class Plane(Chart):
-    """A point per text; its group as colour and shape, its text and what else there is to say on hover."""
+    """A point per text; its group as colour and shape, its text and other values on hover."""
 
     TIPS: tuple[str, ...] = ()
-    """What is said of a point besides its text."""
+    """Tooltip columns of a point besides its text."""
 
     def __init__(self, name: str, title: str, *, height: int = 380) -> None:
         tips = [*((tip.replace("_", " "), f"@{tip}") for tip in self.TIPS), ("text", "@text")]
@@ -42,7 +42,7 @@ class Plane(Chart):
         self, xy: ArrayLike, groups: Sequence[str], texts: Sequence[str], more: Mapping[str, Sequence[str]],
         *, axes: str, subtitle: str = "",
     ) -> None:  # fmt: skip
-        """Show points (points, 2) of these groups; `axes` names an axis, ``{}`` its number."""
+        """Show points (points, 2) of these groups; `axes` names an axis, with ``{}`` for its number."""
         places = np.asarray(xy, dtype=np.float64)
         looks, labels = group_looks(list(groups))
         self.groups = {labels[i]: (LOOKS[i].colour, LOOKS[i].shape) for i in dict.fromkeys(looks.tolist())}
@@ -58,7 +58,7 @@ class Plane(Chart):
         self.fill(rows, subtitle=subtitle)
 
     def scene(self, *, width: float = 520, height: float = 460) -> Scene:
-        """The points on the screen as a static picture; ValueError where there are none."""
+        """The points on the screen as a static picture; ValueError if there are none."""
         if self.message:
             raise ValueError(f"there is nothing to draw: {self.message}")
         texts, rows, groups = self.described, dict(self.source.data), dict(self.groups)
@@ -70,8 +70,10 @@ class Plane(Chart):
             x, y, named = np.asarray(rows["x"]), np.asarray(rows["y"]), np.asarray(rows["group"])
             parts = []
             for name, (color, shape) in groups.items():
-                own = named == name
-                part = axes.scatter(x[own], y[own], s=(5 * POINT) ** 2, c=color, marker=SHAPES[shape], alpha=0.65, lw=0)
+                members = named == name
+                part = axes.scatter(
+                    x[members], y[members], s=(5 * POINT) ** 2, c=color, marker=SHAPES[shape], alpha=0.65, lw=0
+                )
                 parts.append((name, part))
             legend(axes, parts, width)
 

@@ -13,7 +13,7 @@ from interp_widgets.figures.static import Scene, curves_scene
 from interp_widgets.figures.theme import PALETTE8
 
 MOST_NAMED = 12
-"""Curves that the legend names; of more none is, and the tooltips say which is which."""
+"""Most curves that get a legend; with more, only the tooltips name them."""
 
 
 class CurveChart(Chart):
@@ -37,7 +37,7 @@ class CurveChart(Chart):
         self.say()
 
     def update(self, curves: Curves, *, title: str = "", ends: tuple[float, float] | None = None) -> None:
-        """Draw curves, on a scale that reaches from one to the other of `ends` at least."""
+        """Draw curves, on a scale that includes both `ends`."""
         names = [visible_token(name, longest=24) for name in curves.names]
         colors = [PALETTE8[number % len(PALETTE8)] for number in range(len(names))]
         xs, count = curves.places, len(curves.places)

@@ -1,4 +1,4 @@
-"""Numbers of groups side by side: every case a point, the middle half a box, the mean with its interval."""
+"""Numbers of groups side by side: a point per case, a box for the middle half, the mean with its interval."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Strip:
     """One group."""
 
     where: str
-    """What several strips have in common, written below them; empty for nothing."""
+    """Common label of several strips, written below them; may be empty."""
     name: str
     values: ArrayLike
     """(cases,) without NaN."""
     cases: Sequence[str]
-    """What each case is called."""
+    """Name of each case."""
     rows: Sequence[int]
-    """Which row of a table each case is."""
+    """Table row of each case."""
     mean: float
     interval: Sequence[float]
     """95 % interval of the mean."""
@@ -39,7 +39,7 @@ class Strips(Chart):
     """Groups of numbers side by side; a tapped point selects its row of the source, whose column `row` is the case."""
 
     PARTS: ClassVar[tuple[str, ...]] = ("one case", "middle half", "mean and its 95 % interval")
-    """What the parts of the chart are called."""
+    """Names of the parts of the chart."""
 
     def __init__(self, name: str, title: str, measure: str) -> None:
         columns = ("group", "x", "score", "name", "row", "color")
@@ -68,7 +68,7 @@ class Strips(Chart):
         self.hover(points)
 
     def clear(self, reason: str = "") -> None:
-        """Show nothing, and why."""
+        """Clear the chart and show the reason."""
         self.summary.data = {column: [] for column in self.summary.data}
         self.figure.x_range.factors = [""]
         self.say(reason)
@@ -97,7 +97,7 @@ class Strips(Chart):
         self.fill(rows, subtitle=subtitle)
 
     def scene(self, *, width: float = 620, height: float = 380) -> Scene:
-        """The groups on the screen as a static picture; ValueError where there is no comparison."""
+        """The groups on the screen as a static picture; ValueError if there is no comparison."""
         if self.message:
             raise ValueError(f"there is no comparison to draw: {self.message}")
         texts, points, groups = self.described, dict(self.source.data), dict(self.summary.data)
@@ -125,7 +125,7 @@ class Strips(Chart):
 
 
 def _spread(scores: NDArray[np.float64], width: float = 0.3) -> NDArray[np.float64]:
-    """Sideways places for points of a strip, always the same: neighbours in score stand apart."""
+    """Deterministic sideways offsets for the points of a strip, so that similar scores do not overlap."""
     offsets = np.empty(len(scores))
     offsets[np.argsort(scores, kind="stable")] = (np.arange(len(scores)) * 0.6180339887) % 1
     return (2 * offsets - 1) * width

@@ -1,7 +1,7 @@
 """Colours of every figure and widget: one categorical set, sequential and diverging scales, and readable ink.
 
 A colour is a string ``#rrggbb`` or ``#rrggbbaa``; a scale is a tuple of 256 of them. The token scales start out
-transparent, so that a token with nothing to say keeps the background of the page in the light and in the dark theme.
+transparent, so that a token with a low value keeps the background of the page in the light and in the dark theme.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Scale = tuple[str, ...]
 """256 colours, lowest value first."""
 
 PALETTE8: Scale = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#5c5c74", "#903020")
-"""Categories, apart for colour-blind readers too and legible on white and on black (Okabe and Ito 2008, with slate and
-brick in place of black and yellow, which one of the pages would swallow)."""
+"""Categories, distinct for colour-blind readers too and legible on white and on black (Okabe and Ito 2008, with slate
+and brick in place of black and yellow, which would be invisible on one of the pages)."""
 
 MARK = "#d55e00"
 """Marked spans (instructions)."""
@@ -73,7 +73,7 @@ def _from_oklab(lab: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _scale(anchors: Sequence[str], at: NDArray[np.float64]) -> Scale:
-    """Colours at the places `at` (0..1) on the path through the anchors, straight in the OKLab space so that equal
+    """Colours at the positions `at` (0..1) on the path through the anchors, linear in OKLab, so that equal
     steps look equal (Ottosson 2020)."""
     points = np.array([rgba(color) for color in anchors], dtype=float) / 255
     knots = np.linspace(0, 1, len(anchors))
@@ -83,7 +83,7 @@ def _scale(anchors: Sequence[str], at: NDArray[np.float64]) -> Scale:
     return tuple(hex_color(*row) for row in 255 * np.column_stack([rgb, alpha]))
 
 
-# 256 entries have no middle one: both middle entries are the white, so that 0 is white from either side.
+# 256 entries have no middle one: both middle entries are white, so that 0 is white from either side.
 _SIGNED = np.clip((np.arange(256) - 127.5) / 127.5, -1, 1)
 _SIGNED = (1 + np.sign(_SIGNED) * np.maximum(0, np.abs(_SIGNED) * 127.5 - 0.5) / 127) / 2
 
@@ -93,7 +93,7 @@ DIVERGING256: Scale = _scale(("#053061", "#2166ac", "#6aabd2", "#ffffff", "#ef8a
 DIVERGING_DARK256: Scale = _scale(
     ("#b9dcf5", "#58a6e0", "#2b5f8f", "#111111", "#96402e", "#e8775c", "#ffd2bf"), _SIGNED
 )
-"""The same on a dark page: 0 is the page's ground, and what is large is bright."""
+"""The same on a dark page: 0 has the colour of the page, and large values are bright."""
 
 TOKENS256: Scale = _scale(
     ("#e9f6c900", "#d5efc1ff", "#86d0bb", "#3ba6bf", "#2a72b0", "#2b3f8f", "#1d1f5c"), np.linspace(0, 1, 256)
@@ -112,7 +112,7 @@ TOKENS_DIVERGING256: Scale = _scale(
 
 
 def lut(colors: Sequence[str]) -> bytes:
-    """Pack 256 colours as the 1,024 bytes (red, green, blue, opacity each) that the browser views look values up in.
+    """Pack 256 colours as the 1,024-byte lookup table (red, green, blue, opacity each) of the browser views.
 
     Raises ValueError unless there are 256 colours.
 
@@ -152,7 +152,7 @@ def over(color: str, background: str = "#ffffff") -> str:
 
 
 def ink(color: str, background: str = "#ffffff") -> str:
-    """Near-black or white, whichever reads better on `color` (laid over `background` where it is transparent).
+    """Near-black or white, whichever is more legible on `color` (over `background` where it is transparent).
 
     >>> ink("#440154"), ink("#fde725")
     ('#ffffff', '#111111')

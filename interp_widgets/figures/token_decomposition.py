@@ -1,4 +1,4 @@
-"""Charts of a token decomposition: what each token brought, over the layers and to one logit.
+"""Charts of a token decomposition: each token's contribution, over the layers and to one logit.
 
 Each chart is made once; `update` shows other results in it. Nothing here runs a model.
 """
@@ -25,14 +25,14 @@ from interp_widgets.figures.chart import (
 from interp_widgets.figures.theme import PALETTE8
 
 Followed = Literal["norm_share", "target_logit"]
-"""What of every part is followed through the layers: its share of the norms, or of the target's logit."""
+"""The quantity followed through the layers: a part's share of the norms, or of the target's logit."""
 
 _DASHES = ("solid", "dashed")
 Numbers = NDArray[np.float64]
 
 
 class PartTrajectories(Chart):
-    """One number of the parts over the layers: a line for each of the largest sources, one for all others together.
+    """One quantity of the parts over the layers: a line for each of the largest sources, one for all others together.
 
     ``norm_share`` is each part's norm over the sum of all parts' norms; ``target_logit`` is its share of the target's
     logit, as the whole stream's final norm would read it, with a line for the biases, so that the lines sum to the
@@ -47,7 +47,7 @@ class PartTrajectories(Chart):
     }
     AXES: ClassVar[dict[str, str]] = {"norm_share": "share of the norms (%)", "target_logit": "logits"}
     LARGEST: ClassVar[int] = 6
-    """Sources with a line of their own."""
+    """Number of sources with their own line."""
 
     def __init__(
         self, results: Sequence[TokenDecompositionResult] = (), *, kind: Followed = "norm_share", **options: Any
@@ -91,8 +91,8 @@ class PartTrajectories(Chart):
 
         Args:
             results: at most two; none shows a sentence instead.
-            names: of the models; by default the results' own.
-            sources: positions of at most 7 tokens with a line of their own, so that two charts show the same tokens in
+            names: the models' names; by default those in the results.
+            sources: positions of at most 7 tokens with their own line, so that two charts show the same tokens in
                 the same colours; by default the largest.
 
         Raises ValueError for more than two results, results of two prompts, positions or targets, or other sources.
@@ -102,11 +102,11 @@ class PartTrajectories(Chart):
             return self._clear()
         if self.kind == "target_logit":
             if any(result.target_logit is None for result in results):
-                return self._clear("No target: give one to follow its logit through the layers.")
+                return self._clear("No target: set one to follow its logit through the layers.")
             if len({result.target for result in results}) > 1:
-                raise ValueError("a chart follows the logit of one target, the two results have different ones")
+                raise ValueError("a chart follows the logit of one target, but the two results have different targets")
         values = [self._values(result) for result in results]
-        if not all(np.isfinite(one).any() for one in values):
+        if not all(np.isfinite(shares).any() for shares in values):
             return self._clear()
         top = self._largest(values) if sources is None else self._own_lines(sources, results[0].position)
         self._draw(results, values, shown, top)
@@ -119,12 +119,12 @@ class PartTrajectories(Chart):
         self.say(sentence)
 
     def _values(self, result: TokenDecompositionResult) -> Numbers:
-        """(sources, layers + 1) of the tokens up to the position."""
+        """(sources, layers + 1) values of the tokens up to the position."""
         values = result.norm_share if self.kind == "norm_share" else result.target_logit
         return np.asarray(values, dtype=np.float64)[:, : result.position + 1].T
 
     def _own_lines(self, sources: Sequence[int], last: int) -> list[int]:
-        """The wanted sources, in the order of the prompt."""
+        """The requested sources, in the order of the prompt."""
         chosen = sorted({int(source) for source in sources})
         if len(chosen) > self.LARGEST + 1 or any(not 0 <= source <= last for source in chosen):
             raise ValueError(f"sources must be at most {self.LARGEST + 1} positions in 0..{last}, got {list(sources)}")
@@ -139,11 +139,11 @@ class PartTrajectories(Chart):
         for index, (result, model_values, name) in enumerate(zip(results, values, names, strict=True)):
             for label, color, ys in self._paths(result, model_values, top):
                 numbers, at = ys.tolist(), list(range(len(ys)))
-                whole = {"source": label, "model": name, "color": color}
-                for column, entry in {"xs": at, "ys": numbers, "dash": _DASHES[index], **whole}.items():
+                common = {"source": label, "model": name, "color": color}
+                for column, entry in {"xs": at, "ys": numbers, "dash": _DASHES[index], **common}.items():
                     lines[column].append(entry)
                 each = {"layer": at, "row": layer_names(result.n_layers), "value": numbers}
-                each |= {column: [entry] * len(at) for column, entry in whole.items()}
+                each |= {column: [entry] * len(at) for column, entry in common.items()}
                 each["shown"] = [self._written(y) for y in numbers]
                 for column, entries in each.items():
                     rows[column] += entries
@@ -156,21 +156,21 @@ class PartTrajectories(Chart):
             title += f" “{visible_token(results[0].target_token, longest=20)}”"
         self.figure.title.text = plain_label(title)
         where = f"“{visible_token(results[0].tokens[results[0].position])}” (position {results[0].position})"
-        part = " · stopped midway" if any(result.partial for result in results) else ""
+        part = " · stopped early" if any(result.partial for result in results) else ""
         self.fill(rows, subtitle=f"parts of the residual stream at {where}{part}")
 
     def _largest(self, values: Sequence[Numbers]) -> list[int]:
-        """The sources whose number is largest anywhere behind the first block, in the order of the prompt."""
+        """The sources with the largest values after the first block, in the order of the prompt."""
         sizes = np.zeros(len(values[0]))
         for model_values in values:
             sizes = np.maximum(sizes, np.nan_to_num(np.abs(model_values[:, 1:]), nan=0.0).max(axis=1, initial=0.0))
-        most = self.LARGEST + (len(sizes) == self.LARGEST + 1)  # one left over has its own line too
+        most = self.LARGEST + (len(sizes) == self.LARGEST + 1)  # a single one left over gets its own line too
         return sorted(np.argsort(-sizes, kind="stable")[:most].tolist())
 
     def _paths(
         self, result: TokenDecompositionResult, values: Numbers, top: Sequence[int]
     ) -> list[tuple[str, str, Numbers]]:
-        """Name, colour and numbers of every line of one model."""
+        """Name, colour and values of every line of one model."""
         paths = [
             (f"{visible_token(result.tokens[source])} ({source})", PALETTE8[i], values[source])
             for i, source in enumerate(top)
@@ -194,7 +194,7 @@ class PartTrajectories(Chart):
 
 
 class LogitShareBars(Chart):
-    """One bar per source token, and one for the biases: what each brought to a logit, or to the difference of two.
+    """One bar per source token, and one for the biases: their contributions to a logit, or to the difference of two.
 
     The bars of one model sum to its own logit. A tap selects a source's index in `source.selected`. Source:
     Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1.
@@ -224,9 +224,9 @@ class LogitShareBars(Chart):
 
         Args:
             results: at most two; none shows a sentence instead.
-            names: of the models; by default the results' own.
+            names: the models' names; by default those in the results.
 
-        Raises ValueError for more than two results, or results of two prompts, positions or targets.
+            Raises ValueError for more than two results, or results of different prompts, positions or targets.
         """
         shown = _checked(results, names)
         if not results:
@@ -234,7 +234,9 @@ class LogitShareBars(Chart):
             return
         first = results[0]
         if len({(result.target, result.foil) for result in results}) > 1:
-            raise ValueError("a chart shows the shares of one logit, the two results have different targets or foils")
+            raise ValueError(
+                "a chart shows the shares of one logit, but the two results have different targets or foils"
+            )
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         width = 0.8 / len(results)
         for model, (result, name) in enumerate(zip(results, shown, strict=True)):
@@ -271,15 +273,15 @@ class LogitShareBars(Chart):
 
 
 def rest_name(result: TokenDecompositionResult | LogitShareResult) -> str:
-    """What brought the part that no shown token did: the biases, and a BOS where one was fed."""
+    """Name of the remaining part: the biases, and the BOS if there is one."""
     if result.bos is None:
         return "biases"
     return "biases, BOS" if np.any(result.bias != result.bos) else "BOS"
 
 
 def _aim(result: LogitShareResult) -> str:
-    own = f"“{visible_token(result.target_token, longest=20)}”"
-    return own if result.foil is None else f"{own} less that of “{visible_token(result.foil_token, longest=20)}”"
+    target = f"“{visible_token(result.target_token, longest=20)}”"
+    return target if result.foil is None else f"{target} minus that of “{visible_token(result.foil_token, longest=20)}”"
 
 
 def _paler(color: str) -> str:
@@ -289,11 +291,11 @@ def _paler(color: str) -> str:
 def _checked(
     results: Sequence[TokenDecompositionResult] | Sequence[LogitShareResult], names: Sequence[str] | None
 ) -> list[str]:
-    """The models' names; ValueError for results that do not go into one chart."""
+    """The models' names; ValueError for results that do not fit into one chart."""
     if len(results) > 2:
         raise ValueError(f"a chart shows one or two models, got {len(results)} results")
     if len({(tuple(result.ids), result.position) for result in results}) > 1:
-        raise ValueError("a chart shows two models on one prompt and position, the two results are of different ones")
+        raise ValueError("a chart shows two models at the same prompt and position, but the two results differ in them")
     shown = list(names) if names is not None else [model_label(result, i) for i, result in enumerate(results)]
     if len(shown) != len(results):
         raise ValueError(f"names must have one entry per result, got {len(shown)} for {len(results)}")

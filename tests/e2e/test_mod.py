@@ -51,7 +51,7 @@ def test_journey(nb: Any) -> None:
     assert nb.py("6 * 7") == 42, "another cell runs meanwhile"
     assert nb.py("panel['tune'].going") is True
     nb.bokeh_idle()
-    expect(panel.get_by_text(f"of {STEPS:,}. Other cells may run meanwhile", exact=False)).to_be_visible()
+    expect(panel.get_by_text(f"of {STEPS:,}. Other cells can run meanwhile", exact=False)).to_be_visible()
     nb.screenshot("mod_live", panel)
 
     # and read on the other tab, which does not wait for the end of the tuning

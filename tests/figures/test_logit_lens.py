@@ -143,7 +143,7 @@ def test_without_a_target_the_charts_say_so() -> None:
     for kind in TRAJECTORIES:
         chart = LensTrajectory([without_target()], kind=kind)
         if kind.startswith("target"):
-            assert chart.message == "No target: give one to follow it through the layers."
+            assert chart.message == "No target: set one to follow it through the layers."
         else:
             assert chart.message == ""
             assert set(chart.source.data["rank"]) == {"–"}
@@ -171,7 +171,7 @@ def test_what_does_not_fit_one_chart_is_refused() -> None:
     chart = LensTrajectory()
     with pytest.raises(ValueError, match="one or two models, got 3 results"):
         chart.update([one, one, one])
-    with pytest.raises(ValueError, match="of different prompts"):
+    with pytest.raises(ValueError, match="have different prompts"):
         chart.update([one, replace(one, ids=range(1, 6))])
     with pytest.raises(ValueError, match=r"position must be in -5\.\.4"):
         chart.update([one], 5)

@@ -205,7 +205,7 @@ def test_nothing_above_the_threshold_is_said() -> None:
     assert "threshold of 7" in chart.message
     partial = made_result(importance=np.full((len(WORDS), 9), np.nan), partial=True)
     chart.update(partial)
-    assert "stopped midway" in chart._subtitle.text
+    assert "stopped early" in chart._subtitle.text
 
 
 def test_group_strips_show_every_case_and_the_tests_numbers() -> None:

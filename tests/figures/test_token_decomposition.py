@@ -189,7 +189,7 @@ def test_a_partial_result_is_drawn_as_far_as_it_goes() -> None:
     parts = whole.parts.copy()
     parts[:, 4:9] = np.nan
     chart = PartTrajectories([replace(whole, parts=parts, partial=True)])
-    assert "stopped midway" in chart._subtitle.text
+    assert "stopped early" in chart._subtitle.text
     assert chart.message == ""
     chart.update([replace(whole, parts=np.full_like(parts, np.nan), partial=True)])
     assert chart.message
@@ -213,7 +213,7 @@ def test_bars_are_the_shares_and_sum_to_the_logit() -> None:
     assert both._legend_item.visible
     assert not chart._legend_item.visible
     against = LogitShareBars([made_shares(foil=3, foil_token=" Rome")])
-    assert "less that of “·Rome”" in against.figure.title.text
+    assert "minus that of “·Rome”" in against.figure.title.text
 
 
 def test_tokens_that_look_like_formulas_are_shown_as_they_are() -> None:
@@ -235,9 +235,9 @@ def test_results_that_do_not_belong_together_are_refused() -> None:
     chart = PartTrajectories()
     with pytest.raises(ValueError, match="one or two models, got 3"):
         chart.update([one] * 3)
-    with pytest.raises(ValueError, match="one prompt and position"):
+    with pytest.raises(ValueError, match="the same prompt and position"):
         chart.update([one, made_parts(1, position=3)])
-    with pytest.raises(ValueError, match="one prompt and position"):
+    with pytest.raises(ValueError, match="the same prompt and position"):
         chart.update([one, made_parts(1, ids=[5] * 10)])
     with pytest.raises(ValueError, match="one entry per result, got 1 for 2"):
         chart.update([one, made_parts(1)], names=["base"])

@@ -209,7 +209,7 @@ def test_a_click_selects_and_another_lets_go(pair: Any, ablate: Any, wire: Any) 
     np.testing.assert_allclose([row[1:3] for row in rows], np.transpose([expected.before, expected.after]), rtol=1e-3)
     caption = panel.current.next_token.table.caption
     assert "MLP of layer 0 at “·of” (8), removed" in caption
-    assert f"falls by {panel.result.of('mlp')[0, LAST]:.3g}" in caption
+    assert f"drops by {panel.result.of('mlp')[0, LAST]:.3g}" in caption
     pin(wire, panel, maps(panel)["attn"], 2, 1)
     assert [(name, heat.pinned) for name, heat in maps(panel).items() if heat.pinned] == [("attn", [2, 1])]
     assert all(heat.cross == [2, 1] for heat in maps(panel).values()), "one cursor for all maps"
@@ -224,7 +224,7 @@ def test_of_two_models_the_next_tokens_are_those_of_the_one_looked_at(pair: Any,
     assert panel.status.error == ""
     caption = panel.current.next_token.table.caption
     effect = float(panel.result[1].of("mlp")[0, LAST])
-    assert f"B: logit {'falls' if effect >= 0 else 'rises'} by {abs(effect):.3g}" in caption
+    assert f"B: logit {'drops' if effect >= 0 else 'rises'} by {abs(effect):.3g}" in caption
     assert "A: " not in caption
 
 
@@ -421,7 +421,7 @@ def test_tracing_of_the_examples_subject(pair: Any, traced: AblationPanel) -> No
         low, high = (f"{value:.3g}" for value in expected.interval[number, 0, LAST])
         assert heat.notes[LAST] == f"95 % interval {low} to {high}"
     assert panel["tracing"].strip.marks == [[1, 3]]
-    assert "has probability <b>0.999</b> as it is" in panel["tracing"].words.value
+    assert "has probability <b>0.999</b> in the clean run" in panel["tracing"].words.value
     assert "on “Eiffel Tower”" in panel["tracing"].words.value
     assert panel.window == 1
 
@@ -470,7 +470,7 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
     ranges = {}
     for view in ("A", "B", "difference"):
         panel.view = view
-        assert ("falls more in B" in panel["modules"].words.value) == (view == "difference")
+        assert ("drops more in B" in panel["modules"].words.value) == (view == "difference")
         heat = maps(panel)["both"]
         ranges[view] = heat.vmax
         expected = {"A": a, "B": b, "difference": b - a}[view][2]

@@ -68,7 +68,7 @@ def test_an_announced_panel_that_cannot_be_loaded_is_named(announced: Any, model
         bench.open("broken")
     with pytest.raises(ImportError, match=r"'absent' .* cannot be loaded: AttributeError: module 'my_probes' has no"):
         bench.open("absent")
-    with pytest.raises(ImportError, match=r"'number' .* is no panel: decorate the function with @probe"):
+    with pytest.raises(ImportError, match=r"'number' .* is not a panel: decorate the function with @probe"):
         bench.open("number")
     with pytest.raises(KeyError, match=r"no package announces a probe 'layer'; did you mean 'layers'\?"):
         bench.open("layer")

@@ -71,16 +71,16 @@ def view(sources: dict[type, tuple[Any, dict[str, Any]]]) -> Iterator[Callable[.
         (LogitLensExplorer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
         (AblationPanel, {"position": 99}, "position must be in 0..4 for the tokens that the model has read, got 99"),
         (AblationPanel, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
-        (TokenDecompositionExplorer, {"source": 99}, "source must be in 0..5 for the tokens that were"),
+        (TokenDecompositionExplorer, {"source": 99}, "source must be in 0..5 for the tokens of the"),
         (TokenDecompositionExplorer, {"column": 99}, "column must be in 0..6 for the layers and the final norm"),
         (TokenDecompositionExplorer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the"),
         (SaliencyExplorer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
         (SaliencyExplorer, {"response_token": 99}, "response_token must be in 0..1 for the tokens of this response"),
         (HeadWordBrowser, {"dimension": 99}, "dimension must be in 0..31 for the dimensions of a head, got 99"),
-        (HeadWordBrowser, {"pair": ["zzz", "the"]}, "pair must be of the words of the list, got 'zzz'"),
+        (HeadWordBrowser, {"pair": ["zzz", "the"]}, "pair must be one of the words of the list, got 'zzz'"),
         (HeadWordBrowser, {"word": "zzz"}, "the word 'zzz' is not among the 60 words of the list"),
-        (ConceptBrowser, {"concept": "zzz"}, "concept must be of the 3 concepts here, got 'zzz'"),
-        (ConceptBrowser, {"chosen": ["zzz"]}, "chosen must be of the 3 concepts here, got 'zzz'"),
+        (ConceptBrowser, {"concept": "zzz"}, "concept must be one of the 3 concepts here, got 'zzz'"),
+        (ConceptBrowser, {"chosen": ["zzz"]}, "chosen must be one of the 3 concepts here, got 'zzz'"),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_told_beside_the_result(
@@ -130,8 +130,8 @@ def test_a_later_choice_is_told_too_and_a_good_one_ends_it(view: Callable[..., A
         (SaliencyExplorer, "response_token", 1, 9, "response_token must be in 0..1"),
         (MoDRoutingViewer, "prompt_token", 2, 99, "prompt_token must be in 0..4"),
         (HeadWordBrowser, "dimension", 2, 99, "dimension must be in 0..31"),
-        (HeadWordBrowser, "pair", ["the", "a"], ["zzz", "the"], "pair must be of the words of the list"),
-        (ConceptBrowser, "concept", "animal", "zzz", "concept must be of the 3 concepts here"),
+        (HeadWordBrowser, "pair", ["the", "a"], ["zzz", "the"], "pair must be one of the words of the list"),
+        (ConceptBrowser, "concept", "animal", "zzz", "concept must be one of the 3 concepts here"),
     ],
 )  # fmt: skip
 def test_an_option_that_is_refused_keeps_the_last_good_value(
@@ -195,7 +195,7 @@ def test_what_was_chosen_in_results_before_is_no_error(view: Callable[..., Any])
     ("kind", "given", "message"),
     [
         (LogitLensExplorer, {"response": " the house", "response_token": 9}, r"response_token must be in 0\.\.1 "),
-        (LogitLensExplorer, {"response_token": 9}, "response_token 9 needs a response, and there is none: give one"),
+        (LogitLensExplorer, {"response_token": 9}, "response_token 9 needs a response, and there is none: pass one"),
         (LogitLensExplorer, {"threshold": float("nan")}, "threshold of LogitLensExplorer must be a number, got nan"),
         (AblationPanel, {"noise": float("nan")}, "noise of AblationPanel must be a number, got nan"),
         (SaliencyExplorer, {"p": float("nan")}, "p of SaliencyExplorer must be a number, got nan"),

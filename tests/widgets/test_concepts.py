@@ -178,7 +178,7 @@ def test_the_layer_to_start_with(pair: Any, browse: Any, keywords: Any, layer: i
     if layer:
         assert panel.result.concepts.layer == layer
     else:
-        assert "the last token is the same in every one" in panel.hints["stream"]
+        assert "the last token, which is the same in every text" in panel.hints["stream"]
 
 
 def test_drafts_come_before_the_whole(pair: Any, browse: Any, wire: Any) -> None:
@@ -304,7 +304,7 @@ def test_layer_0_is_a_hint(pair: Any, browse: Any) -> None:
     shown = panel.result
     panel.stream = 0
     assert panel.wait(60)
-    assert "the last token is the same in every one" in panel.hints["stream"]
+    assert "the last token, which is the same in every text" in panel.hints["stream"]
     assert (panel.status.error, panel.result is shown) == ("", True)
     panel.stream = 3
     assert settle(panel).hints == {}
@@ -340,7 +340,7 @@ def test_reads_the_prompt_in_the_template(pair: Any, browse: Any, own: ConceptSe
     assert [row[0] for row in panel["read"].sums[0].view.rows] == list(parts.names)
     weights = [weight / own.gap[own.index(name)] for name, weight in zip(parts.names, parts.weights, strict=True)]
     assert [row[1] for row in panel["read"].sums[0].view.rows] == pytest.approx(weights, rel=1e-3)
-    assert f"{parts.error:.0%} of its length" in panel["read"].sums[0].view.caption
+    assert f"{parts.error:.0%} of its norm" in panel["read"].sums[0].view.caption
     assert "Strongest at" in panel["read"].words.value
 
 
@@ -728,7 +728,7 @@ def test_a_folder_a_text_file_and_an_upload(pair: Any, browse: Any, wire: Any, t
     (tmp_path / "latin.txt").write_bytes("Élan.".encode("latin-1"))
     library.path.value = str(tmp_path / "latin.txt")
     wire.click(library.open_button)
-    assert "latin.txt is no UTF-8 text" in complaint(panel)
+    assert "latin.txt is not UTF-8 text" in complaint(panel)
     library.path.value = str(tmp_path / "nowhere")
     wire.click(library.open_button)
     assert "there is no folder or text file" in complaint(panel)
@@ -866,7 +866,7 @@ def test_a_concept_that_is_not_there_is_told_on_every_tab(pair: Any, browse: Any
         for name, value in wrong.items():
             setattr(panel, name, value)
             assert panel.wait(60)
-            assert f"{name} must be of the 31 concepts here, got 'zzz'" in panel.status.error
+            assert f"{name} must be one of the 31 concepts here, got 'zzz'" in panel.status.error
             assert panel.result is result
             setattr(panel, name, "red" if name == "concept" else ["red"])
             assert panel.wait(60)

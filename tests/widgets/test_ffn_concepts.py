@@ -180,9 +180,9 @@ def test_more_components_are_listed_without_a_run(pair: Any, browse: Any) -> Non
 
 def test_a_word_is_found_wherever_it_is(pair: Any, browse: Any, wire: Any, found: Any) -> None:
     panel = browse(pair.base)
-    assert "iw-hidden" in tab(panel).found._dom_classes
+    assert "iw-hidden" in tab(panel).hits_box._dom_classes
     panel.search = "sad"
-    assert "iw-hidden" not in tab(panel).found._dom_classes
+    assert "iw-hidden" not in tab(panel).hits_box._dom_classes
     hits = found[0].components_with("sad")
     assert [tuple(row[:2]) for row in tab(panel).hits.rows] == [hit[:2] for hit in hits]
     later = next(place for place, hit in enumerate(hits) if hit[1] >= 20)
@@ -256,8 +256,8 @@ def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path:
     assert noted(other, 4) == ["moods", "", "", "user"]
     third = browse(pair.base, notes=saved)
     assert noted(third, 4)[0] == "moods"
-    wrong_ones = ((saved, "about other weights"), (tmp_path / "none.npz", "no result file"),
-                  ([None, saved], "notes of 2 models"))  # fmt: skip
+    wrong_ones = ((saved, "belong to different weights"), (tmp_path / "none.npz", "no result file"),
+                  ([None, saved], "notes for 2 models"))  # fmt: skip
     for given, sentence in wrong_ones:
         wrong = browse(pair.tuned, notes=given)
         assert sentence in wrong.status.error
@@ -267,7 +267,7 @@ def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path:
         browse(pair.tuned, notes=7)
     tab(wrong).annotating.file.value = str(tmp_path / "mine.npz")
     wire.click(tab(wrong).annotating.open_button)
-    assert "these notes are about other weights" in wrong.status.error
+    assert "these notes belong to different weights" in wrong.status.error
     tab(wrong).annotating.file.value = str(tmp_path / "nothing.npz")
     wire.click(tab(wrong).annotating.open_button)
     assert "there is no result file" in wrong.status.error
@@ -560,7 +560,7 @@ def test_what_a_neuron_raises_hangs_on_the_sign_of_its_activation(pair: Any, bro
     suppressed = reading.tokens.tokens(row[0], suppressed=True)
     assert "·Paris" in row[-1]
     assert " Paris" in [token for token, _ in suppressed]
-    assert "raises what it suppresses" in neurons(panel).tokens.caption
+    assert "raises the tokens it suppresses" in neurons(panel).tokens.caption
 
 
 def test_a_clicked_neuron_shows_its_tokens(pair: Any, browse: Any, wire: Any) -> None:
@@ -913,9 +913,9 @@ def test_partial_results_are_drawn(pair: Any, browse: Any) -> None:
     assert len(parts) == 5
     tab(panel)._show_partial(Outcome(request, (parts[2],), 0.0, partial=True))
     assert [row[0] for row in tab(panel).layers.rows] == [0, 1, 2]
-    assert "Stopped midway" in tab(panel).summary.value
+    assert "Stopped early" in tab(panel).summary.value
     panel.layer = 4
-    assert tab(panel).summary.value == "This layer is not there yet."
+    assert tab(panel).summary.value == "This layer has not been computed yet."
     assert tab(panel).table.rows == []
     assert tab(panel).bars.message
 
@@ -984,7 +984,7 @@ def test_the_picture_of_a_difference_is_of_the_difference(pair: Any, browse: Any
         settle(panel)
         picture = panel.save(tmp_path / f"{view}.svg").read_text(encoding="utf-8")
         assert words in picture
-        assert ("those of B that they are matched with" in picture) == (view == "difference")
+        assert ("their matches in B" in picture) == (view == "difference")
 
 
 def test_notes_from_several_threads_are_all_kept(pair: Any, browse: Any, wire: Any) -> None:

@@ -191,6 +191,6 @@ def test_a_group_cannot_be_all_under_more(model: Any) -> None:
             self.details.children = self.controls.rows("elsewhere")
 
     with pytest.raises(
-        TypeError, match="of the fields seed one at least must be in sight: declare it without more=True"
+        TypeError, match="at least one of the fields seed must be visible: declare it without more=True"
     ):
         Alone(model)

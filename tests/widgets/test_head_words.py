@@ -152,7 +152,7 @@ def test_a_long_search_for_chance_waits_for_its_button(
     monkeypatch.setattr(heads_module, "CHANCE_SECONDS", 0.0)
     panel = browse(pair.base, **FEW, shuffles=2)
     heads = panel["heads"]
-    assert "is not known yet: 2 shuffles take about" in heads.grid.chance.value
+    assert "has not been computed yet: 2 shuffles take about" in heads.grid.chance.value
     assert heads.chance == ()
     assert not hidden(heads.chance_button)
     wire.click(heads.chance_button)
@@ -293,7 +293,7 @@ def test_a_word_is_found_in_any_capitals_and_near_ones_are_named(pair: Any, brow
     assert panel.word == "While"
     marked = panel["heads"].grid.heat.texts
     panel.word = "Frence"
-    assert "the word 'Frence' is not among the 1,674 words of the list; near it: Florence" in complaint(panel)
+    assert "the word 'Frence' is not among the 1,674 words of the list; similar: Florence" in complaint(panel)
     assert panel.status.text.startswith("Waiting for a setting")
     assert panel["heads"].grid.heat.texts != marked
     panel.word = ""
@@ -416,7 +416,7 @@ def test_models_of_different_shape(browse: Any) -> None:
     assert panel.status.state == "done", panel.status.error
     panel.view = "difference"
     assert panel["heads"].grid.heat.shape == [0, 0]
-    assert "look at A beside B" in panel["heads"].grid.heat.empty
+    assert "choose A beside B" in panel["heads"].grid.heat.empty
     panel.tab = "comparison"
     assert panel.wait(60)
     assert "the two results must have the same layers" in panel["comparison"].summary.value
@@ -491,7 +491,7 @@ def test_vectors_from_memory(pair: Any, few: Any, browse: Any, wire: Any) -> Non
     panel = browse(pair.base, vectors=own, word_list="vectors", top=30, keep=20)
     np.testing.assert_array_equal(panel.result.head_pairs, few[0].head_pairs)
     box = panel.inputs.children[0].children[-1]
-    assert box.value == "as given: 120 words"
+    assert box.value == "from Python: 120 words"
     wire.type(box, value="")
     assert panel.vectors == ""
 
@@ -743,7 +743,7 @@ def test_opens_on_either_backend_and_precision(browse: Any, family: str, backend
 
 def test_an_unknown_tokenizer_word_is_told(browse: Any, pair: Any, few: Any) -> None:
     panel = browse(replace(few[0], unknown=("☃",), missing=tuple(f"word{i}" for i in range(12))))
-    assert "<b>1 word</b> cannot be written by the tokenizer and was left out: ☃." in panel["heads"].grid.about.value
+    assert "<b>1 word</b> cannot be tokenized and was left out: ☃." in panel["heads"].grid.about.value
     assert "<b>12 words</b> have no word vector" in panel["heads"].grid.about.value
     assert "word7 and 4 more." in panel["heads"].grid.about.value
 

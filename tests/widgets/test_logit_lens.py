@@ -219,7 +219,7 @@ def test_a_token_of_the_list_becomes_the_target(pair: Any, explore: Any, wire: A
     assert [result.target_token for result in panel.result] == [token, token]
     assert token.strip() in str(panel.about.charts[0].figure.title.text)
     part = next(i for i in range(pair.base.d_vocab) if "�" in pair.base.token_strings([i])[0])
-    with pytest.raises(ValueError, match="its text alone is read as other tokens"):
+    with pytest.raises(ValueError, match="its text alone is tokenized differently"):
         panel.follow(part)
 
 
@@ -333,7 +333,7 @@ def test_models_of_different_depth(explore: Any, pair: Any) -> None:
     assert panel.map.heat.shape[0] == shallow.n_layers + 1
     panel.view = "difference"
     assert panel.map.heat.shape == [0, 0]
-    assert "two models of as many layers" in panel.map.heat.empty
+    assert "models with the same number of layers" in panel.map.heat.empty
     assert panel.status.state == "done", panel.status.error
 
 

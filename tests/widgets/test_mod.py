@@ -112,7 +112,7 @@ def test_a_demo_model_opens_on_the_mixture_that_ships(wire: Any) -> None:
         panel.tab = "tune"
         assert len(panel["tune"].curves.task) == 600
         assert (panel.k, panel.learning_rate, panel.seed) == (3, 3e-3, 0)
-        assert "12% are solved (13%)" in panel["tune"].words.value
+        assert "it solves 12% of them (base model: 13%)" in panel["tune"].words.value
         panel.tab, panel.view = "route", "A"
         scope: dict[str, Any] = {}
         exec(panel.current.code(panel.current.request()), scope)
@@ -350,7 +350,7 @@ def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest
     panel["tune"].tune()
     assert panel["tune"].stop_button.disabled is False
     settle(panel)
-    assert ("Stopped after 3 of 6 steps.", "Making the mixture of what was learned") in said, "before it is made"
+    assert ("Stopped after 3 of 6 steps.", "Building the mixture from what was learned") in said, "before it is made"
     assert (panel.report.stopped, panel.report.done) == ("cancelled", 3)
     assert panel["tune"].going is False
     ends = "Cancelled: the part finished so far is shown", "Tuning: done in"
@@ -363,7 +363,7 @@ def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest
     for name, value in whole.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])
     assert len(panel.mixtures[0]) == 3, "the partial one is kept beside the whole one"
-    with pytest.raises(ValueError, match="all 6 steps are made"):
+    with pytest.raises(ValueError, match="all 6 steps are done"):
         panel["tune"].resume()
 
 
@@ -492,7 +492,7 @@ def test_a_mixture_is_forgotten_and_its_weights_leave_the_memory(base: Any, view
     assert "untrained" in panel["route"].state.value
     gc.collect()
     assert model() is None
-    with pytest.raises(ValueError, match="was opened on and stays"):
+    with pytest.raises(ValueError, match="was opened, cannot be removed"):
         panel["tune"].forget(0)
 
 
@@ -718,7 +718,7 @@ def test_bad_input_of_reading(view: Any, wire: Any) -> None:
     assert "routes per token must be in 0..2" in panel.status.error
     panel.routes = 0
     panel.prompt = ""
-    assert panel.hints == {"prompt": "the prompt is empty: type what the model should read"}
+    assert panel.hints == {"prompt": "the prompt is empty: type a text for the model to read"}
     assert panel.result is before
     with pytest.raises(ValueError, match="load the model twice"):
         MoDRoutingViewer(ModelPair(tiny_mixture("llama", k=2), tiny_mixture("llama", k=2)))
@@ -816,7 +816,7 @@ def test_saves(base: Any, view: Any, tmp_path: Path) -> None:
         assert panel.save(tmp_path / f"route{suffix}").stat().st_size > 200
     assert isinstance(RoutingResult.load(tmp_path / "route.npz"), RoutingResult)
     panel.tab = "tune"
-    with pytest.raises(ValueError, match="nothing to save on the tab Tune"):
+    with pytest.raises(ValueError, match="nothing to save on the Tune tab"):
         panel.save(tmp_path / "tune.csv")
     panel["tune"].tune()
     settle(panel)

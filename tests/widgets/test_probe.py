@@ -372,7 +372,7 @@ def test_the_first_run_is_in_the_background_and_the_next_are_forecast(show: Any)
     model = tiny_model("gpt2")
     panel = show(quick, model)
     assert panel.status.text.startswith("Done in ")
-    assert panel.forecast(panel.request()).describe() != "the first run tells how long it takes"
+    assert panel.forecast(panel.request()).describe() != "time unknown until the first run"
     panel.layer = 2
     assert panel.wait(60)
     assert (panel.status.state, panel.result.rows) == ("done", ((2,),)), (
@@ -447,7 +447,7 @@ def test_what_is_missing_is_a_hint_at_its_control(pair: Any, show: Any) -> None:
     assert panel.status.state == "done", panel.status.error
     panel.prompt = ""
     assert panel.wait(60)
-    assert complaint(panel) == "the prompt is empty: type what the model should read"
+    assert complaint(panel) == "the prompt is empty: type a text for the model to read"
     logits = show(probes.direct_logit_attribution, pair.base)
     assert logits.target == " Paris", "that of the example prompt"
     logits.target = "no single token"
@@ -462,8 +462,12 @@ def test_what_is_missing_is_a_hint_at_its_control(pair: Any, show: Any) -> None:
 
 
 RETURNS: list[tuple[Any, Any, str]] = [
-    (HeadMap, lambda model: np.zeros((6, 8)), "wrong announces a HeadMap and returned an object of type ndarray"),
-    (HeadMap, lambda model: None, "wrong announces a HeadMap and returned None"),
+    (
+        HeadMap,
+        lambda model: np.zeros((6, 8)),
+        "wrong is annotated to return HeadMap but returned an object of type ndarray",
+    ),
+    (HeadMap, lambda model: None, "wrong is annotated to return HeadMap but returned None"),
     (HeadMap, lambda model: HeadMap(np.full((6, 6), np.nan)), "HeadMap.values must be finite"),
     (HeadMap, lambda model: HeadMap(np.zeros((5, 6))), "a HeadMap of this model must have 6 layers, got 5"),
     (HeadMap, lambda model: HeadMap(np.zeros((6, 7))), "a column for each of the model's 6 heads, got 7"),
@@ -479,9 +483,9 @@ RETURNS: list[tuple[Any, Any, str]] = [
     (
         LogitLensResult,
         lambda model: Table(["a"], []),
-        "announces a LogitLensResult and returned an object of type Table",
+        "is annotated to return LogitLensResult but returned an object of type Table",
     ),
-    (figure, lambda model: 3, "wrong announces a figure and returned 3"),
+    (figure, lambda model: 3, "wrong is annotated to return figure but returned 3"),
 ]
 
 
@@ -551,7 +555,7 @@ def _functions() -> Iterator[tuple[Callable[..., Any], str]]:
 
     def silent(model: Model, prompt: Prompt): ...  # type: ignore[no-untyped-def]
 
-    yield silent, r"silent must say what it returns, such as def silent\(...\) -> HeadMap"
+    yield silent, r"silent needs a return annotation, such as def silent\(...\) -> HeadMap"
 
     def an_array(model: Model, prompt: Prompt) -> np.ndarray[Any, Any]: ...
 
@@ -561,20 +565,20 @@ def _functions() -> Iterator[tuple[Callable[..., Any], str]]:
 
     yield (
         layer_as_number,
-        "has the name of what panels on a workbench share: annotate it as Layer, or call it otherwise",
+        "has a name that panels on a workbench share: annotate it as Layer, or rename it",
     )
 
     def response_token(model: Model, response_token: Annotated[int, Bounds(0, 5)] = 0) -> Table: ...
 
-    yield response_token, "share: call it otherwise"
+    yield response_token, "share: rename it"
 
     def no_text(model: Model, position: Position) -> Table: ...
 
-    yield no_text, "no_text has a Position, which is one in a Prompt: add a parameter prompt: Prompt"
+    yield no_text, "no_text has a Position, which is a position in a Prompt: add a parameter prompt: Prompt"
 
     def taken(model: Model, prompt: Prompt, view: str = "") -> Table: ...
 
-    yield taken, "the parameter view of taken has a name that every panel uses for itself: give it another one"
+    yield taken, "the parameter view of taken has a name that is reserved for panels: rename it"
 
     def unknown(model: Model, prompt: Nothing) -> Table: ...  # type: ignore[name-defined]  # noqa: F821
 
@@ -725,7 +729,7 @@ def test_what_is_no_view_or_base_is_refused(pair: Any) -> None:
     with pytest.raises(TypeError, match="view must be a class derived from ValueView, got"):
         probe(tokens_of, view=dict)  # type: ignore[call-overload]
     for wrong in (Panel, dict):
-        with pytest.raises(TypeError, match="base must be a class derived from Panel, with options of its own, got"):
+        with pytest.raises(TypeError, match="base must be a class derived from Panel, with its own options, got"):
             probe(tokens_of, base=wrong)  # type: ignore[call-overload]
 
 

@@ -258,7 +258,7 @@ def test_the_map_says_what_its_check_found(pair: Any, explore: Any, all_orders: 
     assert "Random agrees poorly with exact here" in part.verdict.text.value
     assert "agrees poorly with exact: rank correlation" in part.heat.title
     panel.rows = "words"
-    assert "these rows are not" in settle(panel)["map"].verdict.text.value
+    assert "which this is not" in settle(panel)["map"].verdict.text.value
 
 
 def test_a_long_check_is_a_button_away(pair: Any, explore: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,7 +517,7 @@ def test_a_saved_page_says_what_its_result_depends_on_and_nothing_else(pair: Any
     panel = settle(explore(pair.tuned, temperature=0.5, seed=3))
     assert panel.current.question() == {
         "Prompt": PROMPT, "Response": RESPONSE, "Method": "exact: embedding replaced", "Target": "probability",
-        "Replaced by": "the usual", "Floor": "0.01",
+        "Replaced by": "default", "Floor": "0.01",
         "Rows": "automatic", "Show": "scores 0 to L", "L, levels": "10",
         "b, map": "0.0", "b, density": "7.0", "p, density": "4",
     }  # fmt: skip
@@ -636,7 +636,7 @@ def test_the_check_removes_by_the_baseline_chosen(pair: Any, explore: Any) -> No
     assert panel.wait(120)
     assert panel.status.state == "done", panel.status.error
     part, found = panel["check"], panel.result
-    assert "embedding set to the mean one" in part.about.value
+    assert "embedding set to the mean" in part.about.value
     assert found["exact"].baseline == "mean"
     assert {found[f"{method} faithfulness"].baseline for method in ("exact", "first_order", "random")} == {"mean"}
     variables: dict[str, Any] = {}

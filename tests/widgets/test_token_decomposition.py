@@ -174,7 +174,7 @@ def test_charts_follow_the_view_and_no_slider(pair: Any, explore: Any) -> None:
     panel.prompt = "The cat"
     settle(panel)
     assert len({result.logit.target for result in panel.result}) == 2, "the models go on differently here"
-    assert "only the logits of one target compare" in logit.message
+    assert "whose logits cannot be compared" in logit.message
     panel.target = " was"
     settle(panel)
     assert logit.message == ""
@@ -211,7 +211,7 @@ def test_models_of_other_depth_have_no_difference_map(explore: Any, tmp_path: Pa
     settle(panel)
     assert panel.status.state == "done", panel.status.error
     assert panel.map.heat.shape == [0, 0]
-    assert "these have 3 and 2: look at A beside B" in panel.map.heat.empty
+    assert "these have 3 and 2: choose A beside B" in panel.map.heat.empty
     assert len(panel.about.part.rows) == 10
     panel.view = "A"
     assert panel.map.heat.shape[1] == 4
@@ -242,7 +242,7 @@ def test_options_reach_the_functions(pair: Any, explore: Any) -> None:
     settle(panel)
     against = decompose_logit(pair.base, PROMPT, TARGET, foil=" Rome")
     np.testing.assert_allclose(panel.result.logit.share, against.share, atol=1e-6)
-    assert "less that of “·Rome”" in panel.map.sums.value
+    assert "minus that of “·Rome”" in panel.map.sums.value
     panel.biases = "spread"
     settle(panel)
     assert panel.result.tokens.biases == "spread"
@@ -504,7 +504,7 @@ def test_partial_results_are_drawn(pair: Any, explore: Any, monkeypatch: pytest.
     monkeypatch.setattr(panel.jobs, "start", lambda *a, **k: pytest.fail("a part was read that is not there"))
     panel.draw((parts[0],), request)
     assert "partial" in panel.map.heat.title
-    assert "not there yet" in panel.map.sums.value
+    assert "not computed yet" in panel.map.sums.value
     assert np.isnan(panel.map.heat.matrix).any()
 
 

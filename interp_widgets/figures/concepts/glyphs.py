@@ -1,4 +1,4 @@
-"""What the map of concepts is drawn with, made once: dots, arrows, rings with names, tools, legend."""
+"""The parts of the map of concepts, made once: dots, arrows, rings with names, tools, legend."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from bokeh.models import (
 from interp_widgets.figures.chart import empty_source
 
 MANY_POINTS = "many points"
-"""Tag of a scatter that the page draws as one picture instead of dot by dot; `views/bokeh_points.js` knows it."""
+"""Tag of a scatter that the page draws as one image instead of dot by dot; read by `views/bokeh_points.js`."""
 NAMES = "names where there is room"
-"""Tag of the rings, above which the page writes the points' names; `views/bokeh_map.js` knows it, and"""
+"""Tag of the rings, above which the page writes the points' names; read by `views/bokeh_map.js`, as is"""
 EQUAL_ASPECT = "equal aspect"
-"""the tag of a figure one of whose lengths is as many pixels across as up."""
+"""the tag of a figure with equal aspect."""
 
 
 def draw_points(figure: Any, source: ColumnDataSource) -> Any:
@@ -62,19 +62,19 @@ def draw_marks(figure: Any) -> ColumnDataSource:
 
 
 def add_tools(figure: Any, points: Any, tooltips: list[tuple[str, str]]) -> None:
-    """Tools for the dots; dragging moves the map, and as on the heat maps Ctrl and the wheel zoom it."""
-    pan, wheel, own = PanTool(), WheelZoomTool(modifiers={"ctrl": True}), [points]
+    """Tools for the dots; dragging moves the map, and Ctrl with the wheel zooms, as on the heat maps."""
+    pan, wheel, renderers = PanTool(), WheelZoomTool(modifiers={"ctrl": True}), [points]
     figure.add_tools(
-        pan, wheel, ZoomInTool(), ZoomOutTool(), LassoSelectTool(renderers=own, continuous=False),
-        BoxSelectTool(renderers=own), TapTool(renderers=own), "reset", "save",
-        HoverTool(tooltips=tooltips, renderers=own, limit=6, name="hover"),
+        pan, wheel, ZoomInTool(), ZoomOutTool(), LassoSelectTool(renderers=renderers, continuous=False),
+        BoxSelectTool(renderers=renderers), TapTool(renderers=renderers), "reset", "save",
+        HoverTool(tooltips=tooltips, renderers=renderers, limit=6, name="hover"),
     )  # fmt: skip
     figure.toolbar.active_drag, figure.toolbar.active_scroll = pan, wheel
     figure.toolbar.autohide = False
 
 
 def legend_items(figure: Any, looks: Iterable[tuple[str, str]]) -> list[LegendItem]:
-    """An entry of the legend for each colour and shape, hidden until it has a label."""
+    """A legend entry for each colour and shape, hidden until it has a label."""
     nowhere = ColumnDataSource({"x": [float("nan")], "y": [float("nan")]})  # a legend draws no glyph without a row
     dots = [
         GlyphRenderer(

@@ -1,4 +1,4 @@
-"""How each group of concepts looks, colour and shape, the same in the page and in a saved picture."""
+"""The colour and shape of each group of concepts, the same in the page and in a saved picture."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from interp_widgets.figures.theme import PALETTE8
 
 
 class Look(NamedTuple):
-    """Colour, and shape as Bokeh calls it."""
+    """Colour, and Bokeh's name of the shape."""
 
     colour: str
     shape: str
 
 
 SHAPES = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
-"""What Bokeh and what matplotlib calls each shape."""
+"""Bokeh's and matplotlib's names of each shape."""
 LOOKS = (*(Look(colour, shape) for shape in SHAPES for colour in PALETTE8), Look(QUIET, "circle"))
-"""Of the 32 largest groups, the 8 colours with each shape, and of all others."""
+"""The looks of the 32 largest groups, 8 colours with each shape, and of all others."""
 OTHERS = len(LOOKS) - 1
 
 
 def group_looks(groups: Sequence[str]) -> tuple[NDArray[np.integer[Any]], list[str]]:
-    """Which of `LOOKS` each entry has, and what a legend says of each look; empty for those that are not used.
+    """The index in `LOOKS` of each entry, and the legend's label of each look; empty for unused looks.
 
-    The largest groups come first; entries without a group are among the others.
+    The largest groups come first; entries without a group count as others.
 
     >>> group_looks(["a", "b", "b", ""])[0].tolist()
     [1, 0, 0, 32]
     """
     names, inverse, counts = np.unique(np.array(groups, dtype=str), return_inverse=True, return_counts=True)
     order = [int(i) for i in np.argsort(-counts, kind="stable") if names[i]]
-    own = order[:OTHERS]
+    named = order[:OTHERS]
     looks = np.full(len(names), OTHERS)
-    looks[own] = np.arange(len(own))
-    labels = [short_name(str(names[i])) for i in own] + [""] * (OTHERS - len(own))
-    rest = len(order) - len(own)
+    looks[named] = np.arange(len(named))
+    labels = [short_name(str(names[i])) for i in named] + [""] * (OTHERS - len(named))
+    rest = len(order) - len(named)
     last = f"{rest} other groups" if rest else "no group" if "" in names else ""
     return looks[inverse], [*labels, last]
 

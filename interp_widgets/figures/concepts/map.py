@@ -28,7 +28,7 @@ from interp_widgets.figures.static import Scene
 from interp_widgets.figures.theme import MARK, SELECT, rgba
 
 Side = Literal["a", "b", "both"]
-"""Whose places a map of two models shows: the first's, the second's, or the first's with arrows to the second's."""
+"""Positions in a map of two models: the first's, the second's, or the first's with arrows to the second's."""
 
 Floats = NDArray[np.floating[Any]]
 
@@ -36,15 +36,15 @@ _MOST_ARROWS = 200
 
 
 class ConceptMapFigure(Chart):
-    """Concept directions in the plane, the 32 largest groups told apart by colour and shape, all others grey.
+    """Concept directions in the plane, the 32 largest groups distinguished by colour and shape, all others grey.
 
-    Names stand where there is room, more of them closer up. The pointer on a point shows its name; a tap chooses it,
-    the lasso and the box select many. Both reach Python through `on_click` and `on_select`. `mark` rings a chosen
+    Names are shown where there is room, more of them when zoomed in. Hovering over a point shows its name; a tap
+    selects it, the lasso and the box select many. Both reach Python through `on_click` and `on_select`. `mark` rings a
     concept and its neighbours; `centre` moves the map to one.
 
     Args:
         places: a map, or None for a sentence in its place.
-        options: as of `show`.
+        options: those of `show`.
 
     Example:
         >>> from interp_widgets import concept_directions, concept_map, demo_concepts
@@ -55,7 +55,7 @@ class ConceptMapFigure(Chart):
         ['France', 'Beijing', 'duck', 'car', 'Ophirs']
     """
 
-    EMPTY: ClassVar[str] = "No map yet: it needs directions of at least 4 concepts."
+    EMPTY: ClassVar[str] = "No map yet: directions of at least 4 concepts are needed."
     TITLE: ClassVar[str] = "Map of concept directions"
     METHODS: ClassVar[dict[str, str]] = {"umap": "UMAP", "pca": "principal components", "tsne": "t-SNE"}
     AXES: ClassVar[dict[str, str]] = {
@@ -100,17 +100,17 @@ class ConceptMapFigure(Chart):
 
         Args:
             places: None shows a sentence instead.
-            side: of a map of two models: "a", "b", or "both" with arrows from the first's places to the second's.
+            side: for a map of two models: "a", "b", or "both" with arrows from the first's positions to the second's.
             names: of the two models.
-            moved: which concepts get an arrow: so many that moved farthest, or their indices; at most 200.
+            moved: which concepts get an arrow: the number that moved farthest, or their indices; at most 200.
 
         Raises:
-            ValueError: another side, a second model's side of a map of one, an index that there is not.
+            ValueError: an unknown side, the second model's side of a map of one, or an index out of range.
         """
         if side not in get_args(Side):
             raise ValueError(f"side must be one of {', '.join(get_args(Side))}, got {side!r}")
         if places is not None and places.other_xy is None and side != "a":
-            raise ValueError(f"side {side!r} needs a map of two models: give concept_map a second set as other=")
+            raise ValueError(f"side {side!r} needs a map of two models: pass concept_map a second set as other=")
         before, self.places, self.side = self.places, places, side
         if places is None:
             return self._clear()
@@ -135,7 +135,7 @@ class ConceptMapFigure(Chart):
 
     @property
     def xy(self) -> Floats:
-        """(concepts, 2) the places shown."""
+        """(concepts, 2) the positions shown."""
         if self.places is None:
             return np.empty((0, 2))
         second = self.places.other_xy if self.side == "b" else None
@@ -165,7 +165,7 @@ class ConceptMapFigure(Chart):
         count = f"{len(places.names):,} concepts"
         if places.explained is not None:
             return f"{count} · the plane holds {places.explained:.0%} of the variance"
-        return f"{count} · {places.recall:.0%} of the nearest 10 near here; far means little"
+        return f"{count} · {places.recall:.0%} of the 10 nearest neighbours are near here; large distances mean little"
 
     def _fill_arrows(self, places: ConceptMap, moved: int | Sequence[int]) -> None:
         rows: dict[str, list[Any]] = {column: [] for column in self.arrows.data}
@@ -201,7 +201,7 @@ class ConceptMapFigure(Chart):
             low, high = float(values.min()), float(values.max())
             room = 0.04 * (high - low or 1.0)
             ends = {"start": low - room, "end": high + room}
-            if (reach.reset_start, reach.reset_end) != tuple(ends.values()):  # else the reader's zoom is kept
+            if (reach.reset_start, reach.reset_end) != tuple(ends.values()):  # else keep the user's zoom
                 reach.update(**ends, reset_start=ends["start"], reset_end=ends["end"])
 
     # ---- marks, selection, centre
@@ -215,7 +215,7 @@ class ConceptMapFigure(Chart):
         return checked
 
     def mark(self, chosen: int | None = None, neighbours: Sequence[int] = ()) -> None:
-        """Ring a concept and its neighbours, by index, and name them; without arguments the rings go away."""
+        """Ring a concept and its neighbours, by index, and name them; without arguments, remove the rings."""
         near = tuple(self._checked(neighbours))
         self.chosen = None if chosen is None else self._checked([chosen])[0]
         self.neighbours = tuple(i for i in near if i != self.chosen)
@@ -232,14 +232,14 @@ class ConceptMapFigure(Chart):
         return self._selected
 
     def centre(self, index: int) -> None:
-        """Move the map so that a concept is in its middle, no wider than half of the whole."""
+        """Centre the map on a concept, at most half as wide as the whole."""
         point = self.xy[self._checked([index])[0]].tolist()
         for value, reach in zip(point, (self.figure.x_range, self.figure.y_range), strict=True):
             half = min(reach.end - reach.start, 0.5 * (reach.reset_end - reach.reset_start)) / 2
             reach.update(start=value - half, end=value + half)
 
     def scene(self, *, width: int = 900) -> Scene:
-        """What the map shows now, its zoom, marks and selection included, as a picture to save."""
+        """The current map, including zoom, marks and selection, as a picture to save."""
         figure = self.figure
         arrows = self.arrows.data
         return concept_map_scene(
@@ -260,7 +260,7 @@ class ConceptMapFigure(Chart):
     # ---- what the reader does
 
     def on_select(self, callback: Callable[[tuple[int, ...]], None]) -> None:
-        """Call with the indices after a lasso or box, and with none when the selection is taken away."""
+        """Call with the indices after a lasso or box, and with none when the selection is cleared."""
         self._selects.append(callback)
 
     def on_click(self, callback: Callable[[int], None]) -> None:
@@ -268,7 +268,7 @@ class ConceptMapFigure(Chart):
         self._clicks.append(callback)
 
     def _picked(self, event: SelectionGeometry) -> None:
-        """A tap chooses one point and leaves the selection; a tap beside all points takes the selection away."""
+        """A tap on a point picks it and keeps the selection; a tap beside all points clears the selection."""
         if not event.final:
             return
         picked = tuple(sorted(self.source.selected.indices))

@@ -1,4 +1,4 @@
-"""Which names of a map have room: none covers a point or another name. `views/bokeh_map.js` does the same."""
+"""Placement of names on a map: none covers a point or another name. `views/bokeh_map.js` does the same."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from interp_widgets.figures.static.scene import text_width
 
 MOST_NAMES = 60
-"""Names on a map at a time; closer up there are others."""
+"""Most names on a map at a time; zooming in shows others."""
 MOST_TRIED = 1500
-"""Concepts that are tried for them."""
+"""Most concepts tried for them."""
 HEIGHT = 14.0
-"""Pixels of a name."""
+"""Size of a name in pixels."""
 
 
 class PlacedName(NamedTuple):
@@ -27,7 +27,7 @@ class PlacedName(NamedTuple):
 
 
 def name_order(looks: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-    """(n,) the order in which concepts are named: the first of every group, then the second of every group, and so on.
+    """(n,) the order in which concepts are named: the first of every group, then the second of every group, etc.
 
     >>> name_order(np.array([0, 0, 0, 1, 1])).tolist()
     [0, 3, 1, 4, 2]
@@ -48,10 +48,10 @@ def placed_names(
     radius: float = 5.0,
     chosen: int | None = None,
 ) -> list[PlacedName]:
-    """The names that have room, of concepts at these pixels (n, 2) of a map of this width and height, the first first.
+    """The names that fit, for concepts at these pixels (n, 2) of a map of this width and height, in order of priority.
 
-    A name stands to the right of its point, else to the left, above or below it. That of the chosen concept, which
-    comes first, may cover points where there is no room.
+    A name goes to the right of its point, else to the left, above or below it. That of the chosen concept, which
+    comes first, may cover points if there is no room.
 
     >>> at = np.array([[60.0, 50.0], [72.0, 50.0], [200.0, 50.0]])
     >>> [(placed.concept, round(placed.left)) for placed in placed_names(at, ["a", "b", "c"], range(3), (300, 100))]

@@ -1,4 +1,4 @@
-"""The map of concepts as a static picture: dots while they can be told apart, one image of many dots else."""
+"""The map of concepts as a static picture: separate dots, or one image if there are very many."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Floats = NDArray[np.floating[Any]]
 Ranges = tuple[tuple[float, float], tuple[float, float]]
 
 MOST_CIRCLES = 4_000
-"""Above so many concepts in sight the dots of an SVG are one image; a file of circles would be large and slow."""
+"""Visible concepts above which the dots of an SVG become one image; a file of circles would be large and slow."""
 
-_PALE = 0.16  # opacity of what is not selected
+_PALE = 0.16  # opacity of unselected dots
 _LEFT = 56.0
 
 
@@ -52,16 +52,16 @@ def concept_map_scene(
     """Concepts in the plane, each group with a colour and a shape, as a picture of `width` pixels.
 
     Args:
-        xy: (concepts, 2) places.
+        xy: (concepts, 2) positions.
         names, groups: (concepts,) of each.
         title, labels: above the map and at its two axes.
-        ranges: the part of the plane that is shown, (from, to) across and up, widened to one scale; by default all.
+        ranges: the visible part of the plane, (from, to) across and up, widened to equal aspect; by default all.
         chosen, neighbours: those with rings, which are named first.
-        selected: those that keep their colour and their name, the others turn pale.
+        selected: those that keep their colour and their name; the others turn pale.
         arrows: (from x, from y, to x, to y, colour).
-        empty: what stands in place of a map without concepts.
+        empty: the text shown for a map without concepts.
 
-    Raises ValueError unless there is a name and a group for each place.
+        Raises ValueError unless there is a name and a group for each position.
     """
     if xy.ndim != 2 or xy.shape[1] != 2 or not len(xy) == len(names) == len(groups):
         raise ValueError(
@@ -106,7 +106,7 @@ def concept_map_scene(
 
 
 def _legend_size(keys: Sequence[str], width: float) -> tuple[int, int]:
-    """How many entries stand beside each other, and in how many lines."""
+    """Number of columns and of lines of the legend."""
     widest = max((text_width(key, 11) for key in keys), default=0.0) + 40
     columns = max(1, int((width - _LEFT) / widest))
     return columns, -(-sum(map(bool, keys)) // columns)
@@ -116,7 +116,7 @@ def _draw_dots(
     sheet: Sheet, axes: Any, xy: Floats, names: Sequence[str], looks: NDArray[Any], inside: NDArray[Any],
     bright: NDArray[Any],
 ) -> None:  # fmt: skip
-    """The dots in sight, the bright ones above the pale ones."""
+    """Draw the visible dots, the bright ones above the pale ones."""
     many = inside.sum() > MOST_CIRCLES
     size = (8 if len(xy) <= 500 else 6 if not many else 3) * POINT
     shapes = list(SHAPES)
@@ -139,7 +139,7 @@ def _pale(color: str) -> str:
 
 
 def _draw_legend(axes: Any, keys: Sequence[str], columns: int) -> None:
-    """What each look stands for, above the map."""
+    """The legend above the map."""
     size = (8 * POINT) ** 2
     named = {
         key: axes.scatter([], [], s=size, color=look.colour, marker=SHAPES[look.shape])
@@ -154,7 +154,7 @@ def _write_names(
     axes: Any, at: Floats, names: Sequence[str], order: Sequence[int], colours: Mapping[int, str],
     size: tuple[float, float], chosen: int | None,
 ) -> None:  # fmt: skip
-    """The names that have room, those with a colour of their own bold."""
+    """Write the names that fit, those of rings in bold."""
     texts = [shorten(axis_name(name), 180) for name in names]
     wide, tall = size
     for placed in placed_names(at, texts, order, size, chosen=chosen):
@@ -173,7 +173,7 @@ def _whole(xy: Floats) -> Ranges:
 
 
 def _one_scale(ranges: Ranges, wide: float, tall: float) -> Ranges:
-    """The ranges, one of them widened so that a length is as many pixels across as up."""
+    """The ranges, one of them widened to equal aspect."""
     (left, right), (low, high) = ranges
     unit = max((right - left) / wide, (high - low) / tall)
     x, y = (left + right) / 2, (low + high) / 2

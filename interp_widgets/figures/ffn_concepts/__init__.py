@@ -1,4 +1,4 @@
-"""Charts of MLP concepts: explained variance, words of a component, what tuning turned, neurons on a prompt.
+"""Charts of MLP concepts: explained variance, words of a component, rotation by tuning, neurons on a prompt.
 
 Each chart is made once; `update` shows other results in it. Nothing here runs a model.
 """

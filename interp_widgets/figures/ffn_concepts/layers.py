@@ -1,4 +1,4 @@
-"""Two models layer by layer: what stayed, and what their components are said to be about."""
+"""Two models layer by layer: overlap of their components, and shares of their annotations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from interp_widgets.figures.theme import PALETTE8
 
 
 class LayerOverlap(Chart):
-    """How much of one model's main directions lies in the other's, by layer, beside what two random subspaces give."""
+    """Overlap of two models' main directions, by layer, against that of two random subspaces."""
 
-    EMPTY: ClassVar[str] = "No comparison yet: it needs both models' components."
+    EMPTY: ClassVar[str] = "No comparison yet: the components of both models are needed."
     NUMBERS: ClassVar[dict[str, str]] = {
         "overlap": "subspaces' overlap",
         "match_cosine": "cosine of matched components",
@@ -72,7 +72,7 @@ class LayerOverlap(Chart):
         low, high = layers[0] - 0.3, layers[-1] + 0.3
         self.chance.data_source.data = {"x": [low, high], "y": [result.chance] * 2}
         self.figure.x_range.update(start=low, end=high, reset_start=low, reset_end=high)
-        self.name_ticks(self.figure.xaxis[0], [str(one) for one in range(layers[-1] + 1)], most=14)
+        self.name_ticks(self.figure.xaxis[0], [str(index) for index in range(layers[-1] + 1)], most=14)
         self.mark.update(location=layer, visible=layer in layers)
         rank = np.asarray(result.angles).shape[1]
         self.fill(rows, subtitle=f"first {rank} components of each layer")
@@ -121,20 +121,20 @@ class NoteShares(Chart):
         table = result.by_layer(trait)
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
-        for color, (category, own) in zip(PALETTE8, table.groupby("category", sort=False), strict=False):
+        for color, (category, group) in zip(PALETTE8, table.groupby("category", sort=False), strict=False):
             for letter, model in zip("AB", self.DASHES, strict=True):
-                layers, values = own["layer"].tolist(), own[model].tolist()
+                layers, values = group["layer"].tolist(), group[model].tolist()
                 entries = {"xs": layers, "ys": values, "category": category, "color": color, "dash": self.DASHES[model]}
                 for column, entry in entries.items():
                     lines[column].append(entry)
-                each = {"layer": layers, "value": values, "of": own[f"{model}_concepts"].tolist()}
+                each = {"layer": layers, "value": values, "of": group[f"{model}_concepts"].tolist()}
                 each |= {"category": [category] * len(layers), "model": [letter] * len(layers)}
                 for column, some in (each | {"color": [color] * len(layers)}).items():
                     rows[column] += some
         self.lines.data = lines
         low, high = min(result.layers) - 0.3, max(result.layers) + 0.3
         self.figure.x_range.update(start=low, end=high, reset_start=low, reset_end=high)
-        self.name_ticks(self.figure.xaxis[0], [str(one) for one in range(max(result.layers) + 1)], most=14)
+        self.name_ticks(self.figure.xaxis[0], [str(index) for index in range(max(result.layers) + 1)], most=14)
         counts = " and ".join(f"{int(notes[0].described.sum())} of {name}" for notes, name in
                             ((result.base, "A"), (result.tuned, "B")))  # fmt: skip
         self.fill(rows, subtitle=f"shares of the described components, {counts};\n“cannot tell” of all annotated")

@@ -18,9 +18,9 @@ Numbers = NDArray[np.float64]
 
 
 class LayerLines(Chart):
-    """A line for every layer, the chosen layer's marked; derived classes say of what.
+    """A line for every layer, the selected layer's highlighted; derived classes define the quantity.
 
-    A tap on a line puts its row of `lines` into ``lines.selected.indices``; the column ``layer`` says which layer.
+    A tap on a line puts its row of `lines` into ``lines.selected.indices``; the column ``layer`` is its layer.
     """
 
     AXES: ClassVar[tuple[str, str]] = ("", "")
@@ -58,7 +58,7 @@ class LayerLines(Chart):
         self.tooltips_of_lines()
 
     def tooltips_of_lines(self) -> None:
-        """Name a layer when the pointer rests on its line."""
+        """Show a layer's name when the pointer is on its line."""
         other = self.figure.select({"name": "others"})[0]
         tips = [("layer", "@layer"), ("model", "@model")]
         self.figure.add_tools(HoverTool(tooltips=tips, renderers=[other], name="hover_lines", line_policy="nearest"))
@@ -66,9 +66,9 @@ class LayerLines(Chart):
     def put(
         self, values: Sequence[tuple[str, Sequence[int], Numbers]], layer: int, *, form: str, place: int = 0
     ) -> None:
-        """Draw (name, layers, (layers, n) numbers) of each model; ``place`` says the colour of the first.
+        """Draw (name, layers, (layers, n) numbers) of each model; ``place`` is the colour index of the first.
 
-        ``form`` is how a tooltip writes a number.
+        ``form`` is the number format of tooltips.
         """
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
         marked: dict[str, list[Any]] = {column: [] for column in self.chosen.data}
@@ -76,17 +76,17 @@ class LayerLines(Chart):
         for index, (name, layers, numbers) in enumerate(values):
             along = list(range(1, numbers.shape[1] + 1))
             color = PALETTE8[index + place]
-            for own, ys in zip(layers, numbers, strict=True):
-                whole = {"xs": along, "ys": ys.tolist(), "layer": own, "model": name}
-                if own != layer:
-                    for column, entry in whole.items():
+            for index_of_layer, ys in zip(layers, numbers, strict=True):
+                line = {"xs": along, "ys": ys.tolist(), "layer": index_of_layer, "model": name}
+                if index_of_layer != layer:
+                    for column, entry in line.items():
                         lines[column].append(entry)
                     continue
-                label = f"layer {own}" + (f", {name}" if len(values) > 1 else "")
-                for column, entry in (whole | {"model": label, "color": color, "dash": _DASHES[index]}).items():
+                label = f"layer {index_of_layer}" + (f", {name}" if len(values) > 1 else "")
+                for column, entry in (line | {"model": label, "color": color, "dash": _DASHES[index]}).items():
                     marked[column].append(entry)
                 shown = [form.format(y) for y in ys.tolist()]
-                each = {"x": along, "y": ys.tolist(), "shown": shown, "layer": [own] * len(along)}
+                each = {"x": along, "y": ys.tolist(), "shown": shown, "layer": [index_of_layer] * len(along)}
                 each |= {"model": [name] * len(along), "color": [color] * len(along)}
                 for column, entries in each.items():
                     rows[column] += entries
@@ -144,17 +144,17 @@ class CumulativeVariance(LayerLines):
 
         Args:
             results: at most two; none shows a sentence instead.
-            layer: the one that is marked; it may be missing in a partial result.
-            names: of the models; by default the results' own.
-            listed: components that are looked at: a dotted line stands behind the last of them. 0: no line.
-            difference: draw the second model's numbers less the first one's.
-            place: 1 if the only result is of the second of two models, which has a colour of its own.
+            layer: the one to highlight; it may be missing in a partial result.
+            names: the models' names; by default those in the results.
+            listed: number of components in the list: a dotted line marks the last of them. 0: no line.
+            difference: draw the second model's numbers minus the first one's.
+            place: 1 if the only result is the second of two models', which has its own colour.
 
-        Raises ValueError for more than two results, or a difference of other than two.
+            Raises ValueError for more than two results, or a difference of any number but two.
         """
         shown = _names(results, names)
         if difference and len(results) != 2:
-            raise ValueError(f"a difference is one of two results, got {len(results)}")
+            raise ValueError(f"a difference needs two results, got {len(results)}")
         if not results:
             return self.clear()
         curves = [np.asarray(result.cumulative, dtype=np.float64) for result in results]
@@ -164,7 +164,7 @@ class CumulativeVariance(LayerLines):
         if difference:
             if values[0][1] != values[1][1] or curves[0].shape != curves[1].shape:
                 partial = any(result.partial for result in results)
-                why = "are not both there yet" if partial else "have different layers or numbers of components"
+                why = "are not both complete yet" if partial else "have different layers or numbers of components"
                 return self.clear(f"No difference: the two models {why}.")
             values = [("B − A", values[0][1], 100 * (curves[1] - curves[0]))]
         self.put(values, layer, form="{:+.2f} points" if difference else "{:.1%}", place=place)
@@ -175,7 +175,7 @@ class CumulativeVariance(LayerLines):
 
 
 def _variance_words(results: Sequence[FFNConceptResult], names: Sequence[str], layer: int, listed: int) -> str:
-    """What the dotted line says."""
+    """The label of the dotted line."""
     shares = []
     for result, name in zip(results, names, strict=True):
         if layer in result.layers and 0 < listed <= result.rank:
@@ -213,7 +213,7 @@ class PrincipalAngles(LayerLines):
 
 
 def _names(results: Sequence[Any], names: Sequence[str] | None) -> list[str]:
-    """The models' names; ValueError for results that do not go into one chart."""
+    """The models' names; ValueError for results that do not fit into one chart."""
     if len(results) > 2:
         raise ValueError(f"a chart shows one or two models, got {len(results)} results")
     shown = list(names) if names is not None else [model_label(result, i) for i, result in enumerate(results)]

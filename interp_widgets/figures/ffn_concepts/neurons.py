@@ -1,4 +1,4 @@
-"""What every neuron of a layer does on a prompt."""
+"""The neurons of a layer on a prompt."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Numbers = NDArray[np.float64]
 
 
 class NeuronScatter(Chart):
-    """What every neuron of a layer does on a prompt: its activation, and what it adds to the target's logit.
+    """Every neuron of a layer on a prompt: its activation, and what it adds to the target's logit.
 
-    A tap selects a row; the column ``neuron`` says which neuron. Of two models the effects are set against each other.
+    A tap selects a row; the column ``neuron`` is its neuron. Two models' effects are plotted against each other.
     Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
     """
 
@@ -52,9 +52,9 @@ class NeuronScatter(Chart):
         self.update(results, **options)
 
     def update(self, results: Sequence[NeuronEffectResult], *, neuron: int = -1, letter: str = "") -> None:
-        """Show one result, or two set against each other; none shows a sentence instead.
+        """Show one result, or two against each other; none shows a sentence instead.
 
-        ``neuron`` is marked, ``letter`` names the model where there are two. Raises ValueError for more than two
+        ``neuron`` is highlighted, ``letter`` names the model if there are two. Raises ValueError for more than two
         results, or two of different layers or neurons.
         """
         if len(results) > 2:
@@ -63,10 +63,10 @@ class NeuronScatter(Chart):
         if not results:
             return self.say()
         first = results[0]
-        if any((one.layer, tuple(one.neurons)) != (first.layer, tuple(first.neurons)) for one in results):
-            raise ValueError("a chart shows the same neurons of two models, the two results have different ones")
-        effects = [np.asarray(one.effect, dtype=np.float64) for one in results]
-        active = [np.asarray(one.activation[one.position], dtype=np.float64) for one in results]
+        if any((each.layer, tuple(each.neurons)) != (first.layer, tuple(first.neurons)) for each in results):
+            raise ValueError("a chart shows the same neurons of two models, but the two results have different neurons")
+        effects = [np.asarray(each.effect, dtype=np.float64) for each in results]
+        active = [np.asarray(each.activation[each.position], dtype=np.float64) for each in results]
         two = len(results) == 2
         xs, ys = (effects[0], effects[1]) if two else (active[0], effects[0])
         rows = {"x": xs.tolist(), "y": ys.tolist(), "neuron": list(first.neurons)}

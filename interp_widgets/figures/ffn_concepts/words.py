@@ -14,7 +14,7 @@ from interp_widgets.figures.theme import PALETTE8
 class ComponentWords(Chart):
     """The words along one component: those of the positive side to the right, of the negative to the left."""
 
-    EMPTY: ClassVar[str] = "Pick a component: its words are drawn here."
+    EMPTY: ClassVar[str] = "Pick a component to see its words."
 
     def __init__(self, result: FFNConceptResult | None = None, **options: Any) -> None:
         self.start(

@@ -1,4 +1,4 @@
-"""Charts of mixtures of depths: curves of a tuning, accuracies, and what late layers lose."""
+"""Charts of mixtures of depths: curves of a tuning, accuracies, and losses of late layers."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from interp_widgets.figures.chart import QUIET, QUIET_TEXT, Chart
 from interp_widgets.figures.theme import PALETTE8
 
 _NUMBERS = {"text_font_size": "12px", "text_color": QUIET_TEXT, "name": "numbers"}
-"""Numbers at the ends of bars, for bars of length 0 too."""
+"""Values at the ends of bars, also for bars of length 0."""
 
 
 class AblationBars(Chart):
-    """Held-out accuracy of a tuning and of its variants, with 95 % intervals where there are several seeds.
+    """Held-out accuracy of a tuning and of its variants, with 95 % intervals if there are several seeds.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), Fig. 5.4.
     """
@@ -56,7 +56,7 @@ class AblationBars(Chart):
         self.update(result)
 
     def update(self, result: ModAblations | None) -> None:
-        """Show `ModAblations`, whole or partial; None shows a sentence instead."""
+        """Show `ModAblations`, complete or partial; None shows a sentence instead."""
         if result is None:
             self.spans.data = {"x": [], "low": [], "high": []}
             self.base.visible = False
@@ -94,7 +94,7 @@ class AblationBars(Chart):
 
 
 class OverlapBars(Chart):
-    """How many problems exactly these layers solve, each read where it was tuned.
+    """Number of problems that exactly these layers solve, each layer read where it was tuned.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), Fig. 4.8.
     """
@@ -112,7 +112,7 @@ class OverlapBars(Chart):
         self.figure.text(
             x="y", y="x", text="text", x_offset=5, text_baseline="middle", source=self.source, **_NUMBERS
         )  # fmt: skip
-        self.figure.xaxis[0].ticker.min_interval = 1  # there is no half a problem
+        self.figure.xaxis[0].ticker.min_interval = 1  # problems are integers
         self.figure.ygrid.visible = False
         self.hidden = [*self.figure.ygrid]
         self.hover(bars)

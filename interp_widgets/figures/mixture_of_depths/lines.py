@@ -18,23 +18,23 @@ Numbers = NDArray[np.floating[Any]]
 Statistic = Literal["sparsity", "mean", "variance"]
 STATISTICS: tuple[Statistic, ...] = ("sparsity", "mean", "variance")
 MOST = 600
-"""Points per line; of more steps evenly spaced ones are drawn."""
+"""Most points per line; with more steps, evenly spaced ones are drawn."""
 WINDOW = 10
-"""Steps that the smoothed loss is the mean of."""
+"""Window of the running mean of the loss, in steps."""
 NOISY = 100
-"""From so many steps on the statistics are smoothed as well: single batches would fill the plot."""
+"""Steps above which the statistics are smoothed too, since single batches would fill the plot."""
 
 
 @dataclass(frozen=True)
 class StepCurves:
-    """What is known of a tuning so far; a `ModReport` will do as well."""
+    """The curves of a tuning so far; a `ModReport` has the same fields."""
 
     task: Numbers
     """(n,) nats."""
     distillation: Numbers
-    """(n,) nats; NaN where the term is left out."""
+    """(n,) nats; NaN if the term is left out."""
     routes: Numbers
-    """(n, k) nats: each route's own loss; NaN where no route was read out alone."""
+    """(n, k) nats: each route's own loss; NaN if the routes were not read out alone."""
     sparsity: Numbers
     """(n, k) share of weights below 1e-5."""
     mean: Numbers
@@ -42,7 +42,7 @@ class StepCurves:
     variance: Numbers
     """(n, k) variance of the weight."""
     layers: Sequence[int]
-    """(k,) the layer that each route reads."""
+    """(k,) the layer of each route."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def running_mean(values: Numbers, window: int = WINDOW) -> Numbers:
 
 
 class StepLines(Chart):
-    """Named lines over steps; derived classes say of what."""
+    """Named lines over steps; derived classes define the quantity."""
 
     def __init__(self, name: str, title: str, y_label: str, *, form: str = "0.000", height: int = 240) -> None:
         tips = [("", "@name"), ("step", "@x"), (y_label, f"@y{{{form}}}")]
@@ -82,7 +82,7 @@ class StepLines(Chart):
             name, title, ("step", y_label), columns=("x", "y", "name", "color"), tooltips=tips, height=height,
             x_range=Range1d(0, 1), y_range=Range1d(0, 1),
         )  # fmt: skip
-        self.figure.xaxis[0].ticker.min_interval = 1  # there is no half a step
+        self.figure.xaxis[0].ticker.min_interval = 1  # steps are integers
         self.lines = empty_source(f"{name}_lines", ("xs", "ys", "name", "color", "width", "dash"))
         drawn = self.figure.multi_line(
             xs="xs", ys="ys", source=self.lines, line_color="color", line_width="width", line_dash="dash", name="lines"
@@ -92,12 +92,12 @@ class StepLines(Chart):
             hover_fill_alpha=1.0, name="points",
         )  # fmt: skip
         self.drawn: tuple[Drawn, ...] = ()
-        """The lines with all their steps, where the figure has some of them."""
+        """The lines with all their steps, of which the figure draws some."""
         self.legend([LegendItem(label={"field": "name"}, renderers=[drawn])], columns=4)
         self.hover(points)
 
     def put(self, lines: Sequence[Drawn], steps: int, *, ends: Sequence[float] = (), subtitle: str = "") -> None:
-        """Draw lines on an axis of so many steps, on a scale with all their values and ``ends`` on it."""
+        """Draw lines on an axis of this many steps, on a scale that includes all their values and ``ends``."""
         held: dict[str, list[Any]] = {column: [] for column in self.lines.data}
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         self.drawn = tuple(lines)
@@ -133,7 +133,7 @@ class StepLines(Chart):
 
 
 def _places(count: int) -> NDArray[np.int64]:
-    """Which steps are drawn: all, or of many evenly spaced ones and the last."""
+    """The steps to draw: all, or if there are many, evenly spaced ones and the last."""
     step = max(1, -(-count // MOST))
     steps = np.arange(count - 1, -1, -step)[::-1]
     return steps.astype(np.int64)
@@ -152,7 +152,7 @@ class TuningLoss(StepLines):
         self.update(None)
 
     def update(self, curves: StepCurves | ModReport | None, steps: int = 0) -> None:
-        """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
+        """Show the curves so far of a tuning of this many steps; None shows a sentence instead."""
         if curves is None or not len(curves.task):
             return self.clear("The first step is under way." if curves is not None else "")
         task = np.asarray(curves.task)
@@ -182,7 +182,7 @@ class RouteLosses(StepLines):
         self.update(None)
 
     def update(self, curves: StepCurves | ModReport | None, steps: int = 0) -> None:
-        """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
+        """Show the curves so far of a tuning of this many steps; None shows a sentence instead."""
         if curves is None or not len(curves.task):
             return self.clear("The first step is under way." if curves is not None else "")
         if not np.isfinite(curves.routes).any():
@@ -209,7 +209,7 @@ class Distillation(StepLines):
         self.update(None)
 
     def update(self, curves: StepCurves | ModReport | None, steps: int = 0) -> None:
-        """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
+        """Show the curves so far of a tuning of this many steps; None shows a sentence instead."""
         if curves is None or not len(curves.task):
             return self.clear("The first step is under way." if curves is not None else "")
         if not np.isfinite(curves.distillation).any():
@@ -245,7 +245,7 @@ class RouteStatistic(StepLines):
         self.update(None)
 
     def update(self, curves: StepCurves | ModReport | None, steps: int = 0) -> None:
-        """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
+        """Show the curves so far of a tuning of this many steps; None shows a sentence instead."""
         if curves is None or not len(curves.task):
             return self.clear("The first step is under way." if curves is not None else "")
         values = np.asarray(getattr(curves, self.kind))

@@ -20,8 +20,8 @@ CONTEXT, SPECIAL = PALETTE8[0], PALETTE8[6]
 class DensityBars(Chart):
     """One bar per prompt token: how many response tokens it matters to, coloured by the instruction mark.
 
-    ``along="x"`` sets the prompt along the width, for a chart of its own; ``along="y"`` sets it downwards in a narrow
-    chart without names, to stand beside a map's prompt axis. A tap selects the token's index in `source.selected`.
+    ``along="x"`` draws the prompt horizontally, for a separate chart; ``along="y"`` vertically in a narrow
+    chart without names, for use beside a map's prompt axis. A tap selects the token's index in `source.selected`.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.2.
     """
 
@@ -67,7 +67,7 @@ class DensityBars(Chart):
     ) -> None:
         """Show a result's densities, with `mask` (prompt,) true at instruction tokens.
 
-        With `reference`, a result on the same prompt, the difference to its densities is shown. Raises ValueError when
+        With `reference`, a result on the same prompt, show the difference from its densities. Raises ValueError if
         the mask or the reference does not fit the prompt.
         """
         if result is None or not len(result.prompt_tokens):
@@ -88,10 +88,10 @@ class DensityBars(Chart):
         tokens = [visible_token(token) for token in result.prompt_tokens]
         self._set_axes(density, tokens, signed=reference is not None)
         rows = {"position": np.arange(len(density)), "token": tokens, "density": density}
-        note = "stopped midway: not all of the response is counted" if result.partial else ""
+        note = "stopped early: part of the response is not counted" if result.partial else ""
         self.fill(rows | {"mark": mark.tolist(), "color": color.tolist()}, subtitle=note)
         if not density.any() and reference is None:
-            self._message.text = f"No score reaches above the threshold of {threshold:g}: lower it."
+            self._message.text = f"No score is above the threshold of {threshold:g}: lower it."
             self._message.visible = True
 
     def _set_axes(self, density: NDArray[np.float64], tokens: Sequence[str], *, signed: bool) -> None:

@@ -1,4 +1,4 @@
-"""Curves that say whether saliency scores can be trusted."""
+"""Faithfulness curves of saliency scores."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ Curve = Literal["deletion", "insertion", "comprehensiveness", "sufficiency"]
 """The curves of a faithfulness result."""
 
 CHANCE = "random orders: mean and range"
-"""What the band of the random orders is called."""
+"""Name of the band of random orders."""
 
 
 class FaithfulnessCurves(Chart):
-    """One of the four faithfulness curves, a line per saliency method beside the band of random orders.
+    """One of the four faithfulness curves, a line per saliency method with the band of random orders.
 
-    ``deletion`` and ``insertion`` run over the share of the prompt taken away or kept, ``comprehensiveness`` and
-    ``sufficiency`` over the few shares at which they are taken.
+    ``deletion`` and ``insertion`` run over the share of the prompt deleted or kept, ``comprehensiveness`` and
+    ``sufficiency`` over the few shares at which they are evaluated.
     Source: ERASER (DeYoung et al. 2020), section 4.1; RISE (Petsiuk et al. 2018), section 4.3.
     """
 
     EMPTY: ClassVar[str] = "Not checked yet: run the check to see whether the scores can be trusted."
     TITLES: ClassVar[dict[str, str]] = {
-        "deletion": "Deletion: most important tokens go first",
-        "insertion": "Insertion: most important tokens come first",
+        "deletion": "Deletion: most important tokens first",
+        "insertion": "Insertion: most important tokens first",
         "comprehensiveness": "Comprehensiveness: without the top tokens",
         "sufficiency": "Sufficiency: with the top tokens only",
     }
     AXES: ClassVar[dict[str, str]] = {
-        "deletion": "prompt tokens taken away (%)",
+        "deletion": "prompt tokens deleted (%)",
         "insertion": "prompt tokens kept (%)",
-        "comprehensiveness": "top tokens taken away (%)",
+        "comprehensiveness": "top tokens deleted (%)",
         "sufficiency": "top tokens kept (%)",
     }
     UNITS: ClassVar[dict[str, str]] = {
@@ -80,7 +80,7 @@ class FaithfulnessCurves(Chart):
         self.update(results)
 
     def update(self, results: Sequence[FaithfulnessResult]) -> None:
-        """Show the curves of these results, one per method; the random band is the first one's.
+        """Show the curves of these results, one per method; the band of random orders is the first result's.
 
         Raises ValueError for results of different targets or different shares of the prompt.
         """
@@ -117,7 +117,7 @@ class FaithfulnessCurves(Chart):
         self.fill(rows, subtitle=self._numbers(results))
 
     def scene(self, *, width: float = 620, height: float = 340, name: str = "") -> Scene:
-        """The curves on the screen as a static picture, whose title begins with a name; ValueError without curves."""
+        """The curves on the screen as a static picture, with `name` in its title; ValueError without curves."""
         if self.message:
             raise ValueError("there are no curves to draw: run the check first")
         texts, lines, band = self.described, dict(self.lines.data), dict(self.band.data)
@@ -142,14 +142,14 @@ class FaithfulnessCurves(Chart):
 
     @property
     def _listed(self) -> bool:
-        """Whether the curve is over the few shares at which it is taken."""
+        """Whether the curve is over a few shares only."""
         return self.kind in ("comprehensiveness", "sufficiency")
 
     def _share(self, result: FaithfulnessResult) -> NDArray[np.float64]:
         return np.asarray(result.percent if self._listed else 100 * result.fraction, dtype=np.float64)
 
     def _numbers(self, results: Sequence[FaithfulnessResult]) -> str:
-        """The curve's one number for every method and for chance, and which way is better."""
+        """The curve's summary value for every method and for chance, and which direction is better."""
         name = f"aopc_{self.kind}" if self._listed else f"{self.kind}_area"
         scores = [f"{result.method.replace('_', ' ')} {number(getattr(result, name))}" for result in results]
         chance = results[0].random_summary()[name][0]
@@ -160,7 +160,7 @@ class FaithfulnessCurves(Chart):
 
 
 def method_color(method: str, index: int = 0) -> str:
-    """The colour of a saliency method, the same in every chart; `index` picks one for methods from outside."""
+    """The colour of a saliency method, the same in every chart; `index` picks one for other methods."""
     known = {"exact": 0, "first_order": 1, "integrated_gradients": 2}
     if method == "random":
         return QUIET

@@ -13,7 +13,7 @@ _MOST_LINES = 6
 
 
 class GroupStrips(Strips):
-    """Scores of two groups side by side: every case as a point, the quartiles as a box, the mean with its interval.
+    """Scores of two groups side by side: a point per case, the quartiles as a box, the mean with its interval.
 
     Shows one kind of comparison of a data set: ``followed`` (followed against unfollowed responses, per model) or
     ``models`` (second model against first), with the p-values under the title. A tapped point selects its row of the
@@ -35,7 +35,7 @@ class GroupStrips(Strips):
         self.update(result, kind=kind)
 
     def update(self, result: SaliencyDatasetResult | None, *, kind: Literal["followed", "models"] = "followed") -> None:
-        """Show a data set's comparisons of that kind; the reason in words where there is none."""
+        """Show a data set's comparisons of that kind, or the reason why there are none."""
         if kind not in self.TITLES:
             raise ValueError(f"kind must be followed or models, got {kind!r}")
         self.figure.title.text = self.TITLES[kind]
@@ -56,7 +56,7 @@ class GroupStrips(Strips):
 
 
 def _verdicts(tests: Sequence[GroupComparison]) -> str:
-    """The comparisons in numbers and the side of their p-values: a few lines for one, a short one each for several."""
+    """The statistics of the comparisons: a few lines for one, a short line each for several."""
     if len(tests) == 1:
         test = tests[0]
         p_values = f"Welch p {test.welch_p:.2g} · permutation p {test.permutation_p:.2g} ({test.claim})"

@@ -1,4 +1,4 @@
-"""Where in their sentences important tokens stand."""
+"""Positions of important tokens in their sentences."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from interp_widgets.figures.theme import PALETTE8
 class PositionProfile(Chart):
     """Share of a sentence's density in each of its quarters, one line per model, with 95 % intervals.
 
-    An even density gives 25 % everywhere; a U shape means that middles of sentences count less.
+    A uniform density gives 25 % everywhere; a U shape means that the middle of a sentence counts less.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), appendix B.3, Fig. 6.
     """
 
-    EMPTY: ClassVar[str] = "No position profile yet: score prompts that hold sentences of four tokens or more."
+    EMPTY: ClassVar[str] = "No position profile yet: score prompts with sentences of four tokens or more."
     QUARTERS: ClassVar[tuple[str, ...]] = ("first quarter", "second", "third", "last quarter")
 
     def __init__(self, result: SaliencyDatasetResult | None = None) -> None:
@@ -78,7 +78,7 @@ class PositionProfile(Chart):
         self.fill(rows, subtitle=f"sentences: {counts}\nbars: 95 % interval over prompts · dotted: no preference")
 
     def scene(self, *, width: float = 620, height: float = 340) -> Scene:
-        """The profile on the screen as a static picture; ValueError where there is none."""
+        """The profile on the screen as a static picture; ValueError if there is none."""
         if self.message:
             raise ValueError(f"there is no profile to draw: {self.message}")
         texts, lines, points = self.described, dict(self.lines.data), dict(self.source.data)

@@ -20,16 +20,16 @@ _QUIET = "#c3c7cd"
 _SMALL, _LINE = 11.0, 16.0
 _LEFT, _TOP, _BOTTOM, _RIGHT = 64.0, 56.0, 48.0, 16.0
 Curve = tuple[str, ArrayLike, bool]
-"""Name, numbers, and whether it is marked: only marked ones are named."""
+"""Name, values, and whether it is highlighted: only highlighted curves are named."""
 
 
 def plot(
     sheet: Sheet, width: float, height: float, names: Sequence[str], *, title: str, x_label: str, y_label: str,
     subtitle: str = "",
 ) -> Axes:  # fmt: skip
-    """Axes of a chart with its title, the names of its axes, level lines, and room above for a legend of `names`.
+    """Axes of a chart with title, axis names, grid lines, and room above for a legend of `names`.
 
-    The lines of the subtitle stand below the title; `subtitle_room` is what they take.
+    The lines of the subtitle go below the title; `subtitle_room` is their height.
     """
     sheet.title(title, width)
     for index, line in enumerate(subtitle.splitlines()):
@@ -51,17 +51,17 @@ def _columns(names: Sequence[str], width: float) -> int:
 
 
 def legend_room(names: Sequence[str], width: float) -> float:
-    """Pixels that a legend takes above a chart so wide besides its first line."""
+    """Height in pixels of a legend above a chart of this width, without its first line."""
     return 18.0 * max(0, -(-len(names) // _columns(names, width)) - 1)
 
 
 def subtitle_room(subtitle: str) -> float:
-    """Pixels that the lines of a subtitle take."""
+    """Height in pixels of a subtitle."""
     return _LINE * len(subtitle.splitlines())
 
 
 def legend(axes: Axes, parts: Sequence[tuple[str, Any]], width: float) -> None:
-    """What the parts of a chart are, in as many columns as fit above it."""
+    """The legend of a chart, in as many columns as fit above it."""
     names = [printable(name) for name, _ in parts]
     axes.legend([part for _, part in parts], names, loc="lower left", ncols=_columns(names, width), borderaxespad=0,
                 bbox_to_anchor=(0, 1), handlelength=1.6, columnspacing=1.4)  # fmt: skip
@@ -77,9 +77,9 @@ def curves_scene(
     width: float = 720,
     height: float = 320,
 ) -> Scene:
-    """Lines over the places `at`, or over 1, 2, 3…; marked ones in colour and named above the plot.
+    """Lines over the positions `at`, or over 1, 2, 3…; highlighted ones in colour and named above the plot.
 
-    Raises ValueError without a number.
+    Raises ValueError if there are no numbers.
 
     >>> curves_scene([("a", [0.0, 1.0], True)], title="t", x_label="x", y_label="y").width
     720
@@ -87,7 +87,7 @@ def curves_scene(
     lines = [(name, np.asarray(values, dtype=float), marked) for name, values, marked in curves]
     finite = np.concatenate([values[np.isfinite(values)] for _, values, _ in lines] or [np.zeros(0)])
     if not finite.size:
-        raise ValueError("there is no number to draw")
+        raise ValueError("there are no numbers to draw")
     low, high = min(0.0, float(finite.min())), max(0.0, float(finite.max()))
     most = max(len(values) for _, values, _ in lines)
     places = np.arange(1, most + 1) if at is None else np.asarray(at, dtype=float)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BELOW, _ABOVE = "#2166ac", "#b2182b"  # negative and positive bars
-_NAME, _SLANT = 13.0, 17.5  # least distance in pixels of two names, level and leaning by 45°
-_LONGEST = 110.0  # pixels of a leaning name
-_CELL = 11.0  # font size of what stands in a cell, in pixels
-_VECTOR_CELLS = 4_000  # above this many cells a map is one stretched image instead of rectangles
+_NAME, _SLANT = 13.0, 17.5  # least distance in pixels between two names, horizontal and rotated by 45°
+_LONGEST = 110.0  # pixels of a rotated name
+_CELL = 11.0  # font size of a cell's text, in pixels
+_VECTOR_CELLS = 4_000  # above this many cells, a map is one stretched image instead of rectangles
 Spans = Sequence[Sequence[int]]
 
 
@@ -69,7 +69,7 @@ def heatmap_scene(
              for labels, n in zip((row_labels, column_labels), array.shape, strict=True)]  # fmt: skip
     norm, colormap = shading(array, colors, vmin, vmax, log=scale == "log", reverse=reverse)
 
-    # one very long name must not take the room of all
+    # one very long name must not take up all the room
     widths = [text_width(name) for name in names[0]]
     row_room = min(150.0, max(widths), max(72.0, 1.5 * float(np.quantile(widths, 0.9))))
     left = MARGIN + (20 if y_label else 0) + row_room + 8 + (8 if row_marks else 0)
@@ -93,7 +93,7 @@ def heatmap_scene(
             look: dict[str, Any] = {"interpolation": "none", "aspect": "auto", "extent": (0, columns, rows, 0)}
             cells: Any = axes.imshow(array, norm=norm, cmap=colormap, **look)
         else:
-            # pale lines between the cells, or else in their own colours against hairlines of the page
+            # pale lines between the cells, or else edges in their own colours against hairlines of the page
             edge, thick = ("#eceef0", POINT) if min(wide, tall) >= 18 else ("face", 0.6)
             cells = axes.pcolormesh(array, norm=norm, cmap=colormap, edgecolors=edge, lw=thick)
             sheet.tip(cells, _tips(array, names))
@@ -136,7 +136,7 @@ def heatmap_scene(
         if reverse:
             color_bar.ax.invert_yaxis()
         unit = shorten(value_label, height - 8)
-        middle = max(top + tall_bar / 2, 4 + text_width(unit) / 2)  # a long one may be taller than the bar
+        middle = max(top + tall_bar / 2, 4 + text_width(unit) / 2)  # a long unit may be taller than the bar
         sheet.text(x + 66, middle, unit, color=MUTED, ha="center", rotation=90)
 
     height = top + down + max(below + (20 if x_label else 0), 36 if bars is not None else 0) + MARGIN
@@ -144,7 +144,7 @@ def heatmap_scene(
 
 
 def _tips(array: NDArray[np.float64], names: Sequence[Sequence[str]]) -> list[str]:
-    rows, columns = ([name if name == str(i) else f"{name} ({i})" for i, name in enumerate(held)] for held in names)
+    rows, columns = ([name if name == str(i) else f"{name} ({i})" for i, name in enumerate(axis)] for axis in names)
     return [f"{rows[r]} → {columns[c]}: {number(float(value))}" for (r, c), value in np.ndenumerate(array)]
 
 
@@ -154,7 +154,7 @@ def _write_cells(
 ) -> None:  # fmt: skip
     if wide < 20 or tall < 12:
         return
-    # all numbers or none: one that is cut off is another number
+    # all numbers or none: a truncated number would be misread
     least = math.inf if numbers_from is None else numbers_from
     roomy = all(text_width(brief(float(value)), _CELL) <= wide - 4 for value in array[np.abs(array) >= least])
     for k, ((r, c), value) in enumerate(np.ndenumerate(array)):
@@ -168,12 +168,12 @@ def _write_cells(
 
 
 def _fit(text: str, room: float, tall: float) -> list[str]:
-    """The lines of a cell's text. Of "a → b" both sides must be told: on two lines if they do not fit on one, or both
+    """The lines of a cell's text. For "a → b" both sides are shown: on two lines if they do not fit on one, or both
     cut."""
     left, arrow, right = text.partition(" → ")
     if not arrow or text_width(text, _CELL) <= room:
-        one = shorten(text, room, _CELL)
-        return [one] if _is_readable(one, text) else []
+        line = shorten(text, room, _CELL)
+        return [line] if _is_readable(line, text) else []
     if tall >= 26:
         return [shorten(left, room, _CELL), shorten(f"→{right}", room, _CELL)]
     rest = room - text_width(arrow, _CELL)
@@ -183,7 +183,7 @@ def _fit(text: str, room: float, tall: float) -> list[str]:
 
 
 def _is_readable(part: str, whole: str) -> bool:
-    """Whether what is left of a text says something: more than a blank and an ellipsis."""
+    """Whether a shortened text is still readable: more than a space and an ellipsis."""
     return part == whole or len(part) > 2
 
 
@@ -243,7 +243,7 @@ def _side_bars(
 
 
 def _ticks(low: float, high: float, tall: float, *, log: bool) -> list[float]:
-    """Both ends and round numbers between them, or powers of ten, clear of one another."""
+    """Both ends and round numbers between them, or powers of ten, without overlap."""
     from matplotlib.ticker import MaxNLocator
 
     shares = np.log1p if log else np.asarray

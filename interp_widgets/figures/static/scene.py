@@ -1,4 +1,4 @@
-"""Pictures that matplotlib draws: what all kinds share. A picture is light in every theme, whatever style is set."""
+"""The base of all matplotlib pictures. A picture has a light background, whatever theme or style is set."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
 
-# matplotlib is imported where it is used: opening a panel should not wait half a second for it
+# matplotlib is imported where it is used, since that takes half a second
 
 INK, MUTED, RULE = "#1f2328", "#5c6370", "#d0d4da"
 """Colours of text, of quieter text and of lines."""
 MARGIN = 12.0
 """Pixels left free at the edges."""
 POINT = 0.75
-"""Points in a pixel: 96 pixels are an inch, as in a browser."""
+"""Points per pixel: 96 pixels are an inch, as in a browser."""
 
 _BOXES = "Last Resort High-Efficiency"  # comes with matplotlib; a box that names the script, for any character
 _FONTS = (
@@ -41,15 +41,15 @@ _FONTS = (
     "Noto Sans Thai", "Nirmala UI", "Leelawadee UI", "Segoe UI Emoji", "Segoe UI Symbol", "Noto Emoji", "Symbola",
     "Arial Unicode MS", _BOXES,
 )  # fmt: skip
-"""Tried in turn for each character, as far as they are installed; DejaVu Sans and the boxes come with matplotlib."""
+"""Fonts tried in turn for each character, if installed; DejaVu Sans and the boxes come with matplotlib."""
 
-# matplotlib reads its settings from one place; a lock keeps two pictures from restoring each other's
+# matplotlib's settings are global; a lock keeps two pictures from restoring each other's
 _SETTINGS = threading.Lock()
 
 
 @lru_cache(maxsize=1)
 def fonts() -> tuple[str, ...]:
-    """The fonts of pictures that this machine has."""
+    """The fonts for pictures that are installed."""
     from matplotlib.font_manager import fontManager
 
     installed = set(fontManager.get_font_names())
@@ -58,7 +58,7 @@ def fonts() -> tuple[str, ...]:
 
 @lru_cache(maxsize=8192)
 def _advance(char: str) -> float:
-    """How far a character moves the pen, in font sizes."""
+    """Advance width of a character, in font sizes."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
     from matplotlib.ft2font import LoadFlags
 
@@ -72,7 +72,7 @@ _FORBIDDEN = {code: 0x2400 + code for code in range(32) if code != 10} | {0xFFFE
 
 
 def printable(text: str) -> str:
-    """The text without what an SVG cannot hold; a model's tokens may well contain it."""
+    """The text without characters that an SVG cannot hold, which a model's tokens may contain."""
     return text.translate(_FORBIDDEN).encode("utf-8", "replace").decode("utf-8")
 
 
@@ -101,9 +101,9 @@ def shading(
     values: NDArray[np.float64], colors: Sequence[str] | bytes, vmin: float | None, vmax: float | None,
     *, log: bool = False, reverse: bool = False,
 ) -> tuple[Normalize, Colormap]:  # fmt: skip
-    """What makes numbers shares of a range, by default their own, and shares colours; NaN is light grey.
+    """The norm and colour map for numbers in a range, by default their own; NaN is light grey.
 
-    `log` goes by the logarithm of 1 + number, which leaves 0 where it is; `reverse` gives the lowest the last colour.
+    `log` uses the logarithm of 1 + number, which keeps 0; `reverse` gives the lowest number the last colour.
     """
     from matplotlib.colors import FuncNorm, ListedColormap, Normalize
 
@@ -134,7 +134,7 @@ class Sheet:
         return self.figure.add_axes((across / wide, 1 - down / tall, width / wide, height / tall), **options)
 
     def pixels(self, width: float, height: float) -> Axes:
-        """Axes over the sheet that measure in its pixels and show nothing of themselves."""
+        """Invisible axes over the sheet, in its pixels."""
         axes = self.axes(0, 0, width, height, xlim=(0, width), ylim=(height, 0))
         axes.set_axis_off()
         return axes
@@ -152,7 +152,7 @@ class Sheet:
         self.text(MARGIN, MARGIN + 8, shorten(text, width - 2 * MARGIN, 15), size=15)
 
     def tip(self, artist: Any, tips: Sequence[str]) -> None:
-        """What a browser shows when the pointer rests on each piece of an artist, in the order they are drawn in."""
+        """Set the tooltips of an artist's pieces, in drawing order."""
         name = f"tips{len(self.tips)}"
         artist.set_gid(name)
         self.tips[name] = list(tips)
@@ -160,7 +160,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture: its size in pixels, and what draws it.
+    """A picture: its size in pixels, and the function that draws it.
 
     >>> Scene(10, 10, lambda sheet: None).title
     ''
@@ -172,7 +172,7 @@ class Scene:
     title: str = ""
 
     def figure(self) -> Figure:
-        """The picture as a matplotlib figure of its own, to change or to save in another format."""
+        """The picture as a new matplotlib figure, to change or to save in another format."""
         with _own_settings():
             return self._sheet().figure
 
@@ -186,7 +186,7 @@ class Scene:
 
 @contextmanager
 def _own_settings() -> Iterator[None]:
-    """matplotlib as it comes but for the look of our pictures, whatever style the reader has set."""
+    """matplotlib's defaults with the look of our pictures, whatever style the user has set."""
     import matplotlib
 
     settings: dict[Any, Any] = {
@@ -218,7 +218,7 @@ def render_png(scene: Scene, scale: float = 2.0) -> bytes:
 
 
 def render_svg(scene: Scene) -> str:
-    """The picture as one SVG document that needs nothing else; its text is text, to be searched and copied.
+    """The picture as one self-contained SVG document, with its text as text, to search and copy.
 
     >>> render_svg(Scene(40, 20, lambda sheet: sheet.text(1, 2, "<b>"))).count("&lt;b&gt;")
     1
@@ -229,7 +229,7 @@ def render_svg(scene: Scene) -> str:
         sheet = scene._sheet()
         sheet.figure.savefig(buffer, format="svg", dpi=192, metadata=nothing)
     svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :].replace(f"'{_BOXES}'", "sans-serif")  # a reader's browser has fonts of its own
+    svg = svg[svg.index("<svg") :].replace(f"'{_BOXES}'", "sans-serif")  # the browser has its own fonts
     if scene.title:
         svg = svg.replace(">", f">\n <title>{escape(printable(scene.title))}</title>", 1)
     for name, tips in sheet.tips.items():

@@ -88,7 +88,7 @@ def strip_scene(
             full = density_max or (float(np.nanmax(bars)) if np.any(bars > 0) else 1.0)
             tall = 10 * np.clip(np.nan_to_num(bars) / full, 0, 1)
             axes.hlines(top + 36, left, left + wide, colors=RULE, lw=POINT)
-            # of one width, so that the same number looks the same under every token
+            # of the same width, so that the same number looks the same under every token
             middle, foot, fill = left + wide / 2, top + 36, np.where(marked, MARK, PALETTE8[0])
             axes.vlines(middle, foot - tall, foot, colors=fill.tolist(), lw=np.minimum(10, wide) * POINT)
 
@@ -111,7 +111,7 @@ def table_scene(
     title: str = "",
     right: Sequence[int] = (),
 ) -> Scene:
-    """A table as text: columns are (name, width in pixels), cells are cut to fit, ``right`` names those of numbers.
+    """A table as text: columns are (name, width in pixels), cells are cut to fit, ``right`` lists numeric columns.
 
     >>> table_scene([("word", 80), ("n", 40)], [["dog", 1]]).height > 20
     True

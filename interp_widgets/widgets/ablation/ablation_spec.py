@@ -1,4 +1,4 @@
-"""An ablation as a user picks it: a part of the model, where, and its replacement value; the same for every model."""
+"""An ablation as a user picks it, for any model: a part of the model, a position, and its replacement value."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ KIND_LABELS = {
     "both": "Attention and MLP",
     "attn_to_mlp": "Attention → MLP",
 }
-"""What is removed at one layer and position, as the maps are called."""
+"""Names of the maps, by the part removed at one layer and position."""
 
 
 @dataclass(frozen=True)
 class ReplacementValue:
-    """What takes the place of what is removed."""
+    """The value that replaces a removed activation."""
 
     replacement: str = "zero"
     reference: tuple[str, ...] = ()
-    """Texts to take the mean over; only for ``mean``."""
+    """Texts to average over; only for ``mean``."""
     corrupted: str = ""
-    """The prompt that values are taken from; only for ``resample``."""
+    """The corrupted prompt that values come from; only for ``resample``."""
 
 
 ZERO = ReplacementValue()
@@ -40,22 +40,22 @@ ZERO = ReplacementValue()
 
 @dataclass(frozen=True)
 class AblationSpec:
-    """One part of the model to be taken out."""
+    """One part of the model to ablate."""
 
     kind: str
     layer: int
     position: int | None
-    """On the axis of the maps; None for every token, those still to be written included."""
+    """Position on the axis of the maps; None for every token, including those still to be generated."""
     head: int | None = None
     replacement_value: ReplacementValue = ZERO
 
     def make(self, model: Model, prediction: Prediction, *, ahead: int = 0, check: Any = None) -> Ablation:
-        """The ablation for one model; ``ahead`` tokens may be written behind what it has read."""
+        """The ablation for one model; up to ``ahead`` tokens may be generated after the context."""
         plain = Ablation(self.kind, self.layer, self.position, self.head)  # type: ignore[arg-type]
         value = self.replacement_value
         if value.replacement == "mean":
             if self.position is None:
-                # A BOS keeps its value, as in the maps: it reads only itself
+                # A BOS keeps its value, as in the maps, since it attends only to itself
                 count = read_prompt(model, prediction.read(model)[0]).n_shown + ahead
                 plain = Ablation(plain.kind, plain.layer, range(count), plain.index)
             return mean_ablation(model, plain, value.reference, check=check)
@@ -64,7 +64,7 @@ class AblationSpec:
         return plain
 
     def code(self, name: str, prediction: Prediction, count: int) -> str:
-        """The source text that makes it for the model called ``name``, where it may reach over ``count`` tokens."""
+        """The source text that makes it for the model called ``name``, over up to ``count`` tokens."""
         value = self.replacement_value
         everywhere = self.position is None and value.replacement == "mean"
         options = {"position": range(count) if everywhere else self.position, "index": self.head}
@@ -86,42 +86,42 @@ class AblationSpec:
         return f"{name.get(self.kind, KIND_LABELS.get(self.kind, self.kind))} of layer {self.layer}"
 
     def at(self, tokens: Sequence[str]) -> str:
-        """Where, in words: ``at “·Tower” (2)``."""
+        """The position in words: ``at “·Tower” (2)``."""
         return "at every token" if self.position is None else f"at {at_token(self.position, tokens)}"
 
     def where(self, tokens: Sequence[str]) -> str:
-        """Part and place in words: ``MLP of layer 3 at “·Tower” (2)``."""
+        """Part and position in words: ``MLP of layer 3 at “·Tower” (2)``."""
         return f"{self.part()} {self.at(tokens)}"
 
     def replaced_by(self) -> str:
-        """What takes its place, in words."""
+        """The replacement in words."""
         return {"mean": "replaced by its mean", "resample": "taken from the corrupted prompt"}.get(
             self.replacement_value.replacement, "removed"
         )
 
     def describe(self, tokens: Sequence[str]) -> str:
-        """The whole in words: ``MLP of layer 3 at “·Tower” (2), removed``."""
+        """The ablation in words: ``MLP of layer 3 at “·Tower” (2), removed``."""
         return f"{self.where(tokens)}, {self.replaced_by()}"
 
 
 @dataclass(frozen=True)
 class Listed:
-    """An ablation in the list of those that act together."""
+    """An ablation in the list of those applied together."""
 
     picked: AblationSpec
-    """The part as it was picked."""
+    """The ablation as it was picked."""
     on: bool = True
     everywhere: bool = False
-    """Whether it acts at every token instead of where it was picked."""
+    """Whether it applies at every token instead of the picked one."""
 
     @property
     def spec(self) -> AblationSpec:
-        """The ablation as it stands in the list."""
+        """The ablation with the settings of the list."""
         return replace(self.picked, position=None) if self.everywhere else self.picked
 
 
 def makers(specs: Sequence[AblationSpec]) -> list[str]:
-    """A line that imports what the code of some ablations calls besides `Ablation`."""
+    """The line that imports the functions that the code of these ablations calls besides `Ablation`."""
     replacements = {spec.replacement_value.replacement for spec in specs} - {"zero"}
     names = sorted(f"{replacement}_ablation" for replacement in replacements)
     return [f"from interp_widgets.analysis.ablation import {', '.join(names)}"] if names else []

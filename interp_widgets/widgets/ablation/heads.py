@@ -1,4 +1,4 @@
-"""The map of the heads: what happens to the target without each single attention head."""
+"""Head ablation: the effect on the target of removing each attention head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .maps import UNITS, Maps, amount
 from .removal import Removal
 
 LISTED = 3
-"""Heads named in words."""
+"""Number of heads listed in the text."""
 
 
 class HeadAblation(Removal):
@@ -34,7 +34,7 @@ class HeadAblation(Removal):
         T.Int(None, allow_none=True, min=-1), label="Removed at", chooses=True, argument="position",
         control=lambda panel: panel.removed_at,
     )  # fmt: skip
-    """Where the heads are removed: None for every token, -1 for the last."""
+    """The position at which heads are removed: None for every token, -1 for the last."""
 
     def build(self) -> None:
         self.removed_at = W.Dropdown(
@@ -66,7 +66,7 @@ class HeadAblation(Removal):
             self.select(layer, kind="head", head=min(head, self.models[0].n_heads - 1))
 
     def _heads_placed(self, _: Any) -> None:
-        """Heads removed at one token: it is the selected one."""
+        """Select the token at which heads are removed."""
         if self.heads_at is not None and self.heads_at < len(self.texts.axis):
             self.position = self.heads_at
 
@@ -111,7 +111,7 @@ class HeadAblation(Removal):
         at = "every token" if where is None else at_token(where, self.results[0].prompt_tokens)
         strongest = plain(_strongest(self.results))
         if not (self.layer_chosen or self.kind == "head"):
-            return Words("Heads", (strongest, "Click a head: what the prediction loses without it stands here."))
+            return Words("Heads", (strongest, "Click a head to see what the prediction loses without it."))
         values = [decimals(value) for value in self.effect_of(AblationSpec("head", self.layer, None, self.head))]
         letters = [letter.strip() or "effect" for letter in pair_view.letters(self.results)]
         return Words(
@@ -138,7 +138,7 @@ class HeadAblation(Removal):
 
 
 def _strongest(results: tuple[HeadAblationResult, ...]) -> str:
-    """The strongest heads of each model in words."""
+    """The heads with the largest effects, per model, as HTML."""
     lines = []
     for letter, result in zip(pair_view.letters(results), results, strict=True):
         sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)

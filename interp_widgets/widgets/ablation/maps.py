@@ -1,4 +1,4 @@
-"""Maps over layers that share one colour scale and one cursor, and what is said about them in words."""
+"""Maps over layers that share a colour scale and a cursor, and texts about their values."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ..views import Heatmap
 Array = NDArray[np.float64]
 
 UNITS = {
-    "logit": "fall of the logit",
-    "probability": "fall of probability",
-    "log_prob": "fall of log p, nats",
-    "logit_difference": "fall of difference",
+    "logit": "drop in logit",
+    "probability": "drop in probability",
+    "log_prob": "drop in log p, nats",
+    "logit_difference": "drop in difference",
     "kl": "KL, nats",
 }
-"""What the numbers of an ablation map are."""
+"""Units of an ablation map by metric."""
 METRIC_NAMES = {
     "logit": "logit",
     "probability": "probability",
@@ -42,27 +42,27 @@ METRIC_NAMES = {
 
 
 class MapPanel(PredictionPanel):
-    """Base of the panels whose answer is maps over the layers."""
+    """Base of the panels whose results are maps over the layers."""
 
     color_range = field(
         Annotated[float, Bounds(0.05, 1.0, 0.05, slider=True, shown_as=".0%")], 1.0, label="Full colour at",
-        more=True, redraws=True, help="Share of the largest effect from which on the colour is the strongest",
+        more=True, redraws=True, help="Fraction of the largest effect at which the colour saturates",
     )  # fmt: skip
     threshold = field(
         Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".0%")], 0.2, label="Numbers from",
-        more=True, redraws=True, help="Share of the largest effect from which on a cell shows its number",
+        more=True, redraws=True, help="Fraction of the largest effect above which a cell shows its number",
     )  # fmt: skip
     layer = field(in_model(), selects=True)
     """The selected layer."""
     position = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
-    """The selected token of what the model has read, -1 for none; inside the prompt it is `prompt_token`."""
+    """The selected token of the context, -1 for none; within the prompt it is `prompt_token`."""
 
     selects_position = True
     of_both = ("difference", "beside")
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.layer_chosen = False
-        """Whether somebody has chosen a layer: until then none is marked."""
+        """Whether a layer has been chosen: until then none is marked."""
         self.observe(lambda _: setattr(self, "layer_chosen", True), "layer")
         super().__init__(model, tuned, **options)
 
@@ -71,7 +71,7 @@ class MapPanel(PredictionPanel):
         return {"position": read, "prompt_token": (self.texts.in_prompt, "the tokens of this prompt")}
 
     def select(self, layer: int, **others: Any) -> None:
-        """Select a cell: its layer (-1 leaves it) and what else it stands for."""
+        """Select a cell: its layer (-1 keeps the current one) and other options."""
         with self.hold():
             if layer >= 0:
                 self.layer, self.layer_chosen = min(layer, self.models[0].n_layers - 1), True
@@ -86,7 +86,7 @@ class MapPanel(PredictionPanel):
 
 
 class Maps:
-    """Heat maps with layers as rows on one scale about zero, in a grid that reflows; of A beside B one pair a row."""
+    """Heat maps with layers as rows on one scale centred on 0, in a reflowing grid; A beside B has one pair a row."""
 
     def __init__(self, panel: Any, labels: Mapping[str, str], *, column: str, in_row: int) -> None:
         self.panel, self.labels, self.in_row = panel, dict(labels), in_row
@@ -104,7 +104,7 @@ class Maps:
         self._columns = "iw-maps-3" if in_row == 3 else "iw-maps"
         self.grid.add_class(self._columns)
         self.on_pin: Callable[[str, int, int], object] = lambda name, row, column: None
-        """Called with the name of a map, row and column when a cell is pinned, with -1, -1 when it is let go."""
+        """Called with map name, row and column when a cell is pinned, and with -1, -1 when it is unpinned."""
         self._filling = False
         for name, pair in self.pairs.items():
             for heat in pair.views:
@@ -115,10 +115,10 @@ class Maps:
         self, arrays: Mapping[str, Sequence[Array]], columns: Sequence[str], *, unit: str, titles: Mapping[str, str],
         notes: Callable[[str], Mapping[str, Sequence[str]]] | None = None, marks: Sequence[Sequence[int]] = (),
     ) -> None:  # fmt: skip
-        """Show other numbers: for every map one (layers, columns) array per model; `notes` gives those of a view."""
+        """Set the numbers: per map one (layers, columns) array per model; `notes` returns the tooltips of a view."""
         beside = self.panel.shown == "beside"
         (self.grid.remove_class if beside else self.grid.add_class)(self._columns)
-        self._filling = True  # other shapes drop cursor and pin, which is not the user's doing
+        self._filling = True  # a new shape clears cursor and pin, which is not the user's doing
         try:
             for name, pair in self.pairs.items():
                 for view, heat in pair.drawn():
@@ -126,7 +126,9 @@ class Maps:
                     shown = pair_view.of_view(view, arrays[name])
                     if shown is None:
                         a, b = (" × ".join(map(str, array.shape)) for array in arrays[name])
-                        heat.empty = f"A difference needs maps of one shape, these are {a} and {b}: look at A beside B"
+                        heat.empty = (
+                            f"A difference needs maps of the same shape, these are {a} and {b}: choose A beside B"
+                        )
                         heat.set_matrix(None)
                         continue
                     full = largest * self.panel.color_range
@@ -143,7 +145,7 @@ class Maps:
             self._filling = False
 
     def select(self, row: int, column: int, pinned: str = "") -> None:
-        """Put the cursor of all maps on a cell (-1: a whole row or column), and pin it in one of them."""
+        """Move the cursor of all maps to a cell (-1: a whole row or column), and pin it in one of them."""
         self._filling = True
         try:
             for name, pair in self.pairs.items():
@@ -168,7 +170,7 @@ class Maps:
             self.on_pin(name, *(change.new or (-1, -1)))
 
     def _moved(self, change: Any) -> None:
-        """The cursor of one map is the cursor of all, so that their readouts compare."""
+        """Move the cursors of all maps together, so that their readouts can be compared."""
         if self._filling:
             return
         self._filling = True
@@ -193,19 +195,19 @@ def amount(value: float) -> str:
 
 
 def clean_value(panel: Any, results: Sequence[Any]) -> str:
-    """What is asked, and its value before anything is removed, as HTML."""
+    """The metric and its value before anything is removed, as HTML."""
     if results[0].metric == "kl":
-        return "How far the whole next-token distribution moves: KL(before ‖ after) in nats."
+        return "The change of the next-token distribution: KL(before ‖ after) in nats."
     parts = []
     for letter, result in zip(pair_view.letters(results), results, strict=True):
         against = ""
         if result.foil is not None:
-            against = f" less that of {quoted(panel.models[0].token_strings([result.foil])[0])}"
+            against = f" minus that of {quoted(panel.models[0].token_strings([result.foil])[0])}"
         name = "logit" if result.foil is not None else METRIC_NAMES[result.metric]
         parts.append(f"{letter}{name} of {quoted(result.target_token)}{against} <b>{amount(result.clean)}</b>")
-    colours = "Red: it falls without the part; blue: it rises."
+    colours = "Red: it drops when the part is removed; blue: it rises."
     if panel.shown == "difference":
-        colours = "Red: without the part it falls more in B than in A; blue: less."
+        colours = "Red: it drops more in B than in A when the part is removed; blue: less."
     return f"Before: {'; '.join(parts)}. {colours}"
 
 

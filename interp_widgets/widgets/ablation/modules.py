@@ -1,4 +1,4 @@
-"""Maps of the modules: what happens to the target without attention, MLP, both, or attention → MLP."""
+"""Module ablation: the effect on the target of removing attention, MLP, both, or attention → MLP."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ModuleAblation(Removal):
             rows.append((label, *values))
         where = f"“{visible(self.results[0].tokens[at])}”" if inside else ""
         return Words(
-            f"Without a module of layer {layer} at {where}",
+            f"Without each module of layer {layer} at {where}",
             (plain(_strongest(self.results)),),
             ("module", *(letter.strip() or "effect" for letter in letters)),
             tuple(rows),
@@ -78,12 +78,12 @@ class ModuleAblation(Removal):
         rest = ", partial" if any(result.partial for result in results) else ""
         titles = {kind: f"{label}{rest}" for kind, label in KIND_LABELS.items()}
         if all(np.all(result.of("attn_to_mlp") == 0) for result in results):
-            titles["attn_to_mlp"] += ": 0 everywhere, for the MLPs of this model never read its attention"
+            titles["attn_to_mlp"] += ": 0 everywhere, since this model's MLPs do not read its attention"
         return titles
 
 
 def _strongest(results: tuple[AblationResult, ...]) -> str:
-    """The strongest cell of each model in words."""
+    """The largest effect of each model, as HTML."""
     parts = []
     for letter, result in zip(pair_view.letters(results), results, strict=True):
         if np.isfinite(result.effect).any():

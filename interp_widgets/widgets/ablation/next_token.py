@@ -1,4 +1,4 @@
-"""The picked part in numbers: what the model would write next with and without it."""
+"""The next-token table: the model's top predictions with and without the picked part."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from .removal import Removal
 
 TOP = 10
-"""Tokens that are listed of before and of after."""
-EMPTY = "Click a cell of a map: the next token with and without that part is listed here."
+"""Number of top tokens listed, before and after."""
+EMPTY = "Click a cell of a map to list the next tokens with and without that part."
 
 
 @dataclass(frozen=True)
 class NextTokenRequest:
-    """One picked part, for the cache."""
+    """The request for one picked part."""
 
     prediction: Prediction
     spec: AblationSpec
@@ -44,22 +44,24 @@ class NextTokenRequest:
 
 
 class NextToken:
-    """The next-token table of the picked part, and what can be done with it."""
+    """The next-token table of the picked part, and its buttons."""
 
     def __init__(self, panel: Removal) -> None:
         self.panel = panel
         self.table = Table(empty=EMPTY, height=320)
         self.add = panel.on_click(
-            W.Button(description="Add to the list", tooltip="So that it can be combined with others"),
+            W.Button(description="Add to the list", tooltip="Combine it with other ablations"),
             lambda: panel.add_to_list(self._picked()),
         )
         self.generate = panel.on_click(
-            W.Button(description="Generate without it", tooltip="Text as it is, beside text without this part"),
+            W.Button(
+                description="Generate without it", tooltip="Generate text with and without this part, side by side"
+            ),
             lambda: panel.write_without(self._picked()),
         )
         shown_if(self.generate, panel.stack is not None)
         self.predictions: tuple[AblatedPrediction, ...] = ()
-        """What the table shows, one per model that is looked at."""
+        """The predictions in the table, one per model in view."""
         self._predicting = Derived(panel, self._draw, title="Next token", channel="cell", quiet=True)
         self.box = W.VBox([self.table, row(self.add, self.generate)])
         self.box.add_class("iw-column")
@@ -72,14 +74,14 @@ class NextToken:
         return spec
 
     def _key(self) -> tuple[NextTokenRequest, str, tuple[int, ...]] | None:
-        """What the table is about: the picked part, and the maps on the screen; None where nothing is picked."""
+        """The key of the table: the picked part and the maps on the screen; None if nothing is picked."""
         panel, spec = self.panel, self.panel.picked
         if spec is None or panel.asked is None:
             return None
         return NextTokenRequest(panel.asked, spec), panel.shown, tuple(map(id, panel.results))
 
     def paint(self) -> None:
-        """List the next tokens for what is picked; the worker computes them unless they are known."""
+        """List the next tokens for the picked part; the worker computes them if necessary."""
         panel, key = self.panel, self._key()
         self.add.disabled = self.generate.disabled = panel.picked is None
         if key is None:
@@ -96,7 +98,7 @@ class NextToken:
         self._predicting.ask(key, work)
 
     def _draw(self) -> None:
-        """Show what was computed; where that failed, nothing, and it is tried again with the next look."""
+        """Show the predictions; after an error nothing, and they are computed again next time."""
         key = self._key()
         if self._predicting.failure or key is None:
             self._predicting.forget()
@@ -122,20 +124,20 @@ class NextToken:
             self.table.caption = self._caption(spec, predictions)
 
     def _caption(self, spec: AblationSpec, predictions: tuple[AblatedPrediction, ...]) -> str:
-        """Which part, what the maps say of it, and how far the distribution moves."""
+        """The part, its effect in the maps, and the change of the distribution."""
         panel, lines = self.panel, []
         metric = getattr(panel.results[0], "metric", "kl") if panel.results else "kl"
         effects = panel.effects_shown(spec) or (float("nan"),) * len(predictions)
         for name, prediction, effect in zip(pair_view.names(panel), predictions, effects, strict=True):
             moved = ""
             if np.isfinite(effect) and metric != "kl":
-                moved = f"{METRIC_NAMES[metric]} {'falls' if effect >= 0 else 'rises'} by {amount(abs(effect))}, "
+                moved = f"{METRIC_NAMES[metric]} {'drops' if effect >= 0 else 'rises'} by {amount(abs(effect))}, "
             lines.append(f"{name}{': ' if name else ''}{moved}KL {amount(prediction.kl)} nats")
         return f"{spec.describe(panel.texts.axis)} – {'; '.join(lines)}"
 
 
 def _rows(predictions: tuple[AblatedPrediction, ...]) -> list[list[Any]]:
-    """The union of what the models list, those of the first model first."""
+    """The union of the models' top tokens, starting with the first model's."""
     ids = dict.fromkeys(token for prediction in predictions for token in prediction.ids)
     rows = []
     for token in ids:

@@ -1,4 +1,4 @@
-"""The ablation panel: what a prediction loses without a part of the model, live, of one model or two."""
+"""The ablation panel: what a prediction loses without a part of the model, live, for one model or two."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .tracing import CausalTracing
 
 
 class AblationPanel(PredictionStack):
-    """Which parts of the model a prediction needs: maps of attention, MLPs and heads taken out, and causal tracing.
+    """Which parts of the model a prediction needs: ablation maps of attention, MLPs and heads, and causal tracing.
 
     *Modules*: four maps, layer × position, of attention, MLP, both, and attention as the MLP reads it. *Heads*:
     layer × head. A click on a cell of these lists the next token with and without that part, and ablations can be put
-    into a list. *Tracing*: which clean states bring the answer back under a corrupted subject. *Text*: what the model
-    writes with the ablations of the list, beside what it writes as it is.
+    into a list. *Tracing*: which clean states restore the answer under a corrupted subject. *Text*: what the model
+    writes with and without the ablations of the list.
 
     ``AblationPanel(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other widgets,
-    ``(workbench)``. Every trait of its panels is a keyword too. `run()` computes the tab that is looked at and returns
-    its :class:`AblationResult`, :class:`HeadAblationResult` or :class:`CausalTraceResult` (a pair of them with two
+    ``(workbench)``. Every trait of its panels is a keyword too. `run()` computes the active tab and returns
+    its :class:`AblationResult`, :class:`HeadAblationResult` or :class:`CausalTraceResult` (a pair for two
     models), which `result` keeps.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,

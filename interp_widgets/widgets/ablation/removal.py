@@ -1,4 +1,4 @@
-"""What the maps of modules and of heads have in common: the replacement, the measure, the picked part."""
+"""The base of the module and head maps: the replacement value, the metric, the picked part."""
 
 from __future__ import annotations
 
@@ -39,36 +39,38 @@ METRIC_LABELS = {
 
 
 class Removal(MapPanel):
-    """Base of the panels that take parts out of the model and map what that does to a prediction."""
+    """Base of the panels that map the effect of removing parts of the model on a prediction."""
 
     foil = field(
         str, label="Foil", placeholder="one token", group="prediction",
-        help="The token whose logit is taken off the target's",
+        help="The token whose logit is subtracted from the target's",
         shown_if=lambda panel: panel.metric == "logit_difference",
-        required="the logit difference needs a foil: type the token that the target is set against",
+        required="the logit difference needs a foil: type the token to compare the target with",
     )  # fmt: skip
     replacement = field(
-        REPLACEMENT_LABELS, "zero", label="Replaced by", new_row=True, help="What removed values are replaced by"
+        REPLACEMENT_LABELS, "zero", label="Replaced by", new_row=True, help="What a removed activation is replaced by"
     )
-    metric = field(METRIC_LABELS, "logit", label="Measured", help="What of the next-token distribution is compared")
+    metric = field(
+        METRIC_LABELS, "logit", label="Measured", help="The metric: what is compared before and after removal"
+    )
     corrupted = field(
         str, label="Corrupted prompt", placeholder="as many tokens as the prompt", width="grow",
-        help="A prompt of as many tokens to take values from",
+        help="A prompt with the same number of tokens, from which replacement values are taken",
         shown_if=lambda panel: panel.replacement == "resample",
-        required="there is no corrupted prompt yet: type one of as many tokens as the prompt",
+        required="there is no corrupted prompt yet: type one with as many tokens as the prompt",
     )  # fmt: skip
     reference = field(
         Annotated[list, Lines(3)], [example.prompt for example in PRESETS], label="Reference texts, one per line",
-        width="grow", help="Texts to take the mean over",
+        width="grow", help="Texts to average over",
         shown_if=lambda panel: panel.replacement == "mean",
-        required="the mean needs reference texts: write at least one, each on a line of its own",
+        required="the mean needs reference texts: type at least one, each on its own line",
     )  # fmt: skip
     kind = field(T.Enum(("", *KINDS, "head"), default_value=""), selects=True)
     """The picked part: a module or ``head`` of the selected layer; empty for none."""
     head = field(in_model(), selects=True)
     """The selected head."""
     ablations = field(ListOf(Listed), argument=None)
-    """The list of ablations that act together while the model writes, as :class:`Listed`."""
+    """The list of ablations applied together during generation, as :class:`Listed`."""
 
     preset_fields = ("foil", "corrupted")
 
@@ -90,7 +92,7 @@ class Removal(MapPanel):
         raise NotImplementedError
 
     def effect_of(self, spec: AblationSpec) -> tuple[float, ...]:
-        """What the maps say of a part, one number per model; NaN where they say nothing."""
+        """The effect of removing a part, according to the maps, per model; NaN if unknown."""
         raise NotImplementedError
 
     @property
@@ -129,7 +131,7 @@ class Removal(MapPanel):
 
     @property
     def replacement_value(self) -> ReplacementValue:
-        """What the maps on the screen put in the place of what is removed."""
+        """The replacement value in the maps on the screen."""
         options = dict(self.shown_request.arguments)
         corrupted = options["corrupted"].prompt if "corrupted" in options else ""
         return ReplacementValue(options["replacement"], options.get("reference", ()), corrupted)
@@ -137,7 +139,7 @@ class Removal(MapPanel):
     # what is on the screen --------------------------------------------------------------------------------------------
 
     def draw_words(self, strongest: str) -> None:
-        """Say what is measured, and what is strongest."""
+        """Show the metric and the largest effects."""
         self.words.value = f"{clean_value(self, self.results)}<br>{strongest}"
         shown_if(self.words, True)
 
@@ -145,7 +147,7 @@ class Removal(MapPanel):
         self.next_token.paint()
 
     def effects_shown(self, spec: AblationSpec) -> tuple[float, ...]:
-        """What the maps say of a part, one number per model that is looked at."""
+        """The effect of removing a part, per model in view."""
         if len(self.results) < len(self.models):
             return ()
         effects = self.effect_of(spec)
@@ -154,13 +156,13 @@ class Removal(MapPanel):
     # the list ---------------------------------------------------------------------------------------------------------
 
     def add_to_list(self, spec: AblationSpec) -> None:
-        """Put an ablation at the end of the list; ValueError if it is there already."""
+        """Append an ablation to the list; ValueError if it is in the list already."""
         if any(listed.picked == spec for listed in self.ablations):
             raise ValueError(f"{spec.describe(self.texts.axis)}, is in the list already")
         self.ablations = (*self.ablations, Listed(spec))
 
     def write_without(self, spec: AblationSpec) -> None:
-        """Open the tab of the texts with this ablation alone switched on."""
+        """Open the Text tab with only this ablation switched on."""
         others = tuple(replace(listed, on=False) for listed in self.ablations if listed.picked != spec)
         self.stack.open_tab("text", ablations=(*others, Listed(spec)))
 

@@ -1,4 +1,4 @@
-"""Text that the model writes as it is and under a list of ablations."""
+"""Text that the model writes with and without a list of ablations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EMPTY = "The list is empty: click a cell of a map, then <i>Add to the list</i>."
 
 @dataclass(frozen=True)
 class WritingRequest:
-    """What one prompt is continued with, as it is and under ablations."""
+    """The request for texts with and without ablations."""
 
     method: ClassVar[str] = "text"
     prediction: Prediction
@@ -54,13 +54,13 @@ class WritingRequest:
 
 
 class AblatedText(Sampling, PredictionPanel):
-    """What the model writes with parts taken out: the list of ablations, and both texts side by side."""
+    """What the model writes with parts removed: the list of ablations, and both texts side by side."""
 
     title = "Text under ablations"
     of_both = ("beside",)
 
     ablations = field(ListOf(Listed))
-    """The list of ablations that act together while the model writes, as :class:`Listed`."""
+    """The list of ablations applied together during generation, as :class:`Listed`."""
 
     def build(self) -> None:
         self.list = W.VBox()
@@ -68,7 +68,7 @@ class AblatedText(Sampling, PredictionPanel):
         self.about = W.HTML(EMPTY)
         self.inputs.children = [*self.text_inputs(), self.about, self.list, *self.controls.rows()]
         self.words = W.HTML("")
-        self.strips = [TokenStrip(empty="The model ends its text at once", max_lines=8) for _ in range(4)]
+        self.strips = [TokenStrip(empty="The model ends its text immediately", max_lines=8) for _ in range(4)]
         self.rows = []
         for pair in (self.strips[:2], self.strips[2:]):
             grid = W.VBox([W.VBox([strip]) for strip in pair])
@@ -93,7 +93,7 @@ class AblatedText(Sampling, PredictionPanel):
         self.about.value = f"{on} of {total} switched on." if total else EMPTY
 
     def _line(self, listed: Listed) -> W.HBox:
-        """One ablation: a checkbox with its name, where it acts, and a button that takes it out."""
+        """One ablation: a checkbox with its name, its position, and a button that removes it."""
         spec = listed.picked
         on = W.Checkbox(value=listed.on, indent=False, description=f"{spec.part()}, {spec.replaced_by()}")
         positions = [("at every token", True)]
@@ -102,7 +102,7 @@ class AblatedText(Sampling, PredictionPanel):
         position = W.Dropdown(
             options=positions, value=listed.everywhere or spec.position is None, disabled=spec.position is None
         )
-        remove = W.Button(description="Remove", tooltip=f"Take {spec.where(self.texts.axis)} out of the list")
+        remove = W.Button(description="Remove", tooltip=f"Remove {spec.where(self.texts.axis)} from the list")
         self.watch(on, "value", lambda change: self._change(listed, on=change.new))
         self.watch(position, "value", lambda change: self._change(listed, everywhere=change.new))
         self.on_click(remove, lambda: self._change(listed))
@@ -111,7 +111,7 @@ class AblatedText(Sampling, PredictionPanel):
         return line
 
     def _change(self, listed: Listed, **values: Any) -> None:
-        """Change one ablation of the list, or without values take it out."""
+        """Change one ablation of the list, or remove it if no values are passed."""
         changed = [replace(listed, **values)] if values else []
         index = self.ablations.index(listed)
         self.ablations = (*self.ablations[:index], *changed, *self.ablations[index + 1 :])
@@ -134,7 +134,7 @@ class AblatedText(Sampling, PredictionPanel):
             spans, sentence = differences(results[index])
             start = f"{pair_view.LETTERS[index]}: " if len(self.models) > 1 else ""
             lines += [start + sentence] if specs else []
-            titles = (f"{start}as it is", f"{start}with {_count(specs)}")
+            titles = (f"{start}without ablations", f"{start}with {_count(specs)}")
             texts = (results[index].plain_tokens, results[index].ablated_tokens)
             for strip, title, text, marks in zip(self.strips[2 * number :], titles, texts, spans, strict=False):
                 strip.set_tokens(list(text))
@@ -173,7 +173,7 @@ def _count(specs: Sequence[AblationSpec]) -> str:
 
 
 def differences(texts: AblatedTextResult) -> tuple[tuple[list[list[int]], list[list[int]]], str]:
-    """Spans of the tokens in which two texts differ, and a sentence.
+    """The spans of tokens in which two texts differ, and a sentence.
 
     >>> abc, axc = {"plain": (1, 2, 3), "plain_tokens": "abc"}, {"ablated": (1, 9, 3), "ablated_tokens": "axc"}
     >>> differences(AblatedTextResult(**abc, **axc, prompt_tokens=(), ablations=()))

@@ -1,4 +1,4 @@
-"""Causal tracing: which clean states bring an answer back when its subject is corrupted."""
+"""Causal tracing: which clean states restore an answer whose subject is corrupted."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from .ablation_spec import at_token
 from .maps import MapPanel, Maps, amount, quoted
 
 TRACED = {"state": "State", "mlp": "MLPs", "attn": "Attention"}
-"""What is put back."""
+"""The restored activation."""
 PUT_BACK = {
-    "state": "The clean state behind",
+    "state": "The clean residual stream after",
     "mlp": "The clean MLP output of",
     "attn": "The clean attention output of",
 }
-UNIT = "probability brought back"
-SUBJECT = "The subject, marked, gets the noise"
-SHADING = "Shading above: what a token's clean embedding alone brings back. Maps: what one clean value brings back."
+UNIT = "probability restored"
+SUBJECT = "The marked subject gets the noise"
+SHADING = "Shading above: what a token's clean embedding alone restores. Maps: what one clean activation restores."
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Subject(PerModel):
     span: tuple[int, int]
     """First and past-last token."""
     words: str = data(default="", compare=False)
-    """The subject as it was typed into a prompt without a response; empty where tokens were marked."""
+    """The subject as typed, if there is no response; empty if tokens were marked."""
 
     def read_by(self, model: Model) -> tuple[int, int]:
         return self.span
@@ -55,26 +55,24 @@ class Subject(PerModel):
 
 
 class CausalTracing(MapPanel):
-    """Which clean states bring an answer back: three maps, layer × position, and the strip with the subject."""
+    """Which clean states restore an answer: three maps, layer × position, and the strip with the subject."""
 
     title = "Causal tracing"
     analysis = staticmethod(causal_trace)
     subject = field(str, label="Subject", placeholder="words of the prompt",
-                    help="Words of the prompt that get the noise; their last occurrence counts")  # fmt: skip
+                    help="Words of the prompt to corrupt with noise; their last occurrence counts")  # fmt: skip
     noise = field(
         Annotated[float, Bounds(0.0, 100.0, 0.5)], 3.0, label="Noise", width="short",
-        help="Its standard deviation, in standard deviations of the token embeddings",
+        help="Standard deviation of the noise, in standard deviations of the token embeddings",
     )  # fmt: skip
-    samples = field(
-        Annotated[int, Bounds(1, 1000)], 10, label="Samples", width="short", help="How many times noise is drawn"
-    )
+    samples = field(Annotated[int, Bounds(1, 1000)], 10, label="Samples", width="short", help="Number of noise samples")
     noise_seed = field(Seed, label="Seed", width="short", argument="seed", help="Seed of the noise")
     window = field(
         Annotated[int, Bounds(1, lambda panel: min(model.n_layers for model in panel.models))], 1, label="Window",
-        width="short", help="Layers whose MLPs or attentions are put back together; a fifth of them unless given",
+        width="short", help="Layers whose MLP or attention outputs are restored together; by default a fifth of them",
     )  # fmt: skip
     span = field(T.List(T.Int()))
-    """Tokens [start, end) that get the noise instead, where they were marked; or empty."""
+    """Tokens [start, end) that get the noise instead, if they were marked; or empty."""
     traced = field(T.Enum(("", *TRACED), default_value=""), selects=True)
     """The map whose cell is picked; empty for none."""
 
@@ -128,7 +126,7 @@ class CausalTracing(MapPanel):
     # the subject ------------------------------------------------------------------------------------------------------
 
     def subject_tokens(self) -> tuple[tuple[int, int], str]:
-        """The subject's tokens, and its text where it was typed; ValueError if there is none."""
+        """The subject's tokens, and its text if it was typed; ValueError if there is none."""
         count = len(self.texts.axis)
         if self.span:
             start, end = self.span
@@ -138,29 +136,25 @@ class CausalTracing(MapPanel):
                 )
             return (start, end), ""
         if not self.subject:
-            raise Incomplete(
-                "subject", "there is no subject yet: drag over its tokens below, or type the words of the prompt"
-            )
+            raise Incomplete("subject", "there is no subject yet: drag over its tokens below, or type its words")
         with hint_at("subject"):
             return read_prompt(self.models[0], self.prompt).find(self.subject), self.subject
 
     def texts_read(self) -> None:
-        """Show the tokens that were read, and mark the subject where it is in them."""
+        """Show the tokens of the context, and mark the subject in them."""
         before, axis = self.strip.tokens, list(self.texts.axis)
         if self.span and before[: len(axis)] != axis[: len(before)]:
-            self.span = []  # other words stand where they were marked
+            self.span = []  # the marked tokens have changed
         try:
             self._marks = [list(self.subject_tokens()[0])]
         except ValueError:
-            self._marks = []  # the run that follows says what is wrong
-        self._filling = True  # other tokens drop selection and marks, which is not the user's doing
+            self._marks = []  # the run that follows reports the error
+        self._filling = True  # new tokens clear selection and marks, which is not the user's doing
         try:
             for strip in self.strips.views:
                 if axis != before:
                     strip.set_tokens(axis, special=list(self.texts.special))
-                strip.instruction = (
-                    "drag to mark another" if self._marks else "drag over the subject: it gets the noise"
-                )
+                strip.instruction = "drag to mark another" if self._marks else "drag over the subject to corrupt"
                 strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
         finally:
             self._filling = False
@@ -172,7 +166,7 @@ class CausalTracing(MapPanel):
             strip.label = letter + SUBJECT if self._marks else ""
 
     def _marked(self, change: Any) -> None:
-        """A drag made or wiped out marks: the newest is the subject."""
+        """After a drag, the newest mark becomes the subject."""
         if self._filling or change.new == self._marks:
             return
         fresh = [span for span in change.new if span not in self._marks]
@@ -200,7 +194,7 @@ class CausalTracing(MapPanel):
         return "".join(self.texts.axis[span[0] : span[1]]).strip()
 
     def _typed(self, change: Any) -> None:
-        """Typed words are looked up anew; marked tokens are where they are."""
+        """Find typed words again; marked tokens stay."""
         if self._typing:
             self.span = []
             self.texts_read()
@@ -216,7 +210,7 @@ class CausalTracing(MapPanel):
         rest = ", partial" if any(result.partial for result in results) else ""
         around = "" if first.window == 1 else f" of {first.window} layers around"
         titles = {
-            "state": f"State behind the layer{rest}",
+            "state": f"Residual stream after the layer{rest}",
             "mlp": f"MLP{around}{rest}",
             "attn": f"Attention{around}{rest}",
         }
@@ -242,7 +236,7 @@ class CausalTracing(MapPanel):
         return stack_scenes([self.strips.scene(width=width, title=SUBJECT), self.maps.scene()])
 
     def _shade(self, arrays: Any) -> None:
-        """Shade each token by what its clean embedding alone brings back."""
+        """Shade each token by what its clean embedding alone restores."""
         effects = [np.asarray(result.embedding_effect, dtype=np.float64) for result in self.results]
         self._label()
         for view, strip in self.strips.drawn():
@@ -254,7 +248,7 @@ class CausalTracing(MapPanel):
             strip.set_values(shown, vmin=-full, vmax=full, signed=True)
 
     def _seen(self, view: str) -> list[tuple[str, CausalTraceResult]]:
-        """The results that a view shows, with a letter where both are."""
+        """The results that a view shows, with letters if there are two."""
         results = [self.results[index] for index in pair_view.models_of(view)]
         return list(zip(pair_view.letters(results), results, strict=True))
 
@@ -279,7 +273,7 @@ class CausalTracing(MapPanel):
             value = amount(float(result.effect[tuple(result.kinds).index(kind), self.layer, self.position]))
             interval = _intervals(result, kind)[self.layer * len(result.tokens) + self.position]
             lines.append(
-                f"{letter}{PUT_BACK[kind]} {layers} at {escape(at_token(self.position, result.tokens))} brings back "
+                f"{letter}{PUT_BACK[kind]} {layers} at {escape(at_token(self.position, result.tokens))} restores "
                 f"<b>{value}</b> of {amount(result.total_effect)} ({interval})."
             )
         return "<br>".join(lines)
@@ -294,7 +288,7 @@ def _intervals(result: CausalTraceResult, kind: str) -> list[str]:
         if not np.isfinite(effect):
             texts.append("not computed")
         elif not np.isfinite(low):
-            texts.append("one draw of noise, no interval")
+            texts.append("one noise sample, no interval")
         else:
             texts.append(f"95 % interval {amount(float(low))} to {amount(float(high))}")
     return texts
@@ -306,10 +300,10 @@ def _in_words(letter: str, result: CausalTraceResult) -> str:
     subject = escape(axis_name("".join(result.tokens[result.subject[0] : result.subject[1]]).strip()))
     low, high = (amount(float(f(result.corrupted))) for f in (np.min, np.max))
     spread = (
-        f" (mean of {len(result.corrupted)} draws, {low} to {high})" if len(result.corrupted) > 1 else " (one draw)"
+        f" (mean of {len(result.corrupted)} samples, {low} to {high})" if len(result.corrupted) > 1 else " (one sample)"
     )
     return (
-        f"{letter}{target} has probability <b>{amount(result.clean)}</b> as it is and "
+        f"{letter}{target} has probability <b>{amount(result.clean)}</b> in the clean run and "
         f"<b>{amount(float(result.corrupted.mean()))}</b>{spread} with noise on “{subject}”: "
-        f"<b>{amount(result.total_effect)}</b> to bring back."
+        f"<b>{amount(result.total_effect)}</b> to restore."
     )

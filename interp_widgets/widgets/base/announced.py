@@ -14,13 +14,13 @@ class Announced(Mapping[str, Any]):
     """Panel classes by the names under which packages announce them, each loaded when it is asked for.
 
     KeyError for a name that no package announces; ImportError, in one sentence, for one that cannot be loaded. The
-    others are not touched by that.
+    others stay usable.
     """
 
     def __init__(self) -> None:
         self._entries: dict[str, list[EntryPoint]] = {}
         for one in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
-            if one not in self._entries.setdefault(one.name, []):  # a package may be found in two places
+            if one not in self._entries.setdefault(one.name, []):  # a package may be installed twice
                 self._entries[one.name].append(one)
 
     def __getitem__(self, name: str) -> Any:
@@ -33,7 +33,7 @@ class Announced(Mapping[str, Any]):
         values = sorted({one.value for one in self._entries[name]})
         if len(values) > 1:
             raise ImportError(
-                f"the probe {name!r} is announced by two packages, as {' and as '.join(values)}: remove one"
+                f"the probe {name!r} is announced by two packages, as {' and as '.join(values)}: uninstall one"
             )
         return _loaded(self._entries[name][0])
 
@@ -57,9 +57,9 @@ def _loaded(entry: EntryPoint) -> Any:
     source = f"{entry.value} of {entry.dist.name}" if entry.dist is not None else entry.value
     try:
         loaded = entry.load()
-    except Exception as error:  # any code may stand in a module of somebody else
+    except Exception as error:  # importing someone else's module may raise anything
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ImportError(f"the probe {entry.name!r} ({source}) cannot be loaded: {message}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, Panel)):
-        raise ImportError(f"the probe {entry.name!r} ({source}) is no panel: decorate the function with @probe")
+        raise ImportError(f"the probe {entry.name!r} ({source}) is not a panel: decorate the function with @probe")
     return loaded

@@ -21,14 +21,14 @@ from .jobs import computing
 from .request import FromModel, Request
 
 _anew: ContextVar[set[Hashable] | None] = ContextVar("anew", default=None)
-"""What a fresh run has computed so far; None within any other."""
+"""Keys that a `fresh` run has computed so far; None in any other run."""
 _taken: ContextVar[list[Hashable] | None] = ContextVar("taken", default=None)
-"""What a run has taken so far of what ships; None outside of runs."""
+"""Keys of the shipped answers that a run has used so far; None outside runs."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run brought: one result per model, for the request it answers."""
+    """What a run returned: one result per model, and the request they answer."""
 
     request: Hashable
     results: tuple[Any, ...]
@@ -41,14 +41,14 @@ class Outcome:
 
     @property
     def source(self) -> str:
-        """Where the results are from, in words."""
+        """Where the results come from, for the status line."""
         if self.shipped:
             return "shipped with the demo models" if self.cached else "partly shipped with the demo"
         return "from cache" if self.cached else "computed"
 
 
 class Answers:
-    """What the requests of one panel bring; the panel says how to `compute`, what it `cost`s and `depends_on`."""
+    """Answers the requests of one panel; the panel defines `compute`, `cost` and `depends_on`."""
 
     def __init__(self, panel: Any) -> None:
         self._panel = panel
@@ -56,14 +56,14 @@ class Answers:
 
     @property
     def fresh(self) -> bool:
-        """Whether this is called within a run that takes nothing from what was computed before."""
+        """Whether this is called within a run that ignores the cache."""
         return _anew.get() is not None
 
     def once(self, request: Hashable, model: Model, compute: Callable[[], Any]) -> Any:
-        """The result of a request on one model: the one in the cache, one that ships, or computed now and kept.
+        """The result of a request on one model: from the cache, shipped with the package, or computed now and cached.
 
-        In the worker. A fresh run takes only what it has computed itself. Nothing is kept of a model that changed
-        meanwhile, or of which it is not certain what it computes.
+        Runs in the worker. A fresh run reuses only what it computed itself. Nothing is cached for a model that changed
+        meanwhile, or whose state cannot be determined.
         """
         key, anew, taken = self._key(request, model, self._identity.of), _anew.get(), _taken.get()
         value = cache.get(key) if anew is None or key in anew else None
@@ -80,11 +80,11 @@ class Answers:
         return value
 
     def remember(self, request: Hashable, model: Model, result: Any) -> None:
-        """Keep a result for another request that it answers as well; within `compute`."""
+        """Cache a result under another request that it also answers; called within `compute`."""
         self._keep(request, model, self._key(request, model, self._identity.at_last), result)
 
     def work(self, request: Hashable, job: Job, *, fresh: bool = False) -> Outcome:
-        """Answer a request on every model; in the worker's thread, or in the caller's for `run`."""
+        """Answer a request on every model, in the worker's thread (for `run`, in the caller's)."""
         with computing(self._panel.models, job):
             self._panel.prepare(request)
         began = time.monotonic()
@@ -112,8 +112,7 @@ class Answers:
         return Outcome(request, tuple(results), seconds, cached=not computed, shipped=bool(taken))
 
     def held(self, request: Hashable) -> Outcome | None:
-        """The answer in the cache, if it is certain without a long look that the models are what they were, or one
-        that ships."""
+        """The cached or shipped answer, if the models can be seen to be unchanged without reading all their weights."""
         kept = [cache.get(self._key(request, model, self._identity.at_a_glance)) for model in self._panel.asked_models]
         missing = [index for index, value in enumerate(kept) if value is None]
         for index in missing:
@@ -123,21 +122,21 @@ class Answers:
         return Outcome(request, tuple(kept), 0.0, cached=True, shipped=bool(missing))
 
     def expected(self, request: Hashable, model: Model) -> bool:
-        """Whether the worker will probably find the result in the cache, once it has read the model's weights, or
-        among those that ship."""
+        """Whether the worker will probably find the result in the cache or among the shipped answers, once it has read
+        the model's weights."""
         return self._panel.reuses and (
             self._key(request, model, self._identity.probably) in cache
             or self._shipped(request, model, wait=PATIENCE) is not None
         )
 
     def forecast(self, request: Hashable) -> Forecast:
-        """Time and memory that a request will take on all models, without the results that are in the cache."""
+        """Time and memory that a request will take on all models; cached results count as nothing."""
         asked = [model for model in self._panel.asked_models if not self.expected(request, model)]
         parts = [self._panel.forecast_on(request, model) for model in asked]
         return sum(parts[1:], parts[0]) if parts else Forecast(0.0, 0)
 
     def measured(self, request: Hashable, model: Model) -> Forecast:
-        """What a request takes on one model by its cost and the speed of earlier runs."""
+        """Time and memory of a request on one model, from its cost and the speed of earlier runs."""
         cost, kind, device = self._panel.cost(request, model), self._kind(request), device_of(model)
         if cost is not None:
             return speedometer.forecast(kind, device, cost)
@@ -180,24 +179,24 @@ class Answers:
         return value
 
     def _keep(self, request: Hashable, model: Model, key: Hashable, value: Any) -> None:
-        """Keep a result under the key from before it was computed, if the model still has it."""
+        """Cache a result under the key taken before the run, if the model still has that key."""
         if self._key(request, model, self._identity.of) == key:
             cache.put(key, value)
 
     def _key(self, request: Hashable, model: Model, look: Callable[[Model], Hashable]) -> Hashable:
-        name, asked, (own, *others) = self._question(request, model)
-        return (name, look(own), tuple(map(look, others)), asked)
+        name, question, (first, *others) = self._question(request, model)
+        return (name, look(first), tuple(map(look, others)), question)
 
     def _question(self, request: Hashable, model: Model) -> tuple[str, Hashable, list[Any]]:
-        """Whose answer it is, what the model is asked, and what that depends on: the model, then others."""
+        """The panel's name, the part of the request for this model, and the models it depends on, this one first."""
         return self._name, self._panel.asked_of(request, model), [model, *self._panel.depends_on(request, model)]
 
     def _shipped(self, request: Hashable, model: Model, *, wait: float = -1) -> Any:
-        """The answer that ships with the package; None where there is none."""
+        """The answer that ships with the package, or None."""
         return shipped.find(*self._question(request, model), wait=wait)
 
     def _kind(self, request: Hashable) -> Hashable:
-        method = dict(getattr(request, "arguments", ())).get("method")  # another one has another speed
+        method = dict(getattr(request, "arguments", ())).get("method")  # each method has its own speed
         return (self._name, getattr(request, "method", None), method)
 
     @property
@@ -206,8 +205,8 @@ class Answers:
 
 
 def once_for(results: tuple[Any, ...], what: Hashable, compute: Callable[[], Any]) -> Any:
-    """What is computed of results, once for all panels that show them."""
-    key = (what, *map(id, results))  # the cache holds the results too: no others can have their ids
+    """Compute something from results, once for all panels that show them."""
+    key = (what, *map(id, results))  # the cache keeps the results alive, so their ids stay unique
     held = cache.get(key)
     if held is None:
         held = compute(), results

@@ -20,7 +20,7 @@ ROLES = ("system", "user", "assistant")
 
 
 class ChatBox:
-    """Boxes of messages; `changed(messages)` is called when one of them is edited, added or taken out."""
+    """Boxes of messages; `changed(messages)` is called when one of them is edited, added or removed."""
 
     def __init__(self, changed: Callable[[list[dict[str, str]]], object]) -> None:
         self._changed = changed
@@ -37,7 +37,7 @@ class ChatBox:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """What stands in the boxes."""
+        """The contents of the boxes."""
         return [{"role": role.value, "content": content.value} for role, content, _ in self.lines]
 
     def fill(self, messages: Sequence[Any]) -> None:
@@ -59,9 +59,9 @@ class ChatBox:
             self._filling = False
 
     def _make(self) -> None:
-        role = W.Dropdown(options=ROLES, value="user", tooltip="Who says it")
-        content = TextBox(rows=1, hint="What is said")
-        out = W.Button(description="×", tooltip="Take this message out")
+        role = W.Dropdown(options=ROLES, value="user", tooltip="Role of the speaker")
+        content = TextBox(rows=1, hint="Message text")
+        out = W.Button(description="×", tooltip="Remove this message")
         line = (role, content, out)
         content.add_class("iw-grow")
         for control in (role, content):
@@ -99,12 +99,13 @@ class ChatBox:
 
 
 class ChatPrompt:
-    """The button *Chat* of a panel or a stack, and boxes of messages in the place of its prompt's box meanwhile."""
+    """The *Chat* button of a panel or a stack, and the message boxes that replace its prompt box while it is on."""
 
     def __init__(self, owner: Any, text: Any) -> None:
         self._owner, self._text = owner, text
         self.button = W.ToggleButton(
-            description="Chat", tooltip="Write the prompt as messages, which the tokenizer's own template puts together"
+            description="Chat",
+            tooltip="Write the prompt as chat messages, formatted with the tokenizer's chat template",
         )
         self.messages = ChatBox(guarded(owner, self._messages_changed))
         owner.watch(self.button, "value", lambda change: self._pressed(change.new))
@@ -112,7 +113,7 @@ class ChatPrompt:
         self._show()
 
     def _pressed(self, pressed: bool) -> None:
-        """From text to a chat of one message, and from a chat to the text that its template wrote."""
+        """Turn a text into a chat of one message, or a chat into the text that its template writes."""
         owner = self._owner
         if pressed == isinstance(owner.prompt, ChatText):
             return
@@ -130,7 +131,7 @@ class ChatPrompt:
             self.messages.hint.say(str(error))
 
     def _show(self) -> None:
-        """The box of a text or those of a chat's messages, by what the prompt is."""
+        """Show the text box or the message boxes, depending on the prompt."""
         prompt = self._owner.prompt
         chat = isinstance(prompt, ChatText)
         if chat:

@@ -17,7 +17,7 @@ _WIDTH = 100
 
 
 def call(name: str, *arguments: str, **keywords: Any) -> str:
-    """The source text of a call: arguments as they stand, keyword values by their repr, one per line if it is long.
+    """The source text of a call: arguments verbatim, keyword values by their repr, one per line if the call is long.
 
     >>> call("prompt_saliency", "model", method="exact", seed=0)
     "prompt_saliency(model, method='exact', seed=0)"
@@ -32,7 +32,7 @@ def call(name: str, *arguments: str, **keywords: Any) -> str:
 def load_lines(models: Sequence[Any]) -> list[str]:
     """Lines that load the models again into `model`, or into `base` and `tuned`.
 
-    A model that came from memory has no file to load: a comment says to use the one at hand.
+    A model that was built in memory has no file to load: a comment says to use the existing variable.
     """
     names = ["model"] if len(models) == 1 else ["base", "tuned"]
     return [_load_line(name, model) for name, model in zip(names, models, strict=True)]

@@ -1,4 +1,4 @@
-"""Small parts that the controls of several panels are made of."""
+"""Traits and small helpers that the controls of several panels share."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Number(T.Float):
 
 
 LONGEST_TEXT = 200_000
-"""Characters that a text on a panel may have; longer ones, pasted by accident, are refused before they are read."""
+"""Most characters of a text on a panel; longer ones, pasted by accident, are refused before they are tokenized."""
 
 
 def checked_text(text: str, what: str) -> str:
-    """The text that a user has typed; ValueError where it is too long, or holds what no encoding can write."""
+    """The text that a user has typed; ValueError if it is too long or is not valid Unicode."""
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"{what} may have {LONGEST_TEXT:,} characters, got {len(text):,}: shorten it")
     try:
@@ -60,11 +60,11 @@ LONGEST_NAME = 255
 
 
 def checked_path(text: str, what: str) -> str:
-    """A path that a user has typed, without blanks around it; ValueError where no file can have it."""
+    """A path that a user has typed, stripped of spaces; ValueError if no file can have that name."""
     path = checked_text(text, what).strip()
     parts = [len(part.encode("utf8")) for part in path.split("/")]
     if "\0" in path or len(path.encode("utf8")) > LONGEST_PATH or max(parts) > LONGEST_NAME:
-        raise ValueError(f"{what} is no name that a file can have: shorten it")
+        raise ValueError(f"{what} is not a valid file name: shorten it")
     return path
 
 
@@ -91,7 +91,7 @@ class Typed(T.Unicode[str, str]):
 
 
 class TypedList(T.List[str]):
-    """A trait for texts that a user types; what holds for a text holds for all of them together."""
+    """A trait for texts that a user types; the limits of a text hold for all of them together."""
 
     def __init__(self, default_value: Any = (), **keywords: Any) -> None:
         super().__init__(T.Unicode(), default_value=list(default_value), **keywords)
@@ -130,7 +130,7 @@ def row(*children: Any) -> W.HBox:
 
 
 def instruction(text: str) -> str:
-    """What a reader can do here, for a text on the screen; not in a saved page, where nothing would answer."""
+    """An instruction to the user, shown on the screen but not in a saved page, where nothing would respond."""
     return f"<span class='iw-instruction'>{escape(text)}</span>"
 
 

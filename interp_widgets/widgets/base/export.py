@@ -1,4 +1,4 @@
-"""A result as one HTML file that works anywhere: no kernel, no network, the views still alive."""
+"""A result as one HTML file that works anywhere: no kernel, no network, the views still interactive."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def export_html(
 ) -> Path:
     """Write the views in their present state into one self-contained HTML file and return its path.
 
-    Boxes and tabs may stand among the views: they are laid out as on the screen, tabs below each other under their
-    names, without controls, without what is hidden or waits to be filled, and without the views' instructions, which
-    need a kernel. `question` is what was asked, by the
-    labels of the settings, and comes first. The file runs the views' own code without a kernel (hover, zoom, select,
-    and the joint shading of a heat map's `strips`); it follows the reader's light or dark preference and asks nothing
-    of any network. Raises ValueError when there is no view to show.
+    Boxes and tabs may be among the views: they are laid out as on the screen, tabs below each other under their
+    names, without controls, hidden or still empty widgets, and without the views' instructions, which
+    need a kernel. `question` holds the settings by their
+    labels, and comes first. The file runs the views' own code without a kernel (hover, zoom, select,
+    and the joint shading of a heat map's `strips`); it follows the reader's light or dark preference and makes no
+    network request. Raises ValueError when there is no view to show.
     """
     path = Path(path)
     with whole_file(path) as draft:
@@ -69,7 +69,7 @@ def html_page(
     shown = list(dict.fromkeys(view for one in views for view in views_in(one)))
     if not shown:
         raise ValueError(
-            "there is nothing to save: give at least one TokenStrip, Heatmap, BokehFigure or a box of them"
+            "there is nothing to save: pass at least one TokenStrip, Heatmap, BokehFigure or a box of them"
         )
     by_kind = {_kind(view): view for view in shown}
     sheets = [(_HERE / name).read_text(encoding="utf-8") for name in ("style.css", "export.css")]
@@ -100,7 +100,7 @@ def html_page(
 
 
 def views_in(widget: Any) -> Iterator[Any]:
-    """The views in a widget that a page shows, in reading order: not what is hidden, nor what waits to be filled."""
+    """The views in a widget that a page shows, in reading order, without the hidden and the still empty ones."""
     if _hidden(widget):
         return
     if getattr(widget, "exported", False):
@@ -116,7 +116,7 @@ def _hidden(widget: Any) -> bool:
 
 
 def _layout(widget: Any, shown: Sequence[Any], done: set[int]) -> str:
-    """A widget as HTML, laid out as on the screen: boxes, texts, views; no controls, which nobody could use."""
+    """A widget as HTML, laid out as on the screen: boxes, texts, views; no controls, which would do nothing."""
     if _hidden(widget):
         return ""
     if getattr(widget, "exported", False):
@@ -152,7 +152,7 @@ def _box(kind: str, widget: Any, inside: str, *, name: str = "") -> str:
 
 
 def _question(question: Mapping[str, str]) -> Iterator[str]:
-    """What was asked: the settings, by their labels."""
+    """The settings behind the result, by their labels."""
     if question:
         parts = "".join(
             f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd></div>" for label, text in question.items()
@@ -169,7 +169,7 @@ def _scripts(shown: Sequence[Any], by_kind: Mapping[str, Any]) -> list[str]:
 
 
 def _links(shown: Sequence[Any]) -> list[dict[str, Any]]:
-    """Which maps and strips shade each other, by their places in the page."""
+    """Which maps and strips shade each other, by their index in the page."""
     links = []
     for index, view in enumerate(shown):
         strips = view.strips if isinstance(view, Heatmap) else None
@@ -219,9 +219,9 @@ def _state(view: Any, view_id: str) -> dict[str, Any]:
         else:
             values[name] = value
     if "instruction" in values:
-        values["instruction"] = ""  # there is no kernel that would answer
+        values["instruction"] = ""  # there is no kernel to respond
     if isinstance(view, Table):
-        values["writable"] = False  # nobody would keep what is written into a saved page
+        values["writable"] = False  # nothing typed into a saved page would be kept
     return {"id": view_id, "module": _kind(view), "values": values, "binary": binary}
 
 

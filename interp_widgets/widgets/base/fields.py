@@ -68,7 +68,7 @@ Share = Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".2f")]
 
 @dataclass(frozen=True)
 class Field:
-    """What an option is, beside its trait's default; see :func:`field`."""
+    """Everything about an option except its trait's default; see :func:`field`."""
 
     kind: Any
     extras: tuple[Any, ...]
@@ -91,8 +91,8 @@ class Field:
     order: int
 
     def extra(self, kind: type) -> Any:
-        """What the annotation says of this kind, such as its bounds; None if it says nothing."""
-        return next((one for one in self.extras if isinstance(one, kind)), None)
+        """The part of the annotation that has this type, such as its `Bounds`, or None."""
+        return next((extra for extra in self.extras if isinstance(extra, kind)), None)
 
     def text(self, value: Any) -> str:
         """A value as a reader would write it: the label of a choice, yes or no, a list on one line."""
@@ -111,12 +111,12 @@ class Field:
 
     @property
     def recomputes(self) -> bool:
-        """Whether another value is another question."""
+        """Whether a change of it changes the request."""
         return self.argument is not None and not self.redraws and not self.selects
 
 
 class Incomplete(ValueError):
-    """A setting that is not filled in yet or cannot be used: a hint at its control, and no failure."""
+    """A setting that is not filled in yet or cannot be used: shown as a hint at its control, not as an error."""
 
     def __init__(self, name: str, hint: str) -> None:
         super().__init__(hint)
@@ -126,7 +126,7 @@ class Incomplete(ValueError):
 
 @contextmanager
 def hint_at(name: str) -> Iterator[None]:
-    """What is wrong with a field's value, raised in here in a sentence, is a hint at its control and no failure."""
+    """Turn a ValueError about a field's value, raised in this context, into a hint at its control."""
     try:
         yield
     except (Incomplete, Refused):
@@ -136,7 +136,7 @@ def hint_at(name: str) -> Iterator[None]:
 
 
 class Refused(ValueError):
-    """A value that an option cannot have here, such as an index beyond the last: the option keeps what it had."""
+    """A value that an option cannot have here, such as an index out of range: the option keeps its old value."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -166,16 +166,16 @@ def field(
     live: bool | None = None,
     control: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """An option of a panel: a trait that knows all there is to know about it.
+    """An option of a panel: a trait that also describes its control and its effect.
 
     `kind` is str, int, float, bool or tuple, with :class:`Bounds`, :class:`Text` or :class:`Lines` in an `Annotated`
     where they matter, a dict of values and their labels for a choice, or a trait for anything else. A change runs the
     analysis again, unless the option only `redraws`, or `selects` what is marked and listed, or is no `argument` of the
-    analysis (None); an argument of another name than the option is named here. What `chooses` something in the results
-    is checked against them.
+    analysis (None); `argument` also renames it for the analysis. An option that `chooses` something in the results is
+    checked against them.
 
     Without a `label` there is no control. `help` is its tooltip, `group` says which box of controls it is in, `new_row`
-    that a row of them begins with it, and `more` that it is under *More*, as what is seldom changed; `width` is
+    that it starts a new row, and `more` that it is rarely used and goes under *More*; `width` is
     ``short``, ``grow`` or empty. A text of several lines counts 400 ms after the last key, at Ctrl+Enter and when its
     box is left, one of a line at Enter and when it is left, and a fraction while its slider moves, unless `live` says
     otherwise. The control, and the argument with it, is there while `shown_if(panel)` holds. Where
@@ -198,7 +198,7 @@ def field(
 
 
 def variant(trait: Any, **changes: Any) -> Any:
-    """The option of another panel, which differs in some of what :func:`field` takes, its default included.
+    """The option of another panel with some of the arguments of :func:`field` changed, such as its default.
 
     Example:
         >>> from interp_widgets.widgets.base.panel import Panel
@@ -244,7 +244,7 @@ def fields_of(panel: Any) -> dict[str, Field]:
 
 
 class Hint(W.HTML):
-    """A sentence beside controls that are not filled in; of boxes that are no fields, until one of them changes."""
+    """A hint beside controls that are not filled in; given `boxes` that are not fields, until one of them changes."""
 
     def __init__(self, *boxes: Any) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class Hint(W.HTML):
         shown_if(self, bool(sentence))
 
     def of(self, act: Callable[[], object]) -> Callable[[], None]:
-        """A button's action that says here what is wrong with what was typed, and does not fail."""
+        """Wrap a button's action so that a problem with what was typed is shown here as a hint, not as an error."""
 
         def pressed() -> None:
             self.say("")
@@ -275,7 +275,7 @@ class Hint(W.HTML):
 
 
 IN_SIGHT = 2
-"""Options of a group that a screen has in sight."""
+"""Options of a group that a screen shows; the rest go under *More*."""
 
 
 class Controls:
@@ -298,11 +298,11 @@ class Controls:
         return self._made[name]
 
     def again(self, name: str) -> Any:
-        """One more control of a field, for another place on the screen."""
+        """A second control of a field, for elsewhere on the screen."""
         return self._make(name, self._fields[name])
 
     def row(self, *parts: Any) -> W.HBox:
-        """A row of fields by their names and of other widgets; it is there while anything in it is."""
+        """A row of fields, by their names, and of other widgets; hidden while everything in it is."""
         box = row(*(self[part] if isinstance(part, str) else part for part in parts if part not in self._panel.above))
         self._rows.append(box)
         self._fit_row(box)
@@ -315,9 +315,9 @@ class Controls:
         before: Mapping[str, Iterable[Any]] | None = None,
         after: Mapping[str, Iterable[Any]] | None = None,
     ) -> list[W.HBox]:
-        """The rows of a group's fields, with other widgets before and after some of them, and what is under *More*.
+        """The rows of a group's fields, with other widgets before and after some of them, and those under *More*.
 
-        On a screen, where room is short, the first few are in sight; the others are under *More*.
+        On a screen, where space is short, only the first few are shown; the others go under *More*.
         """
         fields = {
             name: made
@@ -342,12 +342,12 @@ class Controls:
             return rows
         if not rows:
             names = ", ".join(fields)
-            raise TypeError(f"of the fields {names} one at least must be in sight: declare it without more=True")
+            raise TypeError(f"at least one of the fields {names} must be visible: declare it without more=True")
         return [*rows, self.fold(rows[-1], folded)]
 
     def fold(self, beside: W.HBox, rows: Sequence[W.HBox]) -> W.VBox:
-        """Rows that *More*, at the end of the row `beside`, shows; open where one of their options is another than
-        usual."""
+        """Rows behind a *More* button at the end of the row `beside`; open if one of their options is not at its
+        default."""
         controls = {control for line in rows for control in line.children}
         names = [name for name, control in self._made.items() if control in controls]
         fold = _Fold(rows, opened=any(getattr(self._panel, name) != self._usual(name) for name in names))
@@ -356,7 +356,7 @@ class Controls:
         return fold.box
 
     def fit(self) -> None:
-        """Show the controls that the panel's settings ask for, between the bounds that hold now."""
+        """Show the controls that apply to the panel's settings, with their current bounds."""
         for name in self._made:
             self._fit_one(name)
         for box in self._rows:
@@ -367,7 +367,7 @@ class Controls:
     # hints ------------------------------------------------------------------------------------------------------------
 
     def hint(self, name: str, text: str) -> bool:
-        """Say beside a control what it is waiting for; False where the control is not on the screen."""
+        """Show a hint beside a control; False if the control is not on the screen."""
         self.fit()  # the change that led here may show the control
         box = next((box for box in self._rows if self._made.get(name) in box.children), None)
         if box is None or hidden(self._made[name]):
@@ -384,18 +384,18 @@ class Controls:
 
     @property
     def hints(self) -> dict[str, str]:
-        """What the hints on the screen say, by the field they are about."""
+        """The hints on the screen, by field."""
         return {name: hint.sentence for name, hint in self._hints.items() if hint.sentence}
 
     def clear_hints(self) -> None:
-        """Take all hints away."""
+        """Remove all hints."""
         for hint in self._hints.values():
             hint.say("")
 
     # inside -----------------------------------------------------------------------------------------------------------
 
     def _usual(self, name: str) -> Any:
-        """What an option holds where nobody has said anything."""
+        """An option's default on this panel."""
         panel = self._panel
         usual = getattr(panel, "usual", {})
         return usual[name] if name in usual else panel.traits()[name].default(panel)
@@ -427,18 +427,18 @@ class Controls:
 
 
 class _Fold:
-    """Rows of options that are seldom changed, and the button that shows them."""
+    """Rows of rarely used options, and the button that shows them."""
 
     def __init__(self, rows: Sequence[W.HBox], *, opened: bool) -> None:
         self.box = W.VBox(list(rows))
         self.box.add_class("iw-column")
-        self.button = W.ToggleButton(description="More", value=opened, tooltip="Options that are seldom changed")
+        self.button = W.ToggleButton(description="More", value=opened, tooltip="Rarely used options")
         self.button.add_class("iw-more")
         self.button.observe(lambda _: self.fit(), "value")
         self.fit()
 
     def fit(self) -> None:
-        """Show what is asked for; no button where there is nothing to show."""
+        """Show or hide the rows; without any visible option there is no button."""
         some = not all(hidden(row) for row in self.box.children)
         shown_if(self.button, some)
         shown_if(self.box, some and self.button.value)
@@ -450,7 +450,7 @@ def hidden(widget: Any) -> bool:
 
 
 def _control(panel: Any, made: Field) -> Any:
-    """A control of the kind that a field asks for."""
+    """The control that fits a field's type."""
     common: dict[str, Any] = {"description": made.label} | ({"tooltip": made.help} if made.help else {})
     bounds, text = made.extra(Bounds), made.extra(Text) or made.extra(Lines)
     if isinstance(made.kind, dict):

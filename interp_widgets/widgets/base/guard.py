@@ -1,4 +1,4 @@
-"""One gate for every handler: it takes the drawing lock and shows what goes wrong, which ipywidgets would not."""
+"""The wrapper of every handler: it takes the drawing lock and shows exceptions, which ipywidgets would swallow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The title line of a panel: what it shows, of which model, how that runs and whether its self-check passed."""
+"""The title line of a panel: what it shows, the model, its device and dtype, and whether its self-check passed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .workbench import model_name
 
 
 def heading(title: str, models: Sequence[Any], *, brief: bool = False) -> str:
-    """The title line as HTML, everything in it escaped; a `brief` one has the facts of a model in its tooltip."""
+    """The title line as HTML, escaped; a `brief` one has the details of a model in its tooltip."""
     named = zip(("A", "B"), models, strict=False) if len(models) > 1 else [("", models[0])]
     chips = (
         f"<span class='iw-model iw-model-{letter}'>{_model(letter, model, brief)}</span>" for letter, model in named
@@ -38,7 +38,7 @@ def _model(letter: str, model: Model, brief: bool) -> str:
 
 
 def edits_of(model: Model) -> str:
-    """The names of the edits that a model computes with; empty for none."""
+    """The names of the edits applied to a model; empty for none."""
     return ", ".join(getattr(model, "edits", ()))
 
 
@@ -58,7 +58,7 @@ def _badge(model: Model, brief: bool = False) -> str:
 
 
 def view_options(models: Sequence[Any], of_both: Sequence[str]) -> list[tuple[str, str]]:
-    """Label and value of the views of two models: each by itself, and those of both."""
+    """Label and value of the views of two models: each alone, then those of both."""
     first, second = (model_name(model) for model in models)
     labels = {"difference": "difference B − A", "beside": "A beside B"}
     return [(f"A: {first}", "A"), (f"B: {second}", "B"), *((labels[view], view) for view in of_both)]

@@ -18,7 +18,7 @@ MAIN = "main"
 
 
 class Jobs:
-    """The runs of one panel on the worker of its device. They report to the panel's status line."""
+    """The runs of one panel on its device's worker; they report to the panel's status line."""
 
     def __init__(self, panel: Any) -> None:
         self._panel = panel
@@ -40,9 +40,9 @@ class Jobs:
 
         `work` must not touch widgets; it hands `job.progress`, `job.check` and `job.partial` on to an analysis. `done`
         and `on_partial` may draw. The newest run of a channel replaces the one before it. With `quiet`, the status line
-        tells only of errors and of a cancelled run: for milliseconds of work behind a click. With `gives_way`, the work
-        calls `job.give_way` now and then, so that shorter runs of all panels need not wait for its end. Work that has a
-        value though the user cut it short says so by `stopped`.
+        only reports errors and cancellation: for milliseconds of work behind a click. With `gives_way`, the work
+        calls `job.give_way` now and then, so that shorter runs need not wait for it to end. `stopped` says
+        whether the user cut the run short although it has a value.
         """
         panel, status, line = self._panel, self._panel.status, self.on_line(channel)
         began, partial = time.monotonic(), False
@@ -59,7 +59,7 @@ class Jobs:
 
         def compute(job: Job) -> Any:
             nonlocal began
-            began = time.monotonic()  # the time in the queue is no work
+            began = time.monotonic()  # time in the queue does not count
             with computing(panel.models, job):
                 return work(job)
 
@@ -92,7 +92,7 @@ class Jobs:
         return self._owners[channel]
 
     def drop(self) -> None:
-        """Forget what runs for the panel's own question: nobody wants its answer."""
+        """Drop the run of the panel's own request: its answer is no longer needed."""
         self.owner().drop()
         self._panel.status.forget(self.on_line())
 
@@ -101,14 +101,14 @@ class Jobs:
         return f"{type(self._panel).__qualname__} {channel}" if self._panel.shares_status else channel
 
     def named(self, title: str) -> str:
-        """A run as those on other panels know it."""
+        """The title of a run, with the panel's name for the other panels."""
         return f"{title} ({name})" if (name := getattr(self._panel, "title", "")) else title
 
     def report(self, state: State, title: str = "Computing", channel: str = MAIN, *, partial: bool = False) -> None:
-        """Show the state of a run; done and failed are shown with their result and their error."""
+        """Show the state of a run, except done and failed, which are shown with the result or the error."""
         status, line = self._panel.status, self.on_line(channel)
         if channel == MAIN and line != MAIN:
-            title = self.named(title)  # it is read on the other tabs too
+            title = self.named(title)  # other tabs show it too
         if self._panel.closed:
             return
         if state == "queued":
@@ -125,12 +125,12 @@ class Jobs:
 
     @property
     def busy(self) -> bool:
-        """Whether a run is going on or waiting, or its answer is being drawn."""
+        """Whether a run is under way or queued, or its answer is being drawn."""
         with ui_lock:  # held while an answer is drawn
             return any(owner.busy for owner in self._owners.values())
 
     def runs(self, channel: str) -> bool:
-        """Whether a run of one channel is going on or waiting, or its answer is being drawn."""
+        """Whether a run of one channel is under way or queued, or its answer is being drawn."""
         with ui_lock:
             return channel in self._owners and self._owners[channel].busy
 
@@ -144,7 +144,7 @@ class Jobs:
         """Wait until no run is left; False if `timeout` seconds passed first. RuntimeError in a handler."""
         if inside_handler():
             raise RuntimeError(
-                "a handler cannot wait for the worker: give jobs.start(...) a function to call when it is done"
+                "a handler cannot wait for the worker: pass jobs.start(...) a function to call when it is done"
             )
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -156,16 +156,16 @@ class Jobs:
                 return False
 
     def close(self) -> None:
-        """End all runs and let go of the worker."""
+        """End all runs and release the worker."""
         for owner in self._owners.values():
             owner.close()
 
 
 class Derived:
-    """What a panel computes beside its question from what it shows, in the background, and anew when that has changed.
+    """A value that a panel derives from its result in the background, recomputed when the result changes.
 
-    `drawn()` is called when there is a value, or a failure, which is then also shown in the panel; the other keywords
-    are those of `Jobs.start`.
+    `drawn()` is called when there is a value or an error; an error is also shown in the panel. The other keywords are
+    those of `Jobs.start`.
     """
 
     def __init__(self, panel: Any, drawn: Callable[[], object], **keywords: Any) -> None:
@@ -174,10 +174,10 @@ class Derived:
         self._value: Any = None
         self._job: Job | None = None
         self.failure = ""
-        """Why there is no value, in a sentence; empty while nothing has failed."""
+        """The error, in a sentence; empty while nothing has failed."""
 
     def ask(self, key: Any, work: Callable[[Job], Any], *, again: bool = True, **keywords: Any) -> None:
-        """Compute it for a key, unless that is done or under way; what was cancelled begins again, but for `again`.
+        """Compute it for a key unless it is there or under way; a cancelled run starts again only if `again`.
 
         Further keywords of `Jobs.start` are for this run.
         """
@@ -188,7 +188,7 @@ class Derived:
         def caught(job: Job) -> tuple[Any, Exception | None]:
             try:
                 return work(job), None
-            except Exception as error:  # handed over, so that the picture says so before the sentence comes
+            except Exception as error:  # passed on, so that the picture shows it before the status line does
                 return None, error
 
         def done(outcome: tuple[Any, Exception | None]) -> None:
@@ -203,7 +203,7 @@ class Derived:
         self._job = self._panel.jobs.start(caught, done, **{**self._keywords, **keywords})
 
     def forget(self) -> None:
-        """Nobody wants it any more: what runs or was computed, and a failure."""
+        """Drop the value, its run and its error."""
         self._key = self._value = self._job = None
         self.failure = ""
 
@@ -214,6 +214,6 @@ class Derived:
 
 @contextmanager
 def computing(models: tuple[Any, ...], job: Job) -> Iterator[None]:
-    """Compute with as many processor threads as the largest of the models is worth; a cancel acts between layers."""
+    """Use as many processor threads as pay off for the largest model; a cancel takes effect between layers."""
     with few_threads(max(getattr(model, "parameter_count", SMALL) for model in models)), stopping(job.check):
         yield

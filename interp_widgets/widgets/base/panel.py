@@ -1,6 +1,6 @@
-"""The base of every panel: one question to one model or two, asked in the background, and its answer on the screen.
+"""The base of every panel: one analysis of one or two models, run in the background, and its result on the screen.
 
-A subclass declares its options, each by one `field`, and fills in the hooks below; it never touches threads, locks, the
+A subclass declares each option with `field` and implements the hooks below; it never touches threads, locks, the
 cache or the status line.
 """
 
@@ -36,38 +36,38 @@ from .words import Words
 from .workbench import WorkbenchState, model_name
 
 FIRST_SECONDS = 1.0
-"""The first run is done before the panel appears if it takes less,"""
+"""The first run finishes before the panel appears if it takes less than this,"""
 FIRST_BACKGROUND_SECONDS = 300.0
 """and starts in the background if it takes less than this."""
 MOST_BESIDE = 32
-"""Most columns of a map that leaves room for what is at its side."""
+"""Most columns of a map that leaves room for widgets beside it."""
 WAITING = "Waiting for a setting: see the hint beside it"
-"""What the status line says of a setting that is not filled in."""
+"""Status line while a setting is not filled in."""
 
 
 class Panel(Shell):
     """Base class of the widgets. `Panel(model)`, `Panel(base, tuned)`, `Panel(pair)` or `Panel(workbench)`.
 
-    Hooks to fill in, in the order in which they are called:
+    Hooks to implement, in the order in which they are called:
 
-    - `defaults(given)`: what to start with where the user and the workbench say nothing;
-    - `build()`: make views and put them into `self.plot` and `self.details`, and other controls than those of the
+    - `defaults(keywords)`: values to start with where the user and the workbench set none;
+    - `build()`: make views and put them into `self.plot` and `self.details`, and controls other than those of the
       fields into `self.inputs`;
     - `request()`: what to compute, as a frozen, hashable object, read from the fields; ValueError if it cannot be done.
-      Of a panel with an `analysis` it is the call of that, with the fields as its arguments;
+      For a panel with an `analysis` it is a call of that function, with the fields as its arguments;
     - `cost(request, model)`: an object with `.flops` and `.bytes`, for the forecast; usually `request.cost(model)`;
-    - `depends_on(request, model)`: other models that a result depends on, so that it is kept for those only;
+    - `depends_on(request, model)`: other models that a result depends on, which become part of its cache key;
     - `compute(request, model, progress=, check=, on_partial=)`: the result; runs in the worker, must not touch widgets;
       usually `request.answer(model, progress=, check=, on_partial=)`;
-    - `choices()`: how many or which there are of what a field that `chooses` chooses from, in the results;
+    - `choices()`: the valid values, in the results, of each field that `chooses`;
     - `draw(results, request)`: show one result per model (fewer while a run of two is under way), and
       `draw_selection()`: mark and list what is selected in them;
-    - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; without them the button or the
-      format is not offered.
+    - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; the button or the format of a
+      missing one is not offered.
 
     For a button that runs something else in the background, use `self.jobs.start`. A panel that only computes on such
-    buttons has no question of its own (`asks = False`): it has no Run, and its `refresh` brings up to the inputs what
-    it says about them, such as forecasts. A whole panel:
+    buttons has no request of its own (`asks = False`): it has no Run button, and its `refresh` updates whatever
+    depends on the inputs, such as forecasts. A complete panel:
 
     Example:
         >>> from ipywidgets import Label
@@ -90,21 +90,20 @@ class Panel(Shell):
     """
 
     analysis: ClassVar[Callable[..., Any] | None] = None
-    """The function ``f(model, ...)`` that the panel asks, where its fields are the arguments of one."""
+    """The function ``f(model, ...)`` that the panel calls, with its fields as arguments."""
     asks: ClassVar[bool] = True
-    """Whether it has a question of its own, which Run asks."""
+    """Whether it has a request of its own, which Run computes."""
     of_both: ClassVar[tuple[str, ...]] = ("difference",)
-    """Views of two models besides A and B: ``difference``, ``beside`` or both; empty: the panel is about both models,
-    and there are no views."""
+    """Views of two models besides A and B: ``difference``, ``beside`` or both; empty: the panel always shows both
+    models, and there is no choice of view."""
     waits: ClassVar[bool] = False
     """Whether it computes only when Run is pressed, however quick that is forecast to be."""
     cached_as: ClassVar[str] = ""
-    """Panels of one name take each other's answers from the cache; empty: those of one class."""
+    """Panels with the same name share cached answers; empty: panels of the same class do."""
     reuses: ClassVar[bool] = True
-    """Whether Run takes an answer that was computed before; without, it computes anew, as a measurement should."""
+    """Whether Run may use a cached answer; if not, it computes again, as a measurement should."""
     gives_way: ClassVar[bool] = False
-    """Whether runs of other panels go first whenever its analysis reports progress: for minutes of work in steps that
-    share nothing with them."""
+    """Whether queued runs of other panels go first whenever its analysis reports progress: for work of minutes."""
 
     result = T.Any(None, read_only=True)
     """The last good result (a tuple of two with two models); None before the first."""
@@ -125,9 +124,9 @@ class Panel(Shell):
         """The results on the screen, one per model."""
         self.jobs, self.answers = Jobs(self), Answers(self)
         self.usual: dict[str, Any] = {}
-        """What it starts with where the user and the workbench say nothing."""
+        """Start values where the user and the workbench set none."""
         self.active = stack is None and screen is None
-        """Whether the panel can be seen; one that cannot answers when it is."""
+        """Whether the panel is visible; a hidden one responds to changes once it is shown."""
         self._shown: Outcome | None = None
         self._good: Outcome | None = None
         self._drawn: Outcome | None = None
@@ -139,14 +138,14 @@ class Panel(Shell):
         self._due: set[str] = set()
         self._changed: set[str] = set()
         self._with_side: W.HBox | None = None
-        self._behind = False  # the results on the screen answer other settings
+        self._outdated = False  # the results on the screen answer other settings
         self._accepted: dict[str, Any] = {}
         self._refused: Refused | None = None
-        self._asked: dict[str, str] = {}
+        self._run_settings: dict[str, str] = {}
         super().__init__(model, tuned, workbench, traits, screen)
         try:
-            self._asked_for = {
-                name: traits[name] for name, one in self.fields().items() if one.chooses and name in traits
+            self._chosen_at_start = {
+                name: traits[name] for name, option in self.fields().items() if option.chooses and name in traits
             }
             self.usual = self.defaults({*traits, *self.workbench.given})
             for name, value in {**self.usual, **traits}.items():
@@ -167,7 +166,7 @@ class Panel(Shell):
 
     @classmethod
     def lacks(cls, models: tuple[Any, ...]) -> str:
-        """What the models lack for the panel to be a tab, such as "two models"; empty where they fit."""
+        """What is missing for the panel to be a tab, such as "two models"; empty if nothing is."""
         return ""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
@@ -181,13 +180,13 @@ class Panel(Shell):
     def arguments(self) -> dict[str, Any]:
         """The arguments of the analysis: the fields whose controls are shown."""
         return {
-            one.argument or name: getattr(self, name)
-            for name, one in self.fields().items()
-            if one.recomputes and (one.shown_if is None or one.shown_if(self))
+            option.argument or name: getattr(self, name)
+            for name, option in self.fields().items()
+            if option.recomputes and (option.shown_if is None or option.shown_if(self))
         }
 
     def request(self) -> Any:
-        """What to compute, read from the traits, as a frozen and hashable object; None for a panel without question."""
+        """What to compute, read from the traits, as a frozen, hashable object; None for a panel that `asks` nothing."""
         if not self.asks:
             return None
         if self.analysis is None:
@@ -196,7 +195,7 @@ class Panel(Shell):
         return Request.of(self.analysis, self.arguments())
 
     def prepare(self, request: Any) -> None:
-        """Make ready what a run needs, outside the time that forecasts learn from; in the worker's thread."""
+        """Prepare what a run needs, in the worker's thread; not counted in the time that forecasts learn from."""
 
     def compute(
         self,
@@ -207,7 +206,7 @@ class Panel(Shell):
         check: Callable[[], None],
         on_partial: Callable[[Any], None],
     ) -> Any:
-        """The result of a request on one model: what the request answers, unless a panel does it itself.
+        """The result of a request on one model, by default `request.answer`.
 
         Called in the worker's thread; must not touch widgets or traits.
         """
@@ -216,55 +215,55 @@ class Panel(Shell):
         return request.answer(model, progress=progress, check=check, on_partial=on_partial)
 
     def cost(self, request: Any, model: Model) -> Cost | None:
-        """What a request takes on one model: what it says itself; None if it is always quick."""
+        """The cost of a request on one model, by default `request.cost`; None if it is always quick."""
         cost: Cost | None = request.cost(model) if hasattr(request, "cost") else None
         return cost
 
     def forecast_on(self, request: Any, model: Model) -> Forecast:
-        """Time and memory that a request will take on one model, where its result is not in the cache."""
+        """Time and memory that a request will take on one model if its result is not in the cache."""
         return self.answers.measured(request, model)
 
     def asked_of(self, request: Any, model: Model) -> Hashable:
-        """What of a request one model is asked, where each is asked something else: its result is kept for that."""
+        """The part of a request that concerns one model, under which its result is cached."""
         question: Hashable = request
         return question
 
     def depends_on(self, request: Any, model: Model) -> tuple[Any, ...]:
-        """Other models that a model's result depends on too: those that find arguments, such as the one that writes."""
+        """Other models that a model's result depends on, such as the one that writes the response."""
         values = request.values if isinstance(request, Request) else ()
         return tuple(self.models[value.index] for value in values if isinstance(value, FromModel))
 
     def draw(self, results: tuple[Any, ...], request: Any) -> None:
-        """Show the results, one per model; `self.shown` says which of them is looked at."""
+        """Show the results, one per model; `self.shown` is the current view."""
 
     def draw_selection(self) -> None:
         """Show what is selected, after `draw` and whenever a field that `selects` changes."""
 
     def in_words(self) -> Words | None:
-        """What is selected, in words, for the side of a workbench's screen; None where there is nothing to say."""
+        """A description of the selection for the side of a workbench's screen; None if there is nothing to say."""
         return None
 
     def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
-        """Shade the tokens above all panels of a screen by what is selected; False where they stay as they are."""
+        """Shade the token strips at the top of a screen by the selection; False to leave them unchanged."""
         return False
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
-        """For traits that choose: how many or which ones the results on the screen have, and what to call them."""
+        """For fields that choose: the number of values, or the values, in the results on the screen, and their name."""
         return {}
 
     def check_chosen(self) -> None:
         """Raise `Refused` for a choice, such as a component, that the results on the screen do not have."""
-        for name, (there, what) in self.choices().items():
-            if name not in self._asked_for and name not in self._changed:
-                continue  # chosen in results before
-            value = self._asked_for.get(name, getattr(self, name))
-            if isinstance(there, int):
-                if value is not None and value >= there:
-                    raise Refused(name, f"{name} must be in 0..{there - 1} for {what}, got {value}")
+        for name, (allowed, what) in self.choices().items():
+            if name not in self._chosen_at_start and name not in self._changed:
+                continue  # chosen in an earlier result
+            value = self._chosen_at_start.get(name, getattr(self, name))
+            if isinstance(allowed, int):
+                if value is not None and value >= allowed:
+                    raise Refused(name, f"{name} must be in 0..{allowed - 1} for {what}, got {value}")
                 continue
-            for one in [value] if isinstance(value, str) else value:
-                if one and one not in there:
-                    raise Refused(name, f"{name} must be of {what}, got {one!r}: check how it is written")
+            for choice in [value] if isinstance(value, str) else value:
+                if choice and choice not in allowed:
+                    raise Refused(name, f"{name} must be one of {what}, got {choice!r}: check the spelling")
 
     def code(self, request: Any) -> str:
         """A cell that reproduces the result without the widget."""
@@ -283,12 +282,12 @@ class Panel(Shell):
     def stored(self) -> Any:
         """The result on the screen, as a :class:`Result` that can be saved and opened again.
 
-        Of two models that is the result of the one looked at, and of a view of both a `Results`.
+        With two models it is the result of the one in view, or a `Results` for a view of both.
         """
         raise NotImplementedError(f"{type(self).__name__} has no result to save")
 
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
-        """Dim a picture that is behind the inputs; with a forecast, light the Run button that waits to be pressed."""
+        """Dim a picture that is out of date; with a `forecast`, highlight the Run button."""
         (self.plot.add_class if stale else self.plot.remove_class)("iw-stale")
         self.run_button.button_style = "" if forecast is None else "primary"
         self.forecast_label.value = forecast or ""
@@ -298,17 +297,17 @@ class Panel(Shell):
 
     @property
     def current_panel(self) -> Panel:
-        """The panel that is looked at: itself, as no stack is."""
+        """The active panel: itself, since it is not a stack."""
         return self
 
     @property
     def asked_models(self) -> tuple[Any, ...]:
-        """The models that are asked one after the other, a result for each: all, unless one question is about both."""
+        """The models that the request runs on, with one result each: all, unless one request covers both."""
         return self.models
 
     @property
     def shown(self) -> str:
-        """What is looked at: `view`, but "A" as long as there is only one result."""
+        """The current view: `view`, but "A" as long as there is only one result."""
         return self.offered_view if len(self.results) > 1 else "A"
 
     @property
@@ -327,8 +326,8 @@ class Panel(Shell):
     ) -> None:  # fmt: skip
         """Fill plot and details.
 
-        What is `spare` stands below the plot, what is `beside` at the side of its last view, `width` pixels wide, where
-        that leaves room for it; on a screen, where room is short, both are among the details.
+        `spare` widgets go below the plot, `beside` ones, `width` pixels wide, next to its last view if
+        there is room; on a screen, where space is short, both go into the details.
         """
         if self.screen is not None:
             self.plot.children, self.details.children = plot, [*spare, *beside, *details]
@@ -342,47 +341,47 @@ class Panel(Shell):
         self.plot.children, self.details.children = [*plot, *spare], details
 
     def fit_side(self, columns: int) -> None:
-        """Leave the whole width to a map of many columns: what is at its side goes below it."""
+        """Give a map of many columns the full width: widgets beside it move below it."""
         if self._with_side is not None:
             (self._with_side.add_class if columns > MOST_BESIDE else self._with_side.remove_class)("iw-wide")
 
     def beside_run(self, controls: W.HBox) -> None:
         """Put a row of controls into the row of Run, in front of the status line."""
         *before, end = self.actions.children
-        shown = [one for one in before if one is self.status]
+        status = [widget for widget in before if widget is self.status]
         controls.add_class("iw-beside-run")
-        self.actions.children = (*(one for one in before if one is not self.status), controls, *shown, end)
+        self.actions.children = (*(widget for widget in before if widget is not self.status), controls, *status, end)
 
     def by_letter(self) -> dict[str, Any]:
-        """The results looked at: of one model under no letter, else A, B, or both."""
+        """The results in view by letter: A, B or both; a single model has no letter."""
         if len(self.models) == 1 or not self.results:
             return dict(zip([""], self.results, strict=False))
         letters = self.shown if self.shown in ("A", "B") else "AB"
         return {letter: self.results["AB".index(letter)] for letter in letters}
 
     def require(self, *names: str) -> None:
-        """Raise `Incomplete` where a required field, of these or of all, is empty though its control is shown."""
-        for name, one in self.fields().items():
-            asked = one.shown_if is None or one.shown_if(self)
-            if one.required and asked and (not names or name in names) and not getattr(self, name):
-                raise Incomplete(name, one.required)
+        """Raise `Incomplete` if a required field (one of `names`, if given) is empty and its control is shown."""
+        for name, option in self.fields().items():
+            visible = option.shown_if is None or option.shown_if(self)
+            if option.required and visible and (not names or name in names) and not getattr(self, name):
+                raise Incomplete(name, option.required)
 
     def question(self) -> dict[str, str]:
-        """What the picture on the screen answers, by the labels of the settings; the empty ones are left out."""
-        drawn = self._settings(lambda one: one.redraws or one.selects or not (self.asks or one.recomputes))
+        """The settings behind the picture on the screen, by their labels, without the empty ones."""
+        drawn = self._settings(lambda option: option.redraws or option.selects or not (self.asks or option.recomputes))
         if len(self.asked_models) > 1 and self.of_both:
             options = view_options(self.models, self.of_both)
             drawn["View"] = next(label for label, value in options if value == self.shown)
         drawn["Edited"] = ", ".join(
             f"{model_name(model)}: {edits}" for model in self.models if (edits := edits_of(model))
         )
-        return {label: text for label, text in {**self._asked, **drawn}.items() if text}
+        return {label: text for label, text in {**self._run_settings, **drawn}.items() if text}
 
     def _settings(self, which: Callable[[Field], bool]) -> dict[str, str]:
         return {
-            one.label.removesuffix(", one per line"): one.text(getattr(self, name))
-            for name, one in self.fields().items()
-            if one.label and which(one) and (one.shown_if is None or one.shown_if(self))
+            option.label.removesuffix(", one per line"): option.text(getattr(self, name))
+            for name, option in self.fields().items()
+            if option.label and which(option) and (option.shown_if is None or option.shown_if(self))
         }
 
     @contextmanager
@@ -398,7 +397,7 @@ class Panel(Shell):
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Set inputs that the result on the screen answers already, such as a text the run wrote: no run follows."""
+        """Set inputs without starting a run: the result on the screen is already theirs (a written response)."""
         with handling():
             self._settled += 1
             try:
@@ -408,11 +407,11 @@ class Panel(Shell):
 
     @guard
     def refresh(self, limit: float | None = None) -> None:
-        """Bring the picture up to the inputs: from the cache, by a run within the budget of `limit` seconds (None:
-        `live_seconds`) and of memory, else light Run."""
+        """Update the picture: from the cache, else by a run if it fits the budget of `limit` seconds (None:
+        `live_seconds`) and of memory, else highlight Run."""
         limit = self.live_seconds if limit is None else limit
         self._clear_hints()
-        self._behind = True
+        self._outdated = True
         try:
             request = self._question()
         except Refused:
@@ -440,7 +439,7 @@ class Panel(Shell):
 
     @guard
     def go(self) -> None:
-        """Bring the picture up to the inputs, however long it takes: what the Run button does."""
+        """Update the picture, however long it takes: what the Run button does."""
         self.refresh(limit=float("inf"))
 
     def redraw(self) -> None:
@@ -455,18 +454,18 @@ class Panel(Shell):
             self.screen.follow(self)
 
     def forget_results(self) -> None:
-        """Let go of the results on the screen; a panel that does so clears its picture."""
+        """Drop the results; the panel that calls this clears its picture."""
         self._shown = self._good = self._drawn = None
         self.results = ()
         self.set_trait("result", None)
 
     @property
     def hints(self) -> dict[str, str]:
-        """What is said beside controls that are not filled in, by their fields."""
+        """The hints beside controls that are not filled in, by field."""
         return {name: text for controls in self._all_controls() for name, text in controls.hints.items()}
 
     def show_error(self, error: BaseException) -> None:
-        """Show an exception in the status line; a setting that is not filled in is a hint at its control."""
+        """Show an exception in the status line; an `Incomplete` setting gets a hint at its control instead."""
         with ui_lock:
             if self.closed:
                 return
@@ -477,7 +476,7 @@ class Panel(Shell):
                 self._error = self.status.error
 
     def forget_error(self) -> None:
-        """A setting has changed: what was said of it before is not so any more."""
+        """Clear hints and errors about a setting that has changed."""
         self._clear_hints()
         if self.status.text == WAITING:
             self.status.idle()
@@ -485,7 +484,7 @@ class Panel(Shell):
         self.forget_refusal()
 
     def forget_refusal(self) -> None:
-        """What was said of a control or a button that has been used before is over. What a run said stays."""
+        """Clear an error about an earlier use of a control or button; the error of a failed run stays."""
         if self.status.error and self.status.error == self._error and not self._run_failed:
             self.status.idle()
 
@@ -493,22 +492,22 @@ class Panel(Shell):
 
     @property
     def busy(self) -> bool:
-        """Whether a run of this panel is going on or waiting."""
+        """Whether a run of this panel is under way or queued."""
         return self.jobs.busy
 
     def forecast(self, request: Hashable) -> Forecast:
-        """Time and memory that a request will take on all models, without the results that are in the cache."""
+        """Time and memory that a request will take on all models; cached results count as nothing."""
         return self.answers.forecast(request)
 
     def run(self, *, fresh: bool = False) -> Any:
-        """Compute what the inputs say, in the calling thread, draw it and return the result; errors are raised.
+        """Run with the current inputs in the calling thread, draw the result and return it; errors are raised.
 
-        `fresh` computes even if the result is in the cache. `Cancelled` is raised if something newer came in between.
+        `fresh` ignores the cache. Raises `Cancelled` if a newer run took over.
         """
         if self.closed:
             raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
         if not self.asks:
-            raise RuntimeError(f"{type(self).__name__} has no question that Run asks: press its buttons")
+            raise RuntimeError(f"{type(self).__name__} has nothing for Run to compute: use its buttons")
         try:
             request = self.request()
             outcome = self.jobs.owner().run(
@@ -529,21 +528,21 @@ class Panel(Shell):
         return self.result
 
     def cancel(self) -> None:
-        """Ask everything that this panel runs to stop; what is finished stays on the screen."""
+        """Cancel every run of this panel; finished parts stay on the screen."""
         self.jobs.cancel()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing that this panel runs is left; False if `timeout` seconds passed first.
+        """Wait until no run of this panel is left; False if `timeout` seconds passed first.
 
-        For scripts and tests; raises RuntimeError in a handler, which the worker would wait for in turn.
+        For scripts and tests; raises RuntimeError in a handler, where it would deadlock with the worker.
         """
         return self.jobs.wait(timeout)
 
     def save(self, path: str | Path) -> Path:
         """Write the numbers (.csv, .parquet), the picture (.svg, .png), the panel (.html) or the result (.npz).
 
-        The result is that of the tab and of the model looked at, with the difference of two models those of both; what
-        has several parts is a `Results`. ``Result.load(path)`` opens it again, with every number as it was.
+        The result is that of the current tab and model; a difference of two models saves both, and several
+        parts are saved as a `Results`. ``Result.load(path)`` restores it exactly.
         """
         return save(self, path)
 
@@ -554,7 +553,7 @@ class Panel(Shell):
     def models_edited(self) -> None:
         super().models_edited()
         if self.asks:
-            self.jobs.drop()  # what runs was asked of the models before
+            self.jobs.drop()  # a run under way is about the unedited models
             self._pending = None
         self._due.add("refresh")
         self._settle()
@@ -578,7 +577,7 @@ class Panel(Shell):
                 self.run()
                 return
         except KeyboardInterrupt:
-            return  # the status line says that it was cancelled; the panel is there to try again
+            return  # the status line says so, and the panel can run again
         except Exception as error:
             self.show_error(error)
             return
@@ -591,11 +590,11 @@ class Panel(Shell):
         above = self.screen if self.stack is None else self.stack
         shared = None if above is None else above.status_line
         self.shares_status = shared is not None
-        """Whether other panels speak on the same status line."""
+        """Whether other panels use the same status line."""
         self.status = StatusLine(on_cancel=self._cancelled_by_user) if shared is None else shared
         self.controls = Controls(self)
         self.inputs, self.plot, self.details = map(column, ("iw-inputs", "iw-plot", "iw-details"))
-        self.run_button = self.on_click(W.Button(description="Run", tooltip="Compute what the inputs say"), self.go)
+        self.run_button = self.on_click(W.Button(description="Run", tooltip="Run with the current settings"), self.go)
         shown_if(self.run_button, self.asks)
         self.forecast_label = W.HTML("")
         for name in ("iw-hint", "iw-hidden"):
@@ -627,7 +626,7 @@ class Panel(Shell):
         self.build()
 
     def _details_button(self) -> W.ToggleButton:
-        """On a screen, where room is short, what is below the picture is shown on demand."""
+        """The button that shows what is below the picture; on a screen, where space is short, it starts hidden."""
         button = W.ToggleButton(description="Details", tooltip="Tables and charts of what is selected in the picture")
         button.add_class("iw-more")
         shown_if(self.details, False)
@@ -636,18 +635,18 @@ class Panel(Shell):
     def _observe(self) -> None:
         declared = self.fields()
         due = {
-            self._selection_due: [name for name, one in declared.items() if one.selects],
-            self._redraw_due: ["view", *(name for name, one in declared.items() if one.redraws)],
-            self._refresh_due: [name for name, one in declared.items() if one.recomputes or not self.asks],
-            self._chosen_due: [name for name, one in declared.items() if one.chooses],
+            self._selection_due: [name for name, option in declared.items() if option.selects],
+            self._redraw_due: ["view", *(name for name, option in declared.items() if option.redraws)],
+            self._refresh_due: [name for name, option in declared.items() if option.recomputes or not self.asks],
+            self._chosen_due: [name for name, option in declared.items() if option.chooses],
         }
         for handler, names in due.items():
             if names:
                 self.observe(handler, names)
 
     def _all_controls(self) -> tuple[Controls, ...]:
-        """The panel's controls, and those of the stack and of the screen it is on."""
-        return tuple(one.controls for one in (self, self.stack, self.screen) if one is not None)
+        """The controls of the panel and of the stack and screen it is on."""
+        return tuple(owner.controls for owner in (self, self.stack, self.screen) if owner is not None)
 
     def _hint(self, missing: Incomplete) -> bool:
         return any(controls.hint(missing.name, str(missing)) for controls in self._all_controls())
@@ -690,16 +689,16 @@ class Panel(Shell):
 
     @guard
     def _settle(self) -> None:
-        """Do once what several changes have made due."""
+        """Handle all pending changes together."""
         if self._holds or not self.active:
             return
         due, self._due = self._due, set()
         if not due:
             return
-        self.forget_error()  # if it is still so, it comes back
+        self.forget_error()  # an error that persists is raised again below
         drawn = self._drawn
         if "redraw" in due and self._shown is None:
-            due.add("refresh")  # there may be a result that could not be drawn as it was asked for
+            due.add("refresh")  # drawing may have failed before
         if "refresh" in due:
             self.refresh()
         if "redraw" in due and self._drawn is drawn:
@@ -711,45 +710,45 @@ class Panel(Shell):
 
     @guard
     def _check_chosen(self) -> None:
-        """Tell of a choice that the results do not have, once they are complete and up to the settings."""
-        if self._good is None or self._shown is not self._good or self._behind:
+        """Refuse a choice that the results do not have, once they are complete and up to date."""
+        if self._good is None or self._shown is not self._good or self._outdated:
             return
-        names = {*self._asked_for, *self._changed}
+        names = {*self._chosen_at_start, *self._changed}
         try:
             self.check_chosen()
         except Refused as refused:
             value = getattr(self, refused.name)
             self._changed.discard(refused.name)
-            if self._asked_for.pop(refused.name, value) == value:  # else it has gone already
+            if self._chosen_at_start.pop(refused.name, value) == value:  # else it was replaced already
                 self._put_back(refused.name)
-            self._check_chosen()  # another one may be wrong too
+            self._check_chosen()  # another choice may be invalid too
             raise
         finally:
-            self._asked_for, self._changed = {}, set()  # said once: what it was replaced by is on the screen
+            self._chosen_at_start, self._changed = {}, set()  # reported once: the screen shows what replaced it
         self._accepted |= {name: getattr(self, name) for name in names}
 
     def _put_back(self, name: str) -> None:
-        """Give an option whose value is refused the last one that was not, else the one that it starts with."""
+        """Reset an option whose value is refused to its last accepted value, else to its default."""
         usual, value = self.traits()[name].default(self), getattr(self, name)
-        kept = self._accepted.pop(name, usual)  # once: if that is refused by now, it is no answer
-        setattr(self, name, usual if kept == value else kept)
+        accepted = self._accepted.pop(name, usual)  # popped, in case it is refused by now too
+        setattr(self, name, usual if accepted == value else accepted)
         self.workbench.refused(name, getattr(self, name))
 
     # inside: the panel's question -------------------------------------------------------------------------------------
 
     def _question(self) -> Any:
-        """The request; an option that it refuses goes back to what it had."""
+        """The request; an option that it refuses goes back to its previous value."""
         try:
             request = self.request()
         except Exception as error:
-            self.jobs.drop()  # what runs is about inputs that have changed: its end must not cover the error
+            self.jobs.drop()  # a run under way is out of date: its result must not hide the error
             self._pending = None
             self._restore()
             if isinstance(error, Refused):
                 self._put_back(error.name)
-                self._refused = error if self._pending is not None else None  # said again when that run has ended
+                self._refused = error if self._pending is not None else None  # raised again after that run
             raise
-        self._accepted |= {name: getattr(self, name) for name, one in self.fields().items() if one.recomputes}
+        self._accepted |= {name: getattr(self, name) for name, option in self.fields().items() if option.recomputes}
         return request
 
     def _submit(self, request: Hashable) -> None:
@@ -766,7 +765,7 @@ class Panel(Shell):
         self._pending = request
 
     def _show(self, outcome: Outcome) -> None:
-        """Draw a complete outcome and hold it as the last good one."""
+        """Draw a complete outcome and keep it as the last good one."""
         if self.closed:
             return
         self._pending = None
@@ -777,11 +776,11 @@ class Panel(Shell):
             self._restore()
             raise
         self._good = outcome
-        self._run_failed = self._behind = False
+        self._run_failed = self._outdated = False
         self.mark(stale=False)
         seconds = time.monotonic() - began if outcome.cached else outcome.seconds
         self.status.done(seconds, source=outcome.source, channel=self.jobs.on_line())
-        if self._asked_for or self._changed:  # what was chosen in the results before is no error in these
+        if self._chosen_at_start or self._changed:  # an earlier choice may still be valid in these results
             self._check_chosen()
         refused, self._refused = self._refused, None
         if refused is not None:
@@ -791,7 +790,7 @@ class Panel(Shell):
         self._put(outcome)
 
     def _put(self, outcome: Outcome) -> None:
-        """Draw an outcome and hold it; if drawing fails, what was held before is held still."""
+        """Draw an outcome and keep it; if drawing fails, keep the previous one."""
         before = self._shown, self.results
         self._shown, self.results, self._drawn = outcome, outcome.results, None
         try:
@@ -801,18 +800,18 @@ class Panel(Shell):
             self._shown, self.results = before
             raise
         self._drawn = outcome
-        self._asked = self._settings(lambda one: one.recomputes)
+        self._run_settings = self._settings(lambda option: option.recomputes)
         self.set_trait("result", outcome.results[0] if len(self.asked_models) == 1 else outcome.results)
 
     def _restore(self) -> None:
-        """After an error, show the last good outcome again if something else has touched the picture."""
+        """After an error, draw the last good outcome again if the picture shows anything else."""
         if self._good is not None and self._drawn is not self._good:
             self._put(self._good)
 
     def _failed(self, error: BaseException) -> None:
         self._pending = None
         self._run_failed = True
-        self.status.forget(self.jobs.on_line())  # also where the run itself went well, and drawing did not
+        self.status.forget(self.jobs.on_line())  # also if the run succeeded and drawing failed
         self.show_error(error)
         self._restore()
 

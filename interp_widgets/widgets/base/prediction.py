@@ -22,38 +22,38 @@ from .workbench import in_model
 
 OWN = "own text"
 PREDICTION = ("prompt", "response", "response_token", "target")
-"""Options that say which prediction is looked at."""
+"""Options that define the prediction."""
 MAX_NEW_TOKENS = 20
-"""Tokens that *Write* adds at most."""
+"""Most tokens that *Write* generates."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One prediction: what the model has read, and the token whose probability is looked at."""
+    """One prediction: the context that the model has read, and the target token."""
 
     prompt: str
     response: str = ""
     at: int = 0
-    """Which token of the response is predicted; 0, the first, also where there is no response."""
+    """Index of the predicted token in the response; 0 also if there is no response."""
     target: str = ""
-    """Text of one token; empty: the response's own token, or without a response what the model finds likeliest."""
+    """Text of one token; empty: the response's own token or, without a response, the model's top token."""
 
-    def whole(self, model: Model) -> tuple[list[int], list[int]]:
+    def split(self, model: Model) -> tuple[list[int], list[int]]:
         """Ids of the prompt (with the BOS where the model has one) and of the response."""
         prompt, response = model.split(self.prompt, self.response)
         return list(prompt), list(response)
 
     def read(self, model: Model) -> tuple[list[int], str | int | None]:
-        """Ids that the model has read when it makes the prediction, and the target: text, id, or None for the top."""
-        prompt, response = self.whole(model)
+        """Ids of the context, and the target: text, id, or None for the model's top token."""
+        prompt, response = self.split(model)
         if self.response and self.at >= len(response):
             last = len(response) - 1
             raise Refused("response_token", f"response_token must be in 0..{last} for this response, got {self.at}")
-        own = response[self.at] if response else None
-        return [*prompt, *response[: self.at]], self.target or own
+        actual = response[self.at] if response else None
+        return [*prompt, *response[: self.at]], self.target or actual
 
     def code(self, name: str) -> tuple[list[str], str, str]:
-        """Lines of a cell that prepare the sequence for the model called ``name``, and the words for ids and target."""
+        """Lines of a cell that prepare the context for the model ``name``, and expressions for ids and target."""
         if not self.response:
             return [f"prompt = {self.prompt!r}"], "prompt", repr(self.target) if self.target else "None"
         lines = [
@@ -65,7 +65,7 @@ class Prediction:
 
     @property
     def ids(self) -> PerModel:
-        """What the model has read, as an argument of an analysis."""
+        """The context, as an argument of an analysis."""
         return _Ids(self)
 
     @property
@@ -79,7 +79,7 @@ class Prediction:
         return _Answer(self)
 
     def answer_at(self, position: int) -> PerModel | str | None:
-        """The target at a position of what the model has read: the response's own is predicted at its end, -1, only."""
+        """The target at a position of the context; the response's own token is the target only at its end, -1."""
         return self.answer if position == -1 else self.target or None
 
 
@@ -121,13 +121,13 @@ class _Texts(PerModel):
 
 @dataclass(frozen=True)
 class Likeliest(FromModel):
-    """The token that a model finds likeliest after a sequence."""
+    """A model's top token after a context."""
 
     ids: PerModel
 
     @classmethod
     def after(cls, ids: PerModel, models: Sequence[Model]) -> Likeliest:
-        """What the model, of two the second, finds likeliest after a sequence."""
+        """The top token of the model, or of the second of two, after a context."""
         return cls(len(models) - 1, model_variables(models)[-1], ids)
 
     def find(self, model: Model, check: Callable[[], None]) -> int:
@@ -144,7 +144,7 @@ class Likeliest(FromModel):
 
 @dataclass(frozen=True)
 class Continued(PerModel):
-    """Another prompt, going on as that of a prediction does."""
+    """Another prompt with the same response so far as a prediction."""
 
     prompt: str
     prediction: Prediction
@@ -160,7 +160,7 @@ class Continued(PerModel):
 
 
 def checked(prediction: Prediction, model: Model) -> Prompt:
-    """The prompt that a prediction reads; `Incomplete` for a target of several tokens or a prompt that does not fit."""
+    """The context of a prediction; `Incomplete` for a target of several tokens or a prompt that does not fit."""
     if prediction.target:
         with hint_at("target"):
             single_token(model, prediction.target)
@@ -176,7 +176,7 @@ def check_foil(prediction: Prediction, model: Model, foil: str) -> None:
 
 
 def position_in(read: Prompt, position: int, option: str = "position") -> int:
-    """A position of a prompt, -1 for its last one however it is named; an option that is not there is `Refused`."""
+    """A position of a prompt, with the last one always as -1; `Refused` if it is out of range."""
     try:
         return -1 if read.position(position) == read.n_shown - 1 else position
     except ValueError as error:
@@ -197,24 +197,24 @@ class PredictionPanel(Panel):
     )  # fmt: skip
     response = field(
         Annotated[str, Text(3)], label="Response", group="prediction", width="grow",
-        placeholder="Optional: one of its tokens can be looked at instead of the next token",
-        help="What it answered, if a token of the answer is to be looked at; may be empty",
+        placeholder="Optional: study one of its tokens instead of the next token",
+        help="The model's response, to study the prediction of one of its tokens; may be empty",
     )  # fmt: skip
     prompt_token = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The selected prompt token, -1 for none."""
     response_token = field(Annotated[int, Bounds(low=-1)], -1)
-    """The response token whose prediction is looked at; -1 for the first."""
+    """The response token whose prediction is studied; -1 for the first."""
     layer = in_model()
     """The selected layer."""
     target = field(
         str, label="Target", group="prediction", new_row=True, placeholder="the likeliest",
-        help="The token that is looked at; empty: the response's own, or the model's likeliest",
+        help="The token whose prediction is studied; empty: the response's own token, or the model's likeliest",
     )  # fmt: skip
 
     preset_fields: ClassVar[tuple[str, ...]] = ()
-    """Options that belong to an example's prompt besides the target, such as a foil: they come and go with it."""
+    """Options besides the target that an example sets and clears with its prompt, such as a foil."""
     selects_position: ClassVar[bool] = False
-    """Whether `position` is a token of what the model has read, inside the prompt the workbench's `prompt_token`."""
+    """Whether `position` is a token of the context; in the prompt it is linked to the workbench's `prompt_token`."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         if "prompt" in keywords:
@@ -228,16 +228,16 @@ class PredictionPanel(Panel):
         return {name: getattr(chosen, name) for name in cls.preset_fields}
 
     def prediction(self) -> Prediction:
-        """The prediction that the inputs name; ValueError if they name none."""
+        """The prediction that the inputs define; ValueError if they are incomplete."""
         self.require("prompt")
         return prediction_of(self)
 
     def arguments(self) -> dict[str, Any]:
-        """The keywords of the analysis: the options whose controls are shown, but for the prediction."""
+        """The keywords of the analysis: the options whose controls are shown, except the prediction's."""
         return {name: value for name, value in super().arguments().items() if name not in PREDICTION}
 
     def request(self) -> Any:
-        """The prediction, as ids and target, and the options; refused at once where the analysis would refuse later."""
+        """The prediction, as ids and target, and the options, checked now rather than in the run."""
         if self.analysis is None:
             return super().request()
         prediction = self.prediction()
@@ -246,9 +246,9 @@ class PredictionPanel(Panel):
         return Request.of(self.analysis, self.arguments(), prediction.ids, prediction.answer)
 
     def text_inputs(self) -> list[Any]:
-        """Rows of inputs: prompt, response, example, target, and what a subclass puts into the group ``prediction``.
+        """Rows of inputs: prompt, response, example, target, and a subclass's options in the group ``prediction``.
 
-        None in a stack that has them above its tabs.
+        Empty in a stack that has them above its tabs.
         """
         if self._texts_above:
             return []
@@ -271,22 +271,22 @@ class PredictionPanel(Panel):
         super().appear()
 
     def texts_read(self) -> None:
-        """Other tokens have been read; called at the end of a change of the texts, whether or not a run follows."""
+        """Called after the tokens of the context have changed, whether or not a run follows."""
 
 
 def prediction_of(owner: Any) -> Prediction:
-    """The prediction that the traits of a panel or a stack name."""
+    """The prediction that the traits of a panel or a stack define."""
     at = max(owner.response_token, 0) if owner.response else 0
     return Prediction(owner.prompt, owner.response, at, owner.target)
 
 
 class TextInputs:
-    """The inputs of a prediction, of one panel or of a stack of them, and what follows from another text."""
+    """The inputs of a prediction, for one panel or a stack, and their dependencies."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
         self.axis: tuple[str, ...] = ()
-        """Readable tokens of what the model has read, without a BOS."""
+        """Readable tokens of the context, without a BOS."""
         self.special: tuple[bool, ...] = ()
         """Which of them are special tokens."""
         self.in_prompt = 0
@@ -326,7 +326,7 @@ class TextInputs:
 
         def done(text: str) -> None:
             if not text:
-                raise ValueError("the model ended its response at once: type a response, or change the prompt")
+                raise ValueError("the model ended its response immediately: type a response, or change the prompt")
             if owner.prompt == prompt:
                 with owner.hold():
                     owner.response, owner.response_token, owner.target = text, 0, ""
@@ -336,38 +336,38 @@ class TextInputs:
     # examples and the response ----------------------------------------------------------------------------------------
 
     def _from_preset(self, before: str) -> None:
-        """Take what belongs to an example's prompt, and drop what belonged to the one before."""
+        """Fill in the options of an example's prompt, and clear those of the previous one."""
         owner, names = self._owner, self._owner.preset_fields
-        old, new = (next((one for one in PRESETS if one.prompt == text), None) for text in (before, owner.prompt))
+        old, new = (next((p for p in PRESETS if p.prompt == text), None) for text in (before, owner.prompt))
         with owner.hold():
             for name in names:
-                own = getattr(owner, name)
-                if not own or (old is not None and own == getattr(old, name)):
+                value = getattr(owner, name)
+                if not value or (old is not None and value == getattr(old, name)):
                     setattr(owner, name, "" if new is None else getattr(new, name))
 
     def _texts_changed(self, change: Any) -> None:
-        """Another text has other tokens: a selection in the old one means nothing, nor does an example's answer."""
+        """Clear the selection and an example's answer, which belong to the old text."""
         owner = self._owner
         if change.name == "prompt":
             owner.prompt_token = -1
-            if any(one.prompt == change.old and one.target == owner.target for one in PRESETS):
+            if any(p.prompt == change.old and p.target == owner.target for p in PRESETS):
                 owner.target = ""
         owner.response_token = -1
         self._read_response()
 
     def _token_chosen(self, change: Any) -> None:
-        """A chosen token of the response is the one to look at, whatever was typed before."""
+        """A token chosen in the response replaces a typed target."""
         if change.new >= 0:
             self._owner.target = ""
 
     def _no_token(self, chosen: int) -> str:
         count = len(self.response_tokens)
         if not count:
-            return f"response_token {chosen} needs a response, and there is none: give one, or leave response_token out"
+            return f"response_token {chosen} needs a response, and there is none: pass one, or omit response_token"
         return f"response_token must be in 0..{count - 1} for this response, got {chosen}"
 
     def _read_response(self) -> None:
-        """Other tokens of the response; the chosen one stays where there is one."""
+        """Update the response's tokens; the chosen index stays if it still exists."""
         owner, selected = self._owner, self._owner.response_token
         self.response_tokens = ()
         if owner.response:
@@ -383,15 +383,15 @@ class TextInputs:
         owner, model = self._owner, self._owner.models[0]
         self.axis, self.special, self.in_prompt = (), (), 0
         try:
-            asked = prediction_of(owner)
-            read = read_prompt(model, asked.read(model)[0])
+            prediction = prediction_of(owner)
+            read = read_prompt(model, prediction.read(model)[0])
             self.axis, self.special = read.tokens(), read.special()
-            self.in_prompt = min(read.n_shown, len(asked.whole(model)[0]) - read.offset)
+            self.in_prompt = min(read.n_shown, len(prediction.split(model)[0]) - read.offset)
         except ValueError:
-            pass  # the run that follows says what is wrong with the texts
+            pass  # the run that follows reports what is wrong with the texts
 
     def _read_anew(self, _: Any) -> None:
-        """Other texts, or another of their tokens predicted: other tokens were read."""
+        """Update the context after a change of the texts or of the predicted token."""
         before, owner = self.axis, self._owner
         self._read()
         if self._selects and before and self.axis != before:
@@ -403,7 +403,7 @@ class TextInputs:
     # the selected position --------------------------------------------------------------------------------------------
 
     def _start_selection(self) -> None:
-        """Take over the position that is selected already, and keep it and the workbench's prompt token the same."""
+        """Adopt the current selection, and keep the position and the workbench's prompt token in sync."""
         owner = self._owner
         if owner.position < 0 and owner.prompt_token < self.in_prompt:
             owner.position = owner.prompt_token
@@ -417,7 +417,7 @@ class TextInputs:
         self._owner.prompt_token = at if 0 <= at < self.in_prompt else -1
 
     def _prompt_token_changed(self, _: Any) -> None:
-        """A prompt token chosen elsewhere is the selected position; letting go of it lets go of that."""
+        """A prompt token chosen elsewhere becomes the position; deselecting it clears the position."""
         owner = self._owner
         if 0 <= owner.prompt_token < self.in_prompt:
             owner.position = owner.prompt_token
@@ -430,14 +430,12 @@ class TextBoxes:
 
     def __init__(self, texts: TextInputs, owner: Any) -> None:
         self._owner = owner
-        names = [OWN, *(one.name for one in PRESETS)]
+        names = [OWN, *(preset.name for preset in PRESETS)]
         self.example = W.Dropdown(description="Example", options=names, value=self._example_name())
         owner.watch(self.example, "value", self._example_chosen)
         write = W.Button(description="Write", tooltip="Let the model write a response to this prompt")
         owner.on_click(write, texts.write)
-        self.strip = TokenStrip(
-            label="Response", instruction="click the token whose prediction to look at", max_lines=3
-        )
+        self.strip = TokenStrip(label="Response", instruction="click a token to study its prediction", max_lines=3)
         owner.bind(self.strip, "response_token", key="selected")
         self._answer = W.VBox([self.strip])
         shown_if(self._answer, False)
@@ -454,7 +452,7 @@ class TextBoxes:
 
     def _example_name(self) -> str:
         owner = self._owner
-        return next((one.name for one in PRESETS if one.prompt == owner.prompt and one.target == owner.target), OWN)
+        return next((p.name for p in PRESETS if p.prompt == owner.prompt and p.target == owner.target), OWN)
 
     def _name_example(self) -> None:
         name = self._example_name()

@@ -1,4 +1,4 @@
-"""What a panel asks of an analysis: a frozen object that is also the key under which the answer is kept."""
+"""A panel's request: a call of an analysis as a frozen object, which is also the cache key of its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .code import call, cell
 
 
 class PerModel:
-    """An argument that each model has to read for itself, such as a text that becomes token ids."""
+    """An argument that differs per model, such as a text that each tokenizes."""
 
     def read_by(self, model: Model) -> Any:
         """The argument for this model."""
@@ -27,7 +27,7 @@ class PerModel:
 
 @dataclass(frozen=True)
 class File(PerModel):
-    """A file that the analysis reads: another one under the same name is another argument."""
+    """A file that the analysis reads: a changed file is a different argument."""
 
     path: str
     size: int
@@ -35,7 +35,7 @@ class File(PerModel):
 
     @classmethod
     def at(cls, path: str) -> File:
-        """The file as it is now; FileNotFoundError and the like where it cannot be read."""
+        """The file in its current state; OSError if it cannot be read."""
         state = os.stat(os.path.expanduser(path))
         return cls(path, state.st_size, state.st_mtime_ns)
 
@@ -48,42 +48,42 @@ class File(PerModel):
 
 @dataclass(frozen=True)
 class FromModel:
-    """An argument that one of the panel's models finds, such as its likeliest token; once for all models, in a run."""
+    """An argument that one of the panel's models determines during a run, such as its top token."""
 
     index: int
-    """Which of the panel's models."""
+    """Index of that model on the panel."""
     variable: str
-    """What that model is called in copied code."""
+    """That model's variable in copied code."""
 
     def find(self, model: Model, check: Callable[[], None]) -> Any:
         """The argument; in the worker's thread."""
         raise NotImplementedError
 
     def code(self) -> tuple[list[str], str]:
-        """Lines of a cell that find it, and the expression."""
+        """Lines of a cell that compute it, and the expression."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class FromResult:
-    """An argument that is read off the result of an earlier one of the `Steps`."""
+    """An argument taken from the result of an earlier step of `Steps`."""
 
     step: str
     """The name of that step."""
     expression: str
-    """How it is read in copied code, ``{}`` for the result; what is written alike is the same argument."""
+    """The expression in copied code, with ``{}`` for the result; the same expression is the same argument."""
     read: Callable[[Any], Any] = field(compare=False)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A call of an analysis; of several models, each is asked the same."""
+    """A call of an analysis, made on each model in turn."""
 
     analysis: Callable[..., Any]
     arguments: tuple[tuple[str, Any], ...]
-    """Keywords of the analysis and their values, hashable; some are read `PerModel` or found `FromModel`."""
+    """Keywords of the analysis and their hashable values, including `PerModel` and `FromModel` ones."""
     inputs: tuple[Any, ...] = ()
-    """What goes before the keywords, behind the model."""
+    """Positional arguments after the model."""
 
     @classmethod
     def of(cls, analysis: Callable[..., Any], arguments: Mapping[str, Any], *inputs: Any) -> Self:
@@ -92,7 +92,7 @@ class Request:
 
     @property
     def method(self) -> str:
-        """The kind of run, for the forecast."""
+        """Name of the analysis, for the forecast and copied code."""
         return self.analysis.__name__
 
     @property
@@ -101,28 +101,29 @@ class Request:
         return [*self.inputs, *(value for _, value in self.arguments)]
 
     def filled(self, fill: Callable[[Any], Any]) -> Self:
-        """The same call with what `fill` makes of every value."""
+        """The same call with `fill` applied to every value."""
         arguments = tuple((name, fill(value)) for name, value in self.arguments)
         return replace(self, arguments=arguments, inputs=tuple(map(fill, self.inputs)))
 
     def read_by(self, model: Model) -> tuple[list[Any], dict[str, Any]]:
-        """What one model is asked: the inputs and the keywords."""
-        return [_read(one, model) for one in self.inputs], {name: _read(one, model) for name, one in self.arguments}
+        """Inputs and keywords for one model."""
+        inputs = [_read(value, model) for value in self.inputs]
+        return inputs, {name: _read(value, model) for name, value in self.arguments}
 
     def answer(self, model: Model, **reports: Any) -> Any:
-        """Call the analysis; of `progress`, `check` and `on_partial` it gets what it takes."""
-        taken = inspect.signature(self.analysis).parameters
+        """Call the analysis, with those of `progress`, `check` and `on_partial` that it accepts."""
+        accepted = inspect.signature(self.analysis).parameters
         inputs, keywords = self.read_by(model)
         return self.analysis(
-            model, *inputs, **keywords, **{name: value for name, value in reports.items() if name in taken}
+            model, *inputs, **keywords, **{name: value for name, value in reports.items() if name in accepted}
         )
 
     def lines_on(self, model: str, result: str, suffix: str) -> list[str]:
-        """Lines of a cell that ask one model, the result in this variable; variables of two models have a suffix."""
-        usual = {name: one.default for name, one in inspect.signature(self.analysis).parameters.items()}
-        asked = {name: value for name, value in self.arguments if name not in usual or usual[name] != value}
+        """Lines of a cell that call it on one model and assign the result; with two models, variables have a suffix."""
+        defaults = {name: parameter.default for name, parameter in inspect.signature(self.analysis).parameters.items()}
+        keywords = {name: value for name, value in self.arguments if name not in defaults or defaults[name] != value}
         lines, parts = [], []
-        for label, value in [*(("", one) for one in self.inputs), *asked.items()]:
+        for label, value in [*(("", value) for value in self.inputs), *keywords.items()]:
             before, expression = _written(value, model, suffix)
             lines += before
             parts.append(f"{label}={expression}" if label else expression)
@@ -131,11 +132,11 @@ class Request:
     def lines(self, models: Sequence[Any]) -> list[str]:
         """Lines of a cell that repeat it, the result in ``result``, or in ``result_a`` and ``result_b``."""
         each = zip(model_variables(models), suffixes(models), strict=True)
-        # what is the same for two models stands there once
+        # lines that two models share appear once
         return list(dict.fromkeys(line for name, suffix in each for line in self.lines_on(name, "result", suffix)))
 
     def code(self, models: Sequence[Any], shown: str = "result") -> str:
-        """A cell that repeats it and ends with what is `shown`: a variable and what is called on it."""
+        """A cell that repeats the call and ends with the expression `shown`."""
         variable, dot, rest = shown.partition(".")
         return cell(self.functions, models, [*self.lines(models), f"{variable}{suffixes(models)[-1]}{dot}{rest}"])
 
@@ -147,9 +148,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Steps(Request):
-    """Several calls on one model, one after the other; later ones may take what earlier ones brought, `FromResult`.
+    """Several calls on one model, in order; later ones may use earlier results through `FromResult`.
 
-    The arguments are the calls, and the `analysis` makes one result of theirs, by their names.
+    The arguments are the calls, and the `analysis` combines their results, passed by name.
     """
 
     @property
@@ -160,7 +161,7 @@ class Steps(Request):
         return replace(self, arguments=tuple((name, step.filled(fill)) for name, step in self.arguments))
 
     def answer(self, model: Model, *, on_partial: Callable[[Any], None] | None = None, **reports: Any) -> Any:
-        """Make the calls; `progress` and `on_partial` are of the last, the longest."""
+        """Make the calls; `progress` and `on_partial` go to the last, the longest."""
         results: dict[str, Any] = {}
 
         def fill(value: Any) -> Any:
@@ -182,17 +183,17 @@ class Steps(Request):
 
 
 def model_variables(models: Sequence[Any]) -> tuple[str, ...]:
-    """What the models are called in copied code."""
+    """The models' variables in copied code."""
     return ("model",) if len(models) == 1 else ("base", "tuned")
 
 
 def suffixes(models: Sequence[Any]) -> tuple[str, ...]:
-    """What the variables of each model end with in copied code."""
+    """Suffixes of each model's variables in copied code."""
     return ("",) if len(models) == 1 else ("_a", "_b")
 
 
 def result_variables(models: Sequence[Any]) -> tuple[str, ...]:
-    """What the results are called in copied code."""
+    """The results' variables in copied code."""
     return tuple(f"result{suffix}" for suffix in suffixes(models))
 
 
@@ -201,7 +202,7 @@ def _read(value: Any, model: Model) -> Any:
 
 
 def _written(value: Any, model: str, suffix: str) -> tuple[list[str], str]:
-    """Lines before a call, and what stands in it."""
+    """Lines before a call, and the expression for its argument."""
     if isinstance(value, FromResult):
         return [], value.expression.format(value.step + suffix)
     if isinstance(value, FromModel):

@@ -1,4 +1,4 @@
-"""The base of the panels about one prompt and its response, which a model writes where there is none."""
+"""The base of the panels on one prompt and its response, which a model writes if there is none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITER_LABELS = {"A": "A", "B": "B"}
 
 @dataclass(frozen=True)
 class NamedText(PerModel):
-    """A text that copied code gives a name."""
+    """A text that copied code assigns to a variable."""
 
     name: str
     text: str
@@ -52,7 +52,7 @@ class Writing(PerModel):
         """Let the model write; ValueError where it writes nothing."""
         text: str = models[self.writer].generate(prompt, **self.options, check=check)
         if not text:
-            raise ValueError("the model ended its response at once: type a response, or change the prompt")
+            raise ValueError("the model ended its response immediately: type a response, or change the prompt")
         return text
 
     def code(self, name: str) -> tuple[list[str], str]:
@@ -63,24 +63,24 @@ class WrittenResponse(Sampling, Panel):
     """Base of the panels about one prompt and its response, which a model writes where there is none."""
 
     prompt = field(
-        Annotated[str, Text(2)], label="Prompt", help="What the model is asked", group="texts", width="grow",
+        Annotated[str, Text(2)], label="Prompt", help="What the model reads", group="texts", width="grow",
         required="the prompt is empty: type what the model should continue",
     )  # fmt: skip
     response = field(
         Annotated[str, Text(2)], label="Response", placeholder="Empty: Generate writes one", group="texts",
-        width="grow", help="What it answered; empty: a model writes it",
+        width="grow", help="The model's response; empty: a model writes one",
     )  # fmt: skip
     writer = field(
         WRITER_LABELS, "B", label="Written by", width="short", argument=None,
-        help="Which of two models writes the response", shown_if=lambda panel: len(panel.models) > 1,
+        help="Which of the two models writes the response", shown_if=lambda panel: len(panel.models) > 1,
     )  # fmt: skip
     write_anew = field(
         bool, True, label="after every change of the prompt", argument=None,
-        help="Whether a changed prompt gets a new response",
+        help="Write a new response whenever the prompt changes",
     )  # fmt: skip
     max_new_tokens = variant(
         Sampling.max_new_tokens, default=40, argument=None,
-        help="Most tokens of a written response; fewer where the model's context has no room for them",
+        help="Maximum length of a written response, in tokens; less if the context window is full",
     )  # fmt: skip
     temperature = variant(Sampling.temperature, argument=None)
     seed = variant(Sampling.seed, argument=None)
@@ -122,7 +122,7 @@ class WrittenResponse(Sampling, Panel):
     def _writing(self) -> Writing:
         index = 0 if len(self.models) == 1 or self.writer == "A" else 1
         room = min(model.n_ctx for model in self.models) - len(self.models[index].tokens(self.prompt))
-        # a prompt that leaves no room at all is left to the model, which says so
+        # a prompt that leaves no room at all makes the model raise a clear error
         most = min(self.max_new_tokens, room) if room > 0 else self.max_new_tokens
         return Writing(index, model_variables(self.models)[index], most, self.temperature, self.seed)
 
@@ -132,7 +132,7 @@ class WrittenResponse(Sampling, Panel):
 
 
 def lengths(request: Request, model: Model) -> tuple[int, int]:
-    """Numbers of prompt and response tokens, of a response that is still to be written the most."""
+    """Numbers of prompt and response tokens; for a response not yet written, its maximum."""
     prompt, response = request.inputs
     if isinstance(response, Writing):
         return len(model.tokens(prompt.text)), response.max_new_tokens
@@ -141,7 +141,7 @@ def lengths(request: Request, model: Model) -> tuple[int, int]:
 
 
 def written_text(model: Model, result: Any) -> str:
-    """Text of a result's response, cut from the decoded whole because some tokenizers drop a leading space."""
+    """Text of a result's response, cut from the full decoded text because some tokenizers drop a leading space."""
     before = model.decode(list(result.prompt_ids))
-    whole = model.decode([*result.prompt_ids, *result.response_ids])
-    return str(whole[len(before) :] if whole.startswith(before) else model.decode(list(result.response_ids)))
+    text = model.decode([*result.prompt_ids, *result.response_ids])
+    return str(text[len(before) :] if text.startswith(before) else model.decode(list(result.response_ids)))

@@ -1,4 +1,4 @@
-"""A result that was computed before, in the place of a model: there is nothing to compute."""
+"""A saved result that takes the place of a model: there is nothing to compute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interp_widgets.analysis._core.cost import Cost
 
 
 class SavedResult:
-    """Stands in the place of a model; subclasses name the kind of result and add sizes that their panel asks for."""
+    """Takes the place of a model; subclasses set the class of the result and add the sizes that their panel needs."""
 
     kind: ClassVar[Any]
     """Class of the result."""
@@ -25,15 +25,15 @@ class SavedResult:
 
     def line(self, name: str) -> str:
         """A line of a cell that opens the file again as ``name``."""
-        held = f"{self.kind.__name__}.load({self.path!r})" if self.path else f"{name}  # the result at hand"
-        return f"{name} = {held}"
+        source = f"{self.kind.__name__}.load({self.path!r})" if self.path else f"{name}  # the result at hand"
+        return f"{name} = {source}"
 
 
 class SavedAnswer:
-    """Base of what a panel asks of saved results."""
+    """Base of a panel's requests to saved results."""
 
     def answer(self, model: SavedResult, **_: Any) -> Any:
-        """The result that stands in the place of a model."""
+        """The saved result itself."""
         return model.result
 
     def cost(self, model: SavedResult) -> Cost:
@@ -42,17 +42,17 @@ class SavedAnswer:
 
 
 def opened_pair(base: Any, tuned: Any, saved: type[SavedResult]) -> tuple[Any, Any]:
-    """What a panel is opened on: saved results, or the paths of some, made to stand for models; models stay.
+    """The models that a panel opens on: saved results or their paths are wrapped, models are returned unchanged.
 
     Raises FileNotFoundError or ValueError for a path without such a result, TypeError for a saved result beside a
     model.
     """
     base, tuned = _opened(base, saved), _opened(tuned, saved)
-    stand_in = [isinstance(one, saved) for one in (base, tuned)]
-    if tuned is None or not any(stand_in):
+    are_saved = [isinstance(model, saved) for model in (base, tuned)]
+    if tuned is None or not any(are_saved):
         return base, tuned
-    if not all(stand_in):
-        raise TypeError("a saved result and a model cannot be compared here: give two saved results or two models")
+    if not all(are_saved):
+        raise TypeError("a saved result and a model cannot be compared here: pass two saved results or two models")
     return SimpleNamespace(base=base, tuned=tuned), None
 
 

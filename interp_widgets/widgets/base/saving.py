@@ -1,4 +1,4 @@
-"""Save: the numbers as a table, the picture, the whole panel as a page, or the result, under a name of one's choice."""
+"""Save: the numbers as a table, the picture, the whole panel as a page, or the result, under a name of your choice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LABELS = {
     ".svg": "SVG: the picture",
     ".png": "PNG: the picture",
     ".html": "HTML: the whole panel",
-    ".npz": "NPZ: the result, to be opened again",
+    ".npz": "NPZ: the result, to load again",
 }
 
 
@@ -42,14 +42,14 @@ def formats(panel: Any) -> tuple[str, ...]:
 
 
 def _has(panel: Any, hook: str) -> bool:
-    """Whether a panel fills in a hook of its base class."""
+    """Whether a panel implements a hook of its base class."""
     from .panel import Panel
 
     return getattr(type(panel), hook) is not getattr(Panel, hook)
 
 
 def file_path(path: Any) -> Path:
-    """A path that a user gives; TypeError for what is none."""
+    """A path that a user passes; TypeError for anything else."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a str or a Path, got {short(path)}")
     return Path(path).expanduser()
@@ -58,8 +58,8 @@ def file_path(path: Any) -> Path:
 def save(panel: Any, path: str | Path) -> Path:
     """Write what a panel shows to a file whose suffix says how, and return its absolute path.
 
-    Raises TypeError for what is no path, ValueError for a suffix that the panel does not offer, a folder that does not
-    exist, or without a result.
+    Raises TypeError for anything but a path, ValueError for a suffix that the panel does not offer, a folder that does
+    not exist, or if there is no result yet.
     """
     target = file_path(path).absolute()
     allowed = formats(panel)
@@ -103,8 +103,8 @@ def _save_table(frame: Any, target: Path, suffix: str) -> None:
 
 
 def as_one(parts: Mapping[str, Any], tab: str = "") -> Result:
-    """What is written as a result: the only part as it is, several as `Results`; ValueError where there is none."""
-    results = {name: one for name, one in parts.items() if one is not None}
+    """The result to save: a single part as it is, several as `Results`; ValueError if there is none."""
+    results = {name: part for name, part in parts.items() if part is not None}
     if not results:
         where = f" on the tab {tab}" if tab else ""
         raise ValueError(f"there is no result to save{where} yet: press Run or the tab's own button first")
@@ -154,7 +154,7 @@ class SaveMenu:
     def _write(self, _button: Any) -> None:
         name = checked_path(self.name.value, "the file name")
         if not name or "/" in name or "\\" in name:
-            raise ValueError(f"a file name without slashes is needed, got {name!r}")
+            raise ValueError(f"the file name must not contain slashes, got {name!r}")
         for suffix in _LABELS:
             name = name.removesuffix(suffix)
         name = checked_path(name + self.format.value, "the file name")

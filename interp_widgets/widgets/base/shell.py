@@ -1,4 +1,4 @@
-"""What a widget on a workbench is, one panel or a stack of them: checked keywords, guarded handlers, tidy closing."""
+"""The base of panels and stacks: checked keywords, guarded handlers, clean closing."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from .workbench import LIVE_SECONDS, WorkbenchState, model_name
 
 
 class Shell(W.VBox):
-    """A box of widgets on one or two models. Its own traits are the keywords that it takes."""
+    """A box of widgets on one or two models. Its traits are its keywords."""
 
     title: ClassVar[str] = "Panel"
-    """What it shows, in its title line."""
+    """What its title line says."""
     closed = True
     """Whether it is closed; True until there is something to close."""
     heading: W.HTML | None = None
     """Its title line; None where it has none of its own."""
 
     live_seconds = Number(LIVE_SECONDS, min=0.0)
-    """The budget of a change: what is forecast to take no longer, and to fit into 60 % of the free memory, is computed
-    at once, in the background; for more, Run is to be pressed."""
+    """Budget in seconds: a change that is forecast to take no longer, and to fit into 60 % of the free memory, is
+    computed at once in the background; anything longer waits for Run."""
     view = T.Enum(("A", "B", "difference", "beside"), default_value="A")
     """With two models: the first, the second, the second minus the first, or the first beside the second."""
 
@@ -44,7 +44,7 @@ class Shell(W.VBox):
     ) -> None:
         self._check_keywords(traits)
         self.screen = screen
-        """The workbench's screen that it is shown on, which has texts, views and status for all; None outside one."""
+        """The workbench's screen that it is on, which shares texts, views and status; None outside one."""
         self.workbench = _workbench(model, tuned, workbench)
         self.models = self.workbench.models
         super().__init__(**({"layout": traits.pop("layout")} if "layout" in traits else {}))
@@ -58,26 +58,26 @@ class Shell(W.VBox):
         raise NotImplementedError
 
     def forget_refusal(self) -> None:
-        """A control is used: what was said of a value that an option refused is over."""
+        """Clear the error of a refused value, since a control has been used again."""
         raise NotImplementedError
 
     def hold(self) -> AbstractContextManager[None]:
-        """Change several traits and answer once at the end."""
+        """Change several traits and respond once at the end."""
         raise NotImplementedError
 
     def appear(self) -> None:
-        """It can be seen: show a result at once if it is quick, else as soon as it is there."""
+        """Called when it becomes visible: show a result at once if it is quick, else when it is ready."""
         raise NotImplementedError
 
     def hide(self) -> None:
-        """It cannot be seen any more: it answers to what changes when it appears again."""
+        """Called when it is hidden: it responds to changes when it appears again."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """End what runs, before the widgets are closed."""
+        """End all runs, before the widgets are closed."""
 
     def models_edited(self) -> None:
-        """The models compute with other edits than before: say so in the title line, and show what is so now."""
+        """Called when the models' edits have changed: update the title line and the results."""
         if self.heading is not None:
             self.heading.value = heading(self.title, self.models)
 
@@ -85,7 +85,7 @@ class Shell(W.VBox):
 
     @property
     def above(self) -> tuple[str, ...]:
-        """Options whose controls stand above all panels of the screen."""
+        """Options whose controls are at the top of the screen."""
         return () if self.screen is None else self.screen.texts_above
 
     def bind(
@@ -99,8 +99,8 @@ class Shell(W.VBox):
     ) -> Any:
         """Join a control and a trait both ways; returns the control.
 
-        What the trait refuses is shown as an error, and the control goes back: it must not show what is not used.
-        `read` makes the trait's value of the control's, `write` the other way round.
+        A value that the trait refuses is shown as an error and the control is reset, so that it never shows an unused
+        value. `read` converts the control's value to the trait's, `write` the other way round.
         """
 
         def to_control(_: Any = None) -> None:
@@ -115,10 +115,10 @@ class Shell(W.VBox):
             try:
                 setattr(self, name, value)
             except T.TraitError as error:
-                kept = getattr(self, name)
-                setattr(control, key, write(kept))
+                current = getattr(self, name)
+                setattr(control, key, write(current))
                 message = _refusal(self.traits()[name], control.description or name, change.new) or str(error)
-                raise ValueError(f"{message}; it stays {short(repr(kept))}") from error
+                raise ValueError(f"{message}; it stays {short(repr(current))}") from error
 
         to_control()
         control.observe(guarded(self, to_trait), key)
@@ -139,7 +139,7 @@ class Shell(W.VBox):
 
     def close(self) -> None:
         """End the runs and close everything that was opened."""
-        # Asked before the lock: the garbage collector calls this in whatever thread it happens to run in
+        # Checked before the lock: the garbage collector may call this in any thread
         if not self.closed:
             self._close()
 
@@ -157,7 +157,7 @@ class Shell(W.VBox):
             layout.close()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """What Jupyter shows: charts go ahead, for a page that asks for them waits until the kernel is free."""
+        """What Jupyter shows; charts are sent first, since a page that requests them waits until the kernel is free."""
         for view in tidy.descendants(self):
             if isinstance(view, BokehFigure):
                 view.deliver()
@@ -169,14 +169,14 @@ class Shell(W.VBox):
 
     @classmethod
     def fields(cls) -> dict[str, Field]:
-        """The options that are declared by `field`, in the order in which they are declared."""
+        """The options declared with `field`, in order."""
         return fields_of(cls)
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
-        """The keywords that it takes: its own traits."""
-        own = set(cls.class_trait_names()) - set(W.VBox.class_trait_names()) - {"result"}
-        return tuple(sorted(name for name in own if not name.startswith("_")))
+        """Its keywords: the traits that `VBox` does not have."""
+        names = set(cls.class_trait_names()) - set(W.VBox.class_trait_names()) - {"result"}
+        return tuple(sorted(name for name in names if not name.startswith("_")))
 
     # inside -----------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ def column(name: str) -> W.VBox:
 
 
 def _refusal(trait: Any, label: str, value: Any) -> str:
-    """Why a trait refused a value, in the words on the screen; empty where only the trait can say."""
+    """Why a trait refused a value, with the label on the screen; empty if it is not a matter of bounds."""
     ends = (getattr(trait, name, None) for name in ("min", "max"))  # None for a trait without bounds
     low, high = (end if isinstance(end, (int, float)) and math.isfinite(end) else None for end in ends)
     if low is None or not isinstance(value, (int, float)) or (value >= low and (high is None or value <= high)):
@@ -207,7 +207,7 @@ def _refusal(trait: Any, label: str, value: Any) -> str:
 
 
 def _workbench(model: Model, tuned: Any, workbench: WorkbenchState | None) -> WorkbenchState:
-    """The workbench that a widget belongs to: the one given, or one of its own."""
+    """The workbench that a widget belongs to: the one passed, or a new one."""
     if isinstance(model, WorkbenchState):
         if tuned is not None or workbench is not None:
             raise TypeError("a workbench has its models already: open the widget as Explorer(workbench)")

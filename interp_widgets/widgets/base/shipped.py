@@ -1,9 +1,9 @@
-"""Answers that ship with the package: what takes long of what the panels open on with the demo models.
+"""Answers that ship with the package: the slow results that panels open with on the demo models.
 
-``python -m interp_widgets.demo.answers`` computes and writes them. A file holds what one model answers to one request,
-and its name says which: it is made of the panel's name, the request, and the models with the file of their weights and
-their dtype. For an edited model, another dtype or another option there is no file. Both backends compute the same from
-the same weights, but for rounding, so that one answer serves both.
+``python -m interp_widgets.demo.answers`` computes and writes them. A file holds the answer of one model to one request,
+and its name is derived from the panel's name, the request, and the models with the file of their weights and their
+dtype. An edited model, another dtype or another option has no file. Both backends compute the same from the same
+weights up to rounding, so one answer serves both.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from interp_widgets.models.state import is_as_loaded
 
 FOLDER = DEMO / "answers"
 LONGEST = 2**20
-"""Characters of a request; no longer one ships."""
+"""Longest request, in characters, whose answer ships."""
 
 
 @record
 class ShippedAnswer(Result):
-    """What one model answers to one request of a panel."""
+    """The answer of one model to one request of a panel."""
 
     panel: str
-    """What the panel's answers are kept under."""
+    """The name under which the panel's answers are stored."""
     answer: Any
-    """A result, or what else a result may hold."""
+    """A result, or any value that a result may contain."""
 
 
 def find(panel: str, request: Hashable, models: Sequence[Any], *, wait: float = -1) -> Any:
-    """The answer of the first of these models, which depends on the others too; None where none ships.
+    """The shipped answer of the first of these models, which may depend on the others; None if there is none.
 
-    In the interface, `wait` is the longest time, in seconds, that it may wait for a model that computes.
+    `wait` is how long, in seconds, the interface may wait for a model that is computing.
     """
     if (_recorder is not None and not _recorder.takes) or panel not in _panels():
         return None
@@ -53,7 +53,7 @@ def find(panel: str, request: Hashable, models: Sequence[Any], *, wait: float = 
 
 
 def file_name(panel: str, request: Hashable, models: Sequence[Any], *, wait: float = -1) -> str | None:
-    """The name of the file of an answer; None where none can ship."""
+    """The file name of an answer; None if it cannot ship."""
     if not all(_is_demo(model) for model in models):
         return None
     text = _text(request)
@@ -80,14 +80,14 @@ def _panels() -> frozenset[str]:
 
 @dataclasses.dataclass
 class Recorder:
-    """What panels computed and took while it was on."""
+    """The answers that panels computed and used while it was on."""
 
     kinds: tuple[type, ...]
     """Only answers of these classes are recorded."""
     takes: bool
-    """Whether panels may take what ships."""
+    """Whether panels may use shipped answers."""
     computed: dict[str, ShippedAnswer] = dataclasses.field(default_factory=dict)
-    """By the name that a file of it has."""
+    """Computed answers by file name."""
     taken: set[str] = dataclasses.field(default_factory=set)
 
 
@@ -96,7 +96,7 @@ _recorder: Recorder | None = None
 
 @contextmanager
 def recording(*kinds: type, takes: bool = False) -> Iterator[Recorder]:
-    """Record the answers of these classes that panels compute, and what they take of what ships if they may."""
+    """Record the answers of these classes that panels compute, and the shipped ones they use if `takes`."""
     global _recorder
     _recorder = recorder = Recorder(kinds, takes)
     try:
@@ -106,7 +106,7 @@ def recording(*kinds: type, takes: bool = False) -> Iterator[Recorder]:
 
 
 def note(panel: str, request: Hashable, models: Sequence[Any], answer: Any) -> None:
-    """Record what a panel has computed, where that is wanted; ValueError for what no file can be found by."""
+    """Record an answer if a recorder is on; ValueError if no file name can be derived for it."""
     if _recorder is None or not isinstance(answer, _recorder.kinds):
         return
     name = file_name(panel, request, models)
@@ -124,12 +124,12 @@ def _opened(name: str) -> Any:
 
 
 def _is_demo(model: Any) -> bool:
-    """Whether a model was loaded by the name of a shipped one, whatever became of it."""
+    """Whether a model was loaded by the name of a shipped one, edited or not."""
     return getattr(model, "source", None) in DEMO_NAMES
 
 
 def _facts(model: Any, wait: float) -> tuple[Any, ...] | None:
-    """What an answer depends on of a model that is as it was loaded; None of an edited one, or one that computes."""
+    """What an answer depends on in a model as loaded; None for an edited model, or one that is computing."""
     if not model.lock.acquire(timeout=wait):
         return None
     try:
@@ -148,7 +148,7 @@ def _weights_digest(source: str) -> str:
 
 @lru_cache(maxsize=8)
 def _text(request: Hashable) -> str:
-    """A request as text, the same in every process; empty for one that no other process can know, or a long one."""
+    """A request as text, the same in every process; empty if that is impossible or it is too long."""
     parts: list[str] = []
     size = 0
     try:

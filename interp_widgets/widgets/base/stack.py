@@ -1,4 +1,4 @@
-"""Several panels on the same models, one per tab: they share prompt, selection and every option that has one name."""
+"""Several panels on the same models, one per tab: they share prompt, selection and every option of the same name."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .workbench import WorkbenchState
 
 
 class Stack(Shell):
-    """Base class of widgets of several panels. A subclass names them; it may fill in `defaults` and `build`.
+    """Base class of widgets of several panels. A subclass names them and may implement `defaults` and `build`.
 
-    Every option of its panels is an option of the stack: of one name there is one value, whichever panel changes it.
-    A panel is made when its tab is first opened, and only the one that is looked at computes; another one answers to
-    what has changed when its tab is opened again. `run`, `result`, `save` and `status` are those of the panel that is
-    looked at, `stack["name"]` is the panel of a tab. There is no tab of a panel that `lacks` something in the models.
+    Every option of its panels is an option of the stack: options of the same name have one value on all panels.
+    A panel is made when its tab is first opened, and only the active one computes; the others respond to
+    changes when their tabs are opened again. `run`, `result`, `save` and `status` are those of the active
+    panel; `stack["name"]` is the panel of a tab. A panel that `lacks` something in the models gets no tab.
 
     >>> import types
     >>> from interp_widgets.widgets.base.fields import field
@@ -59,11 +59,11 @@ class Stack(Shell):
     panels: ClassVar[Mapping[str, type[Panel]]] = {}
     """The class of each tab's panel, under the tab's name."""
     one_status: ClassVar[bool] = False
-    """Whether the panels share one status line, below the tabs, since one works while another is looked at."""
+    """Whether the panels share one status line, below the tabs, since one may compute while another is active."""
     texts_above: ClassVar[bool] = False
-    """Whether the texts of a prediction stand above the tabs; else each panel that asks for them has its own."""
+    """Whether the texts of a prediction are above the tabs; else each panel has its own."""
     tab: str
-    """The tab that is looked at."""
+    """The active tab."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -72,9 +72,9 @@ class Stack(Shell):
         shared: dict[str, Any] = {}
         for kind in cls.panels.values():
             shared |= {name: kind.class_traits()[name] for name in kind.options() if name not in shared}
-        own = {"tab": field({name: name.title() for name in cls.panels}, next(iter(cls.panels)), argument=None)}
-        for name, trait in own.items() | {name: copy.copy(trait) for name, trait in shared.items()}.items():
-            if name not in vars(cls) and not (name in own and name in cls.class_trait_names()):
+        tab = {"tab": field({name: name.title() for name in cls.panels}, next(iter(cls.panels)), argument=None)}
+        for name, trait in tab.items() | {name: copy.copy(trait) for name, trait in shared.items()}.items():
+            if name not in vars(cls) and not (name in tab and name in cls.class_trait_names()):
                 setattr(cls, name, trait)
                 trait.class_init(cls, name)
 
@@ -89,9 +89,9 @@ class Stack(Shell):
     ) -> None:
         self._opened: dict[str, Panel] = {}
         self.active = screen is None
-        """Whether it can be seen."""
+        """Whether it is visible."""
         self.status_line: StatusLine | None = None if screen is None else screen.status_line
-        """The status line of all tabs, where they have one."""
+        """The status line of all tabs, if they share one."""
         super().__init__(model, tuned, workbench, traits, screen)
         try:
             self.fitting = {name: kind for name, kind in self.panels.items() if not kind.lacks(self.models)}
@@ -115,23 +115,23 @@ class Stack(Shell):
     # hooks ------------------------------------------------------------------------------------------------------------
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        """Values to start with besides the panels' own; `keywords` names those set by the user or on the workbench."""
+        """Start values besides the panels' defaults; `keywords` names those set by the user or on the workbench."""
         return {}
 
     def build(self) -> None:
-        """Put what all panels share above the tabs, into `self.inputs`."""
+        """Put the controls that all panels share into `self.inputs`, above the tabs."""
 
     def tab_title(self, name: str) -> str:
-        """What a tab is called."""
+        """The label of a tab."""
         return name[:1].upper() + name[1:].replace("_", " ")
 
     # the panels -------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Panel:
-        """The panel of a tab, which is made when it is first asked for; KeyError for a tab that is not there."""
+        """The panel of a tab, made on first access; KeyError for an unknown tab."""
         if name not in self.fitting:
             raise KeyError(f"there is no tab {name!r}: {', '.join(self.fitting)}")
-        with handling():  # comm messages come in threads of their own: one panel per tab, whoever asks first
+        with handling():  # comm messages arrive in other threads: one panel per tab, whichever is first
             if name not in self._opened:
                 self._make(name)
             return self._opened[name]
@@ -143,32 +143,32 @@ class Stack(Shell):
 
     @property
     def usual(self) -> dict[str, Any]:
-        """What it and its panels start with where the user and the workbench say nothing."""
+        """Start values of it and its panels where the user and the workbench set none."""
         return {name: value for kind in self._opened.values() for name, value in kind.usual.items()} | self._usual
 
     @property
     def current(self) -> Panel:
-        """The panel that is looked at."""
+        """The active panel."""
         return self[self.tab]
 
     @property
     def current_panel(self) -> Panel:
-        """The panel that is looked at."""
+        """The active panel."""
         return self.current
 
     @property
     def jobs(self) -> Jobs:
-        """The runs of the panel that is looked at."""
+        """The runs of the active panel."""
         return self.current.jobs
 
     @property
     def status(self) -> StatusLine:
-        """The status line of the panel that is looked at."""
+        """The status line of the active panel."""
         return self.current.status if self.status_line is None else self.status_line
 
     @property
     def result(self) -> Any:
-        """The last good result of the panel that is looked at."""
+        """The last good result of the active panel."""
         return self.current.result
 
     @property
@@ -178,31 +178,31 @@ class Stack(Shell):
 
     @property
     def hints(self) -> dict[str, str]:
-        """What is said beside controls that are not filled in, by their fields."""
+        """The hints beside controls that are not filled in, by field."""
         return self.current.hints
 
     @property
     def busy(self) -> bool:
-        """Whether any of the panels has a run that is going on or waiting."""
+        """Whether any panel has a run under way or queued."""
         return any(panel.busy for panel in tuple(self._opened.values()))
 
     def run(self, *, fresh: bool = False) -> Any:
-        """What the panel that is looked at computes; see :meth:`Panel.run`."""
+        """Run the active panel; see :meth:`Panel.run`."""
         if self.closed:
             raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
         return self.current.run(fresh=fresh)
 
     def go(self) -> None:
-        """Press Run of the panel that is looked at."""
+        """Press Run on the active panel."""
         self.current.go()
 
     def cancel(self) -> None:
-        """Ask everything that the panels run to stop."""
+        """Cancel every run of the panels."""
         for panel in tuple(self._opened.values()):
             panel.cancel()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing that the panels run is left; False if `timeout` seconds passed first."""
+        """Wait until no run of the panels is left; False if `timeout` seconds passed first."""
         end = None if timeout is None else time.monotonic() + timeout
         while self.busy:
             for panel in tuple(self._opened.values()):
@@ -217,7 +217,7 @@ class Stack(Shell):
                 setattr(self, name, value)
 
     def save(self, path: str | Path) -> Path:
-        """Write what the panel that is looked at shows; see :meth:`Panel.save`."""
+        """Save the active panel; see :meth:`Panel.save`."""
         return self.current.save(path)
 
     def show_error(self, error: BaseException) -> None:
@@ -230,7 +230,7 @@ class Stack(Shell):
     @contextmanager
     def hold(self) -> Iterator[None]:
         with ExitStack() as held:
-            with handling():  # a tab that another thread is opening is there afterwards
+            with handling():  # waits for a tab that another thread is opening
                 for panel in tuple(self._opened.values()):
                     held.enter_context(panel.hold())
             yield
@@ -258,7 +258,7 @@ class Stack(Shell):
             panel.models_edited()
 
     def notify_change(self, change: Any) -> None:
-        with self.hold():  # what follows from one change is one change for the panels
+        with self.hold():  # panels respond once to a change and its consequences
             super().notify_change(change)
 
     # inside -----------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Stack(Shell):
         self.tabs: Any = (
             W.Tab(boxes, titles=titles, selected_index=names.index(self.tab))
             if len(names) > 1
-            else W.VBox(boxes)  # a bar of one tab would say nothing
+            else W.VBox(boxes)  # a single tab needs no tab bar
         )
         self.heading = None if self.screen is not None else W.HTML(heading(self.title, self.models))
         title = () if self.heading is None else (self.heading,)
@@ -299,7 +299,7 @@ class Stack(Shell):
                 panel.hide()
         line = self.status_line
         if line is not None and line.state == "waiting":
-            line.idle()  # that was said of the tab before
+            line.idle()  # the line was about the previous tab
         current.appear()
         if line is not None and line.state == "idle" and current.forecast_label.value:
             line.waiting(current.forecast_label.value, first=not current.results)
@@ -307,7 +307,7 @@ class Stack(Shell):
             self.screen.follow(current)
 
     def _make(self, name: str) -> None:
-        """Make the panel of a tab: what was given or chosen counts, else what the panel starts with."""
+        """Make the panel of a tab: values that were passed or chosen override the panel's defaults."""
         kind = self.panels[name]
         shared = [option for option in kind.options() if self.has_trait(option)]
         usual = {option: self.traits()[option].default(self) for option in shared}
@@ -325,16 +325,16 @@ class Stack(Shell):
                 setattr(self, option, getattr(panel, option))
         self.workbench.start(self, shared)
         panel.observe(self._panel_changed, shared)
-        # in a box that was there: a page whose tab gets another child looks at the tab before it
+        # in an existing box: a page switches to the previous tab if a tab's child is replaced
         self.tabs.children[tuple(self.fitting).index(name)].children = [panel]
 
     def _panel_changed(self, change: Any) -> None:
-        """One of the panels has changed what all share."""
+        """Take over a shared value that one of the panels has changed."""
         with handling():
             setattr(self, change.name, change.new)
 
     def _changed(self, change: Any) -> None:
-        """Hand a value on to every panel that has the option."""
+        """Pass a value on to every panel that has the option."""
         with handling():
             for panel in self._opened.values():
                 if panel.has_trait(change.name) and getattr(panel, change.name) != change.new:
@@ -345,7 +345,7 @@ class Stack(Shell):
 
 
 class PredictionStack(Stack):
-    """Base of the stacks whose panels look into one prediction: its texts stand above the tabs."""
+    """Base of the stacks whose panels study one prediction; its texts are above the tabs."""
 
     texts_above: ClassVar[bool] = True
 
@@ -360,7 +360,7 @@ class PredictionStack(Stack):
 
     @property
     def selects_position(self) -> bool:
-        """Whether `position` is a token of what the model has read."""
+        """Whether `position` is a token of the context."""
         return any(kind.selects_position for kind in self._kinds())
 
     @classmethod
@@ -368,7 +368,7 @@ class PredictionStack(Stack):
         return [kind for kind in cls.panels.values() if issubclass(kind, PredictionPanel)]
 
     def preset_values(self, chosen: Preset) -> dict[str, Any]:
-        """Values of the panels' options that go with an example."""
+        """Values of the panels' options that belong to an example."""
         return {name: value for kind in self._kinds() for name, value in kind.preset_values(chosen).items()}
 
     def require(self, *names: str) -> None:
@@ -376,7 +376,7 @@ class PredictionStack(Stack):
         self.current.require(*names)
 
     def texts_read(self) -> None:
-        """Other tokens have been read."""
+        """Called after the tokens of the context have changed."""
         for panel in self._opened.values():
             if isinstance(panel, PredictionPanel):
                 panel.texts_read()

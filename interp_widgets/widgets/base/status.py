@@ -1,4 +1,4 @@
-"""The status line of a panel: what is going on, how far it is, Cancel, and errors in a sentence."""
+"""The status line of a panel: what is running, its progress, Cancel, and errors in a sentence."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..views.base import View
 
 _HERE = Path(__file__).parent
 _SPEAKING = (ValueError, TypeError, RuntimeError, OSError, NotImplementedError, T.TraitError)
-"""Errors whose message is meant to be read alone; others are shown with their type."""
+"""Errors whose message can be read alone; others are shown with their type."""
 
 
 LONGEST = 1000
-"""Characters of an error on the screen."""
+"""Longest error on the screen, in characters."""
 
 
 def describe_error(error: BaseException) -> str:
@@ -48,14 +48,14 @@ class _Run:
     """queued, running or cancelling"""
     progress: Progress | None = None
     behind: str = ""
-    """What it waits for, if that is known."""
+    """The run that it waits for, if known."""
 
 
 class StatusLine(View):
     """One line: idle, queued, running with a progress bar and Cancel, done, cancelled or failed with the error below.
 
-    Several runs may be under way, each on a channel of its own: the line stays with the one that is computing as long
-    as there is one, and tells beside it what else happened and what waits. Everything is sent as text, so that nothing
+    Several runs may be under way, each on its own channel: the line shows the one that is computing, and beside it
+    what has ended meanwhile and what is queued. Everything is sent as text, so that nothing
     in a message can become HTML. It carries the style sheet of its panel.
     """
 
@@ -65,17 +65,17 @@ class StatusLine(View):
     state = T.Enum(
         ("idle", "waiting", "queued", "running", "cancelling", "cancelled", "done", "failed"), default_value="idle"
     ).tag(sync=True)
-    """What is going on; "waiting" means that Run is to be pressed."""
+    """The state; "waiting" means that the user has to press Run."""
     text = T.Unicode("Ready").tag(sync=True)
     """The line itself."""
     done_steps = T.Int(0).tag(sync=True)
     """Steps finished, while running."""
     total_steps = T.Int(0).tag(sync=True)
-    """Steps in all; 0 while not known."""
+    """Total steps; 0 while unknown."""
     seconds_left = T.Float(None, allow_none=True).tag(sync=True)
-    """Seconds that the rest will take; None while not known."""
+    """Estimated seconds left; None while unknown."""
     error = T.Unicode("").tag(sync=True)
-    """The error in a sentence; empty if there is none."""
+    """The error as a sentence; empty if there is none."""
     trace = T.Unicode("").tag(sync=True)
     """The traceback, shown folded."""
 
@@ -93,69 +93,69 @@ class StatusLine(View):
         return self.state in ("queued", "running", "cancelling")
 
     def idle(self, text: str = "Ready") -> None:
-        """Nothing is going on."""
+        """Show that nothing is running."""
         self._say("idle", text)
 
     def waiting(self, forecast: str, *, first: bool = False) -> None:
-        """A run does not start by itself; it is the ``first``, or the inputs have changed since the last one."""
+        """Show that Run has to be pressed, for the ``first`` run or because the inputs have changed."""
         state = "Not computed yet" if first else "Inputs changed"
         self._say("waiting", f"{state}: press Run ({forecast})" if forecast else f"{state}: press Run")
 
     def queued(self, title: str = "Computing", *, channel: str = "main", behind: str = "") -> None:
-        """A request waits for the device, and for what runs on it."""
+        """Show a request that waits for the device, or for the run `behind` it was queued."""
         self._runs.pop(channel, None)
         self._runs[channel] = _Run(title, "queued", behind=behind)
         self._last = ("idle", "")
         self._paint()
 
     def running(self, title: str = "Computing", *, channel: str = "main") -> None:
-        """A request is being computed."""
+        """Show a request that is being computed."""
         self._runs.pop(channel, None)
         self._runs[channel] = _Run(title, "running")
         self._last = ("idle", "")
         self._paint(error="")
 
     def progress(self, progress: Progress, *, channel: str = "main") -> None:
-        """How far the running request is."""
+        """Show the progress of the running request."""
         run = self._runs.get(channel)
         if run is not None:
             run.progress = progress
         self._paint()
 
     def cancelling(self, *, channel: str = "main") -> None:
-        """The running request has been asked to stop."""
+        """Show that the running request is being cancelled."""
         self._runs.setdefault(channel, _Run("", "cancelling")).state = "cancelling"
         self._paint(error="")
 
     def cancelled(self, *, partial: bool = False, channel: str = "main") -> None:
-        """The request has stopped."""
+        """Show that the request was cancelled."""
         self._runs.pop(channel, None)
         self._say("cancelled", "Cancelled: the part finished so far is shown" if partial else "Cancelled")
 
     def done(self, seconds: float, *, source: str = "computed", title: str = "", channel: str = "main") -> None:
-        """The result is on the screen; `source` says where it is from."""
+        """Show that the result is on the screen; `source` is where it came from."""
         begin = f"{title}: done" if title else "Done"
         self._runs.pop(channel, None)
         self._say("done", f"{begin} in {describe_seconds(seconds)} ({source})")
 
     def forget(self, channel: str) -> None:
-        """Nothing more is heard of a run; what was said of it stays."""
+        """Drop a run that will report nothing more; the last message stays."""
         if self._runs.pop(channel, None) is not None:
             self._paint()
 
     def failed(self, error: BaseException) -> None:
-        """Show what went wrong; the picture stays."""
+        """Show an error; the picture stays."""
         trace = "".join(traceback.format_exception(error))
         self._last = ("failed", "Failed")
         self._paint(error=describe_error(error), trace=trace[-20_000:])
 
     def _say(self, state: str, text: str) -> None:
-        """Something that is over: the whole line, or beside what is under way."""
+        """Show something that has ended: as the whole line, or beside the current run."""
         self._last = (state, text)
         self._paint(error="")
 
     def _paint(self, *, error: str | None = None, trace: str = "") -> None:
-        """Show what is under way, or else what was said last; `error` None leaves the error as it is."""
+        """Show the current run, or else the last message; `error` None leaves the error unchanged."""
         computing = [run for run in self._runs.values() if run.state != "queued"]
         run = computing[-1] if computing else next(iter(self._runs.values()), None)
         state, text = (run.state, self._run_text(run)) if run is not None else self._last
@@ -168,7 +168,7 @@ class StatusLine(View):
                 self.error, self.trace = error, trace
 
     def _run_text(self, run: _Run) -> str:
-        """What is under way, what waits for it, and what was said meanwhile."""
+        """The current run, the queued ones, and the last message."""
         waits = [other.title for other in self._runs.values() if other.state == "queued" and other is not run]
         if run.state == "queued":
             text = f"{run.title}: waiting for {f'{run.behind} to end' if run.behind else 'its turn'}"

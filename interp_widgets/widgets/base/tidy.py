@@ -28,7 +28,7 @@ def close_tree(widget: Any) -> None:
 def close_one(widget: Any) -> None:
     """Close one widget with its layout and style; closing twice does nothing."""
     if getattr(widget, "closed", False):
-        return  # a panel that has closed itself: to ask for its layout would make a new one
+        return  # a panel that has closed itself: accessing its layout would make a new one
     parts = [getattr(widget, name, None) for name in ("layout", "style")]
     widget.close()
     for part in parts:
@@ -67,7 +67,7 @@ def register(panel: Any) -> None:
 def unregister(panel: Any) -> None:
     """Forget a closed panel."""
     for cell, (_, panels) in list(_in_cell.items()):
-        if any(held is panel for held in panels):
-            panels[:] = [held for held in panels if held is not panel]
+        if any(other is panel for other in panels):
+            panels[:] = [other for other in panels if other is not panel]
             if not panels:
                 del _in_cell[cell]

@@ -1,4 +1,4 @@
-"""Where the words of a weight reading come from: the demo's list, typed ones, a file, or a file of word vectors."""
+"""Where words and word vectors come from: the demo's list, typed words, a file, or a file of word vectors."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ WORD_LISTS = {
     "demo": "the demo's list",
     "own": "my own, typed here",
     "file": "a file, one word per line",
-    "vectors": "the first ones of the vectors file",
+    "vectors": "the first words of the vectors file",
 }
 Vectors = str | WordVectors
-"""Path of a file of word vectors, the vectors themselves, or an empty text for the demo's."""
+"""Path of a file of word vectors, the vectors themselves, or an empty string for the demo's."""
 
 _lock = threading.Lock()
 _read: list[tuple[Any, WordVectors]] = []
-"""The file read last: two models are searched with the same words one after the other."""
+"""The last file read: two models are searched with the same words in turn."""
 
 
 @dataclass(frozen=True)
 class WordSource:
-    """A word list and word vectors, as they were asked for."""
+    """A word list and word vectors, as the settings specify them."""
 
     kind: str = "demo"
     words: tuple[str, ...] = ()
-    """Of ``own`` and ``file``."""
+    """For ``own`` and ``file``."""
     path: str = ""
-    """Of ``file``."""
+    """For ``file``."""
     vectors: Vectors = ""
     most: int = 0
-    """Words taken from the beginning of the vectors file; of ``vectors`` only."""
+    """How many words to take from the top of the vectors file; for ``vectors`` only."""
     stamp: tuple[int, int] | None = None
-    """Size and time of the vectors file, so that another file under the same name is another request."""
+    """Size and modification time of the vectors file, so that a changed file is a different request."""
 
     @property
     def count(self) -> int:
-        """Words, as far as is known without reading the vectors."""
+        """Number of words, as far as known without reading the vectors."""
         if self.words:
             return len(self.words)
         if self.kind == "demo":
@@ -61,13 +61,13 @@ class WordSource:
 
     @property
     def width(self) -> int:
-        """Numbers per vector; of a file that has not been read, what published files usually have."""
+        """Dimensions per vector; for a file not yet read, the usual size of published files."""
         if isinstance(self.vectors, WordVectors):
             return self.vectors.width
         return 300 if self.vectors else demo_word_vectors().width
 
     def read(self, check: Callable[[], None] | None = None) -> tuple[tuple[str, ...], WordVectors]:
-        """Words and vectors; reads the vectors file unless it is the one that was read last.
+        """Words and vectors; reads the vectors file unless it was the last one read.
 
         `check` is called on the way and raises to cancel.
         """
@@ -97,14 +97,14 @@ class WordSource:
     def describe(self) -> str:
         """Where words and vectors come from, in words."""
         named = {"demo": "the demo's list", "own": "typed", "file": f"from {self.path}"}
-        words = named.get(self.kind, "the first ones of the vectors")
+        words = named.get(self.kind, "the first words of the vectors file")
         if isinstance(self.vectors, WordVectors):
-            return f"{words}, word vectors as given: {self.vectors.width} numbers each"
+            return f"{words}, word vectors from Python: {self.vectors.width} dimensions"
         vectors = f"word vectors from {self.vectors}" if self.vectors else "the demo's word vectors"
         return f"{words}, {vectors}"
 
     def code(self) -> tuple[list[str], list[str], dict[str, Any]]:
-        """Names to import, lines that prepare the words, and the arguments that hand them on, as source text."""
+        """Names to import, lines that prepare the words, and the arguments that pass them, as source text."""
         imports, lines, arguments = [], [], {}
         if self.kind == "own":
             lines.append(f"words = {list(self.words)!r}")
@@ -114,7 +114,7 @@ class WordSource:
             lines.append(f"words = read_word_list({self.path!r})")
             arguments["words"] = "words"
         if isinstance(self.vectors, WordVectors):
-            lines.append("vectors = vectors  # the WordVectors that the widget was opened with")
+            lines.append("vectors = vectors  # the WordVectors passed to the widget")
             arguments["vectors"] = "vectors"
         elif self.kind == "vectors":
             imports.append("read_word_vectors")
@@ -131,7 +131,7 @@ class WordSource:
 def word_source(
     kind: str, *, words: Sequence[str] = (), path: str = "", vectors: Vectors = "", most: int = 0
 ) -> WordSource:
-    """The source that inputs name; a file of words is read here, one of vectors only looked for.
+    """The source that the inputs specify; a word file is read here, a vectors file is only looked up.
 
     Raises ValueError for no words, `Incomplete` for a file that is not there or cannot be read.
     """
@@ -140,10 +140,10 @@ def word_source(
     if kind == "own":
         listed = tuple(dict.fromkeys(words))
         if not listed:
-            raise ValueError("there are no words yet: type some, with blanks or line ends between them")
+            raise ValueError("there are no words yet: type some, separated by spaces or new lines")
     elif kind == "file":
         if not path:
-            raise ValueError("there is no word file yet: type the path of a text with one word per line")
+            raise ValueError("there is no word file yet: type the path of a text file with one word per line")
         with hint_at("word_file"):
             listed = read_word_list(path)
     elif kind == "vectors" and not vectors:
@@ -155,7 +155,7 @@ def word_source(
         except OSError as error:
             raise Incomplete(
                 "vectors",
-                f"there is no file of word vectors at {vectors}: check the path, or empty the box for the demo's",
+                f"there is no file of word vectors at {vectors}: check the path, or clear the box to use the demo's",
             ) from error
         stamp = stat.st_size, stat.st_mtime_ns
     return WordSource(
@@ -164,7 +164,7 @@ def word_source(
 
 
 def _vectors_box(panel: Any) -> W.Text:
-    """The path of the vectors; vectors given in Python stay until another path is typed."""
+    """The path of the vectors; vectors passed in Python stay until a path is typed."""
     box = TextLine(
         description="Word vectors", continuous_update=False, placeholder="empty: the demo's",
         tooltip="Path of a GloVe or word2vec text file, or of an .npz archive with words and vectors",
@@ -172,7 +172,7 @@ def _vectors_box(panel: Any) -> W.Text:
 
     def shown() -> str:
         vectors = panel.vectors
-        return vectors if isinstance(vectors, str) else f"as given: {len(vectors):,} words"
+        return vectors if isinstance(vectors, str) else f"from Python: {len(vectors):,} words"
 
     def to_trait(change: Any) -> None:
         if change.new != shown():
@@ -180,7 +180,7 @@ def _vectors_box(panel: Any) -> W.Text:
             try:
                 panel.vectors = change.new
             except T.TraitError:
-                to_control()  # it must not show what is not used
+                to_control()  # it must not show an unused value
                 raise
 
     def to_control(_: Any = None) -> None:
@@ -208,7 +208,7 @@ class _VectorsTrait(T.Union):
 
 
 class WordPanel(Panel):
-    """Base of the panels that look words up: which words, and by which vectors."""
+    """Base of the panels that look up words with word vectors."""
 
     word_list = field(
         WORD_LISTS, "demo", label="Words", group="words", help="Where the words come from",
@@ -218,17 +218,17 @@ class WordPanel(Panel):
         Annotated[list, Lines(3, read=typed_words, write=" ".join)], label="Own words, the most frequent first",
         placeholder="dog cat wolf …", group="words", width="grow",
         shown_if=lambda panel: panel.asks_words and panel.word_list == "own",
-        required="there are no words yet: type some, with blanks or line ends between them",
+        required="there are no words yet: type some, separated by spaces or new lines",
     )  # fmt: skip
     word_file = field(
         str, label="Word file", placeholder="path; a count may follow each word", group="words", width="grow",
-        help="Path of a text with one word per line, the most frequent first or each with its count",
+        help="Path of a text file with one word per line, most frequent first or each with its count",
         shown_if=lambda panel: panel.asks_words and panel.word_list == "file",
-        required="there is no word file yet: type the path of a text with one word per line",
+        required="there is no word file yet: type the path of a text file with one word per line",
     )  # fmt: skip
     most_words = field(
         Annotated[int, Bounds(3, 1_000_000)], 13_000, label="Number", group="words", width="short",
-        help="Words taken from the beginning of the vectors file",
+        help="How many words to take from the top of the vectors file",
         shown_if=lambda panel: panel.asks_words and panel.word_list == "vectors",
     )  # fmt: skip
     vectors = field(
@@ -239,14 +239,14 @@ class WordPanel(Panel):
 
     @property
     def asks_words(self) -> bool:
-        """Whether words are asked for now: not of saved results, whose words are what they are."""
+        """Whether the panel needs words: not for saved results, which contain theirs."""
         return not isinstance(self.models[0], SavedResult)
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         return super().defaults(keywords) | _meant(keywords)
 
     def words_asked_for(self) -> WordSource:
-        """Words and vectors as the inputs name them; ValueError if they name none."""
+        """Words and vectors as the inputs specify them; ValueError if there are none."""
         self.require("words", "word_file")
         return word_source(
             self.word_list, words=self.words, path=self.word_file, vectors=self.vectors, most=self.most_words
@@ -254,11 +254,11 @@ class WordPanel(Panel):
 
 
 class WordStack(Stack):
-    """Base of the stacks whose panels look up the same words: which words stands above the tabs."""
+    """Base of the stacks whose panels look up the same words; their controls are above the tabs."""
 
     @property
     def asks_words(self) -> bool:
-        """Whether words are asked for: not of saved results."""
+        """Whether the panels need words: not for saved results."""
         return not isinstance(self.models[0], SavedResult)
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
@@ -270,6 +270,6 @@ class WordStack(Stack):
 
 
 def _meant(keywords: set[str]) -> dict[str, Any]:
-    """The kind of word list that given words mean."""
+    """The kind of word list that the keywords imply."""
     kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in keywords]
     return {"word_list": kinds[0]} if kinds and "word_list" not in keywords else {}

@@ -1,4 +1,4 @@
-"""What a panel says in words of what is selected in it."""
+"""A panel's description of its selection: a heading, sentences and a small table."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from html import escape, unescape
 from typing import Any
 
 IN_WORDS = 3
-"""Lines of a table."""
+"""Rows of a table."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What to look at next: a tab of the screen, with these options."""
+    """A suggested next step: a tab of the screen, with these options."""
 
     tool: str
     """The name of the tab."""
     label: str
-    """What its button says."""
+    """The label of its button."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -32,15 +32,15 @@ class Words:
     sentences: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
-    """The cells, as they are printed; the first column is text, the others are numbers."""
+    """The cells, formatted; the first column is text, the others are numbers."""
     steps: tuple[Step, ...] = ()
-    """What to look at next; a tab that is not named is offered for the selected token."""
+    """Suggested next steps; tabs not among them are offered for the selected token."""
 
     def html(self) -> str:
         """As HTML, everything escaped."""
         parts = [f"<div class='iw-words-heading'>{escape(self.heading)}</div>"] if self.heading else []
         if self.rows:
-            head = "".join(f"<th>{escape(one)}</th>" for one in self.columns)
+            head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
             body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
             parts.append(f"<table class='iw-words'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
         parts += [f"<p>{escape(sentence)}</p>" for sentence in self.sentences]
@@ -48,7 +48,7 @@ class Words:
 
 
 def decimals(value: float, digits: int = 3) -> str:
-    """A number as it is printed in words; what is smaller than its last digit is not printed as a value.
+    """A number with this many decimals; one that would round to zero is printed as a bound.
 
     >>> decimals(0.93), decimals(0.00004), decimals(-0.5), decimals(-0.0001), decimals(0.0)
     ('0.930', '< 0.001', '−0.500', '> −0.001', '0.000')
@@ -62,7 +62,7 @@ def decimals(value: float, digits: int = 3) -> str:
 
 
 def plain(html: str) -> str:
-    """A sentence of HTML without its marks.
+    """A sentence of HTML without its tags.
 
     >>> plain("<b>0.9</b>, layer 1 at “&lt;s&gt;”")
     '0.9, layer 1 at “<s>”'

@@ -1,4 +1,4 @@
-"""What the panels on one model share: prompt, response and the selected token, layer, head and neuron."""
+"""What the panels on a model share: prompt, response and the selected token, layer, head and neuron."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .controls import Number, Typed
 from .guard import handling
 
 SELECTED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
-"""What is looked at."""
+"""The selection."""
 SHARED = (*SELECTED, "live_seconds")
 """Traits that a panel shares with its workbench if it has them."""
 
 LIVE_SECONDS = 10.0
-"""Seconds that a change may take to compute, unless the user sets another budget."""
+"""Default budget for recomputing after a change, in seconds."""
 FREE_SECONDS = 2.0
-"""Seconds that a panel that is closed waits for a model that computes with its edit."""
+"""Seconds that a closing panel waits for a model that is computing with its edit."""
 _BOUNDS = {"layer": "n_layers", "head": "n_heads", "neuron": "d_mlp"}
 
 
 class WorkbenchState(T.HasTraits):
-    """One model, or a base model and its tuned version, and the selection that all panels opened on it share.
+    """One model, or a base model and its tuned version, and the selection shared by all panels opened on it.
 
     A change in one panel shows in all the others. Raises ValueError if the two models have different vocabularies, or a
     layer, head or neuron that the model does not have is chosen.
@@ -49,7 +49,7 @@ class WorkbenchState(T.HasTraits):
     neuron = T.Int(0, min=0)
     """The selected MLP neuron of that layer."""
     live_seconds = Number(LIVE_SECONDS, min=0.0)
-    """What is forecast to take no longer is computed at every change, without a press of Run."""
+    """Budget in seconds: a change forecast to take no longer is computed without pressing Run."""
 
     def __init__(self, model: Model, tuned: Any = None, **traits: Any) -> None:
         unknown = sorted(set(traits) - set(SHARED))
@@ -65,7 +65,7 @@ class WorkbenchState(T.HasTraits):
         self._given: set[str] = set(traits)
         self._undo: list[Callable[[], None]] = []
         self.edits: tuple[ModelEdit, ...] = ()
-        """The edits that the models compute with, one per model; empty while they are as they were."""
+        """The edits applied to the models, one per model; empty while they are unedited."""
         super().__init__(**traits)
         self.observe(self._changed, SHARED)
 
@@ -76,11 +76,11 @@ class WorkbenchState(T.HasTraits):
 
     @property
     def given(self) -> frozenset[str]:
-        """Shared traits that somebody has set: the user, or a panel that is or was open."""
+        """Shared traits that have been set by the user or by a panel, open or closed."""
         return frozenset(self._given)
 
     def select(self, **values: Any) -> None:
-        """Change several shared traits at once: every panel answers once.
+        """Change several shared traits together: every panel responds once.
 
         Raises TypeError for a name that is not shared.
         """
@@ -94,7 +94,7 @@ class WorkbenchState(T.HasTraits):
                 setattr(self, name, value)
 
     def join(self, panel: Any, given: Iterable[str] = ()) -> None:
-        """Link a panel or a stack: what it was `given` counts for all, else it takes what somebody has set."""
+        """Link a panel or a stack: the values it was `given` apply to all, for the others it takes the shared ones."""
         names = [name for name in SHARED if panel.has_trait(name)]
         for name in names:
             if name in given:
@@ -106,7 +106,7 @@ class WorkbenchState(T.HasTraits):
             panel.observe(self._panel_changed, names)
 
     def start(self, panel: Any, names: Iterable[str] = SELECTED) -> None:
-        """Take what a panel starts with, where nobody has set anything."""
+        """Adopt a panel's start values for traits that have not been set."""
         for name in names:
             if name in SELECTED and panel.has_trait(name) and name not in self._given:
                 self._take(panel, name)
@@ -116,10 +116,10 @@ class WorkbenchState(T.HasTraits):
         self._given.add(name)
 
     def put_edits(self, edits: Sequence[ModelEdit]) -> None:
-        """Have the models compute with these edits, one per model, in the place of those before; none: as they were.
+        """Replace the models' edits by these, one per model; none: restore the models.
 
-        It holds in all threads. In the worker, since it waits for the models; `tell_panels` then has the panels say so.
-        Raises ValueError for an edit that was made for another model; then the edits stay as they were.
+        Applies to all threads. Call it in the worker, since it waits for the models, then `tell_panels` to update the
+        panels. Raises ValueError for an edit that was made for another model; then the edits stay unchanged.
         """
         with ExitStack() as held:
             for model in self.models:
@@ -145,14 +145,14 @@ class WorkbenchState(T.HasTraits):
         self.edits = tuple(edits)
 
     def end_edits(self) -> None:
-        """Take the edits back as soon as the models do not compute; for a panel that is closed."""
+        """Undo the edits as soon as the models are idle; for a panel that is closed."""
         undo = threading.Thread(target=self.put_edits, args=((),), name="interp-widgets undo")
         undo.start()
-        undo.join(FREE_SECONDS)  # not for long: who computes may be waiting for this thread to draw
+        undo.join(FREE_SECONDS)  # not for long: the run may be waiting for this thread to draw
         self.tell_panels()
 
     def tell_panels(self) -> None:
-        """The edits have changed: the panels say so, and compute anew."""
+        """Notify the panels that the edits have changed, so that they recompute."""
         with handling():
             for panel in self.panels:
                 panel.models_edited()
@@ -166,12 +166,12 @@ class WorkbenchState(T.HasTraits):
                 panel.unobserve(self._panel_changed, names)
 
     def refused(self, name: str, kept: Any) -> None:
-        """A value that is being handed to the panels is one that the texts do not have: it goes back for all."""
+        """Reset a shared value for all panels because one of them refused it."""
         if name in self._pushing:
             self._refused[name] = kept
 
     def probes(self) -> Announced:
-        """The panels that installed packages announce, by name; each is loaded when it is asked for."""
+        """The panels that installed packages announce, by name; each is loaded on first access."""
         return Announced()
 
     def open(self, name: str, **options: Any) -> Any:
@@ -215,7 +215,7 @@ class WorkbenchState(T.HasTraits):
                 setattr(self, change.name, self._refused.pop(change.name))
 
     def _push(self, panel: Any, name: str, value: Any) -> None:
-        """Set a panel's trait; a value that it refuses is its own business and must not keep it from the others."""
+        """Set a panel's trait; a refusal is shown there and must not keep the value from the other panels."""
         if not panel.has_trait(name) or getattr(panel, name) == value:
             return
         try:
@@ -235,7 +235,7 @@ class _InModel(T.Int[Any, Any]):
 
 
 def _checked(model: Model, name: str, value: int) -> int:
-    """A layer, head or neuron; TraitError where the model does not have it."""
+    """A layer, head or neuron; TraitError if the model does not have it."""
     size = getattr(model, _BOUNDS[name], None)
     if isinstance(size, int) and value >= size:
         raise T.TraitError(f"{name} must be in 0..{size - 1} for {model_name(model)}, got {value}")
@@ -243,12 +243,12 @@ def _checked(model: Model, name: str, value: int) -> int:
 
 
 def model_name(model: Model) -> str:
-    """What to call a model."""
+    """The name of a model."""
     return str(getattr(model, "name", "") or type(model).__name__)
 
 
 def as_models(model: Model, tuned: Any = None) -> tuple[Any, ...]:
-    """One or two models out of what a widget was opened on: a model, two models, a pair or a workbench.
+    """The one or two models that a widget was opened on: a model, two models, a pair or a workbench.
 
     Raises TypeError if there is no model in it, and ValueError for two different vocabularies.
     """
@@ -260,9 +260,9 @@ def as_models(model: Model, tuned: Any = None) -> tuple[Any, ...]:
         if tuned is not None:
             raise TypeError("a model pair has its tuned model already: leave the second model out")
         return (model.base, model.tuned)
-    for one in (model,) if tuned is None else (model, tuned):
-        if not (isinstance(getattr(one, "name", None), str) and (hasattr(one, "device") or hasattr(one, "backend"))):
-            raise TypeError(f"a widget needs a loaded model, got {one!r}: use load_model(...) or load_demo_pair()")
+    for each in (model,) if tuned is None else (model, tuned):
+        if not (isinstance(getattr(each, "name", None), str) and (hasattr(each, "device") or hasattr(each, "backend"))):
+            raise TypeError(f"a widget needs a loaded model, got {each!r}: use load_model(...) or load_demo_pair()")
     if tuned is None:
         return (model,)
     from ...models import ModelPair

@@ -1,4 +1,4 @@
-"""Concepts: directions in the residual stream, how good they are, where a prompt has them, and what they do."""
+"""Concepts: directions in the residual stream, their quality, projections of a prompt on them, and steering."""
 
 from .browser import ConceptBrowser
 

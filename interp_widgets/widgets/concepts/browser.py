@@ -1,4 +1,4 @@
-"""The concept browser: directions of concepts, how good they are, and what can be read and done with them."""
+"""The concept browser: directions of concepts, their quality, reading a prompt along them, and steering."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from .table import MOST_LISTED, ConceptTable, matching, number
 
 
 class ConceptBrowser(ConceptOptions, Stack):
-    """Directions of concepts in the residual stream: made from stimuli, tested, mapped, read off prompts, steered with.
+    """Directions of concepts in the residual stream: made from stimuli, tested, mapped, read in prompts, steered with.
 
-    *Map*: near directions near each other; a click centres a concept and lists its nearest neighbours, the lasso
-    selects many. *Quality*: how well each direction tells held-out stimuli, beside a shuffled control. *Read*: a
-    prompt's tokens by their projection on concepts, and one token's state as a sum of few directions. *Steer*: what the
-    model writes with a direction added or erased, beside a random direction. With two models, *Base and tuned*:
+    *Map*: similar directions near each other; a click centres a concept and lists its nearest neighbours, the lasso
+    selects many. *Quality*: how well each direction separates held-out stimuli, against a shuffled control. *Read*: a
+    prompt's tokens by their projection on concepts, and one token's state as a sparse sum of directions. *Steer*: what
+    the model writes with a direction added or erased, against a random direction. With two models, *Base and tuned*:
     dispersion, and the concepts that moved most.
 
     ``ConceptBrowser(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt, token and layer with other widgets,
-    ``(workbench)``. Every trait of its panels is a keyword too. `run()` computes the tab that is looked at and returns
-    its answer (a pair of them with two models), which `result` keeps: `.concepts` is the `ConceptSet`, and on the map
+    ``(workbench)``. Every trait of its panels is a keyword too. `run()` computes the active tab and returns
+    its result (a pair for two models), which `result` keeps: `.concepts` is the `ConceptSet`, and on the map
     `.map` the `ConceptMap`.
 
     Source: Representation Engineering (Zou et al. 2023), section 3.1; Explainability in Large Language Models: Pathways
@@ -55,7 +55,7 @@ class ConceptBrowser(ConceptOptions, Stack):
     }  # fmt: skip
     search = variant(
         ConceptOptions.search, label="Search", placeholder="name or group", live=True, group="list",
-        help="Concepts whose name or group holds this are listed",
+        help="List concepts whose name or group contains this",
     )  # fmt: skip
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -74,14 +74,14 @@ class ConceptBrowser(ConceptOptions, Stack):
         self.library, self.listing = Library(self), Listing(self)
         more = W.ToggleButton(
             value=False, description="Add, open, save",
-            tooltip="Concepts of your own, a folder, a saved set of directions",
+            tooltip="Add your own concepts, open a folder or a saved set of directions",
         )  # fmt: skip
         self.watch(more, "value", lambda change: shown_if(self.library.box, change.new))
         shown_if(self.library.box, False)
         self.inputs.children = [*self.controls.rows("directions", after={"map_method": [more]}), self.library.box]
         self.listing.box.layout.flex, self.tabs.layout.flex = "1 1 248px", "4 1 560px"
         both = row(self.listing.box, self.tabs)
-        # where there is no room beside each other, the tabs stand above the list
+        # without room side by side, the tabs go above the list
         both.layout.flex_flow, both.layout.align_items = "row wrap-reverse", "flex-end"
         self.children = tuple(both if child is self.tabs else child for child in self.children)
         self.watch(self, ["concept", "concepts", "path", "search", "view", "tab"], self._say)
@@ -92,7 +92,7 @@ class ConceptBrowser(ConceptOptions, Stack):
         self.watch(self[name], "result", self._say)
 
     def _say(self, _: Any = None) -> None:
-        """Say beside the tabs what is looked at, and in the library what its buttons do now."""
+        """Update the selected concept beside the tabs, and the labels of the library's buttons."""
         self.listing.paint()
         self.library.fit()
 
@@ -104,7 +104,7 @@ class ConceptBrowser(ConceptOptions, Stack):
 
     @property
     def current(self) -> ConceptPanel:
-        """The panel that is looked at."""
+        """The active panel."""
         return cast(ConceptPanel, self[self.tab])
 
     @property
@@ -118,7 +118,7 @@ class ConceptBrowser(ConceptOptions, Stack):
 
     @property
     def opened(self) -> bool:
-        """Whether what is on the screen comes from a file."""
+        """Whether the directions on the screen come from a file."""
         return self.current.opened
 
     @property
@@ -128,7 +128,7 @@ class ConceptBrowser(ConceptOptions, Stack):
 
 
 class Listing:
-    """The column beside the tabs: all concepts, with search; a click chooses the one that is looked at."""
+    """The column beside the tabs: all concepts, with search; a click selects one."""
 
     def __init__(self, browser: ConceptBrowser) -> None:
         self.browser = browser
@@ -136,19 +136,19 @@ class Listing:
         self.looked_at = W.HTML("")
         self.listed = W.VBox([self.table.view])
         self.box = W.VBox([self.looked_at, browser.controls["search"], self.listed])
-        shown_if(self.looked_at, browser.screen is None)  # the screen says it beside the panel
+        shown_if(self.looked_at, browser.screen is None)  # a screen shows it beside the panel
         for name in ("iw-column", "iw-side"):
             self.box.add_class(name)
         self._of: ConceptPanel | None = None
-        """The panel whose directions are listed: one that has some."""
+        """The panel whose directions are listed."""
         self._listed: tuple[Any, ...] = ()
 
     def paint(self) -> None:
-        """List the concepts that match, and name the one that is looked at, wherever the list is scrolled to."""
+        """List the matching concepts, and name the selected one, wherever the list is scrolled to."""
         if self._of is None or self.browser.sets:
             self._of = self.browser.current
         concept = self.browser.shown_concept
-        shown_if(self.listed, self.browser.screen is None or bool(self.browser.search))  # a screen has little room
+        shown_if(self.listed, self.browser.screen is None or bool(self.browser.search))  # space is short on a screen
         if self._of.sets:
             self._list(self._of, self.browser.search)
             kind = self._of.sets[0].groups[self._of.index_of[concept]] if concept in self._of.index_of else ""
@@ -164,9 +164,9 @@ class Listing:
         self._listed = listed_now
         matches = matching(first, search)
         listed = matches[:MOST_LISTED]
-        kinds = first.groups if len(at) == 1 else None  # two numbers take the place of the group
+        kinds = first.groups if len(at) == 1 else None  # two numbers replace the group
         heads: list[dict[str, Any]] = [{"label": "concept"}, *([{"label": "group"}] if kinds else [])]
-        title = "held-out AUC: how well the direction tells stimuli that it was not made from"
+        title = "AUC on held-out stimuli: how well the direction separates the concept's from others'"
         heads += [
             {"label": f"AUC {letter}".strip(), "align": "right", "title": title} for letter in pair_view.names(panel)
         ]

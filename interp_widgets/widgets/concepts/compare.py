@@ -1,4 +1,4 @@
-"""The tab of two models: how far apart concepts lie in each, and which of them moved."""
+"""The tab for two models: how far apart concepts are in each, and which of them moved."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ COLUMNS = ("concept", "group", "moved", "AUC A", "AUC B")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComparedConcepts(Directions):
-    """One model's directions; the second's answer says how they compare with the first's."""
+    """One model's directions; the second's result holds their comparison with the first's."""
 
     dispersion: Dispersion | None = None
-    """None where both models are read with one set that was opened."""
+    """None if both models use one opened set."""
     moved: Floats | None = None
-    """(concepts,) 1 − cosine of each concept's two directions; None for models of two widths."""
+    """(concepts,) 1 − cosine of each concept's two directions; None for models of different widths."""
 
 
 class DirectionComparison(ConceptPanel):
@@ -43,7 +43,9 @@ class DirectionComparison(ConceptPanel):
     tab_name, of_both = "Base and tuned", ()
     analysis = staticmethod(dispersion)
     search = variant(ConceptOptions.search, label="Search", group="list", redraws=True)
-    pairs = field(PAIR_LABELS, "group", label="Distance between", help="Which pairs of concepts dispersion is over")
+    pairs = field(
+        PAIR_LABELS, "group", label="Distance between", help="The pairs of concepts over which dispersion is computed"
+    )
 
     @classmethod
     def lacks(cls, models: tuple[Any, ...]) -> str:
@@ -82,14 +84,14 @@ class DirectionComparison(ConceptPanel):
         super().draw(results, request)
         last = results[-1]
         self.words.value = (
-            "Both models are read with the one set that was opened: there is nothing to compare."
+            "Both models use the same opened set of directions: there is nothing to compare."
             if last.dispersion is None
             else _sentence(last.dispersion)
         )
         heads = [{"label": name} | ({"align": "right"} if i > 1 else {}) for i, name in enumerate(COLUMNS)]
         self.table.view.empty = "No concept matches." if self.search else "Waiting for the second model."
         rows = self._rows(self.search)[:MOST_LISTED]
-        caption = "Moved: 1 − cosine of a concept's two directions; 0 is the same one, 1 an unrelated one"
+        caption = "Moved: 1 − cosine of a concept's two directions; 0: the same direction, 1: an unrelated one"
         self.table.show([line[0] for line in rows], heads, rows, caption if rows else "")
 
     def draw_selection(self) -> None:
@@ -97,7 +99,7 @@ class DirectionComparison(ConceptPanel):
         self.table.mark()
 
     def _rows(self, search: str = "") -> list[list[Any]]:
-        """A row per concept that matches, those that moved most first; none for models of two widths."""
+        """A row per matching concept, those that moved most first; none for models of different widths."""
         first, second = self.sets
         moved = self.results[-1].moved
         if moved is None:
@@ -128,17 +130,17 @@ class DirectionComparison(ConceptPanel):
 
 
 def _sentence(result: Dispersion) -> str:
-    """Dispersion in words."""
+    """Dispersion as a sentence."""
     low, high = result.interval
     text = f"Mean cosine distance {'within groups' if result.pairs == 'group' else 'of all pairs'}: "
     text += f"A <b>{result.value:.3f}</b> [{low:.3f}, {high:.3f}]"
     if result.other is None or result.difference is None or result.difference_interval is None:
         return text + "."
     low, high = result.difference_interval
-    clear = "" if low <= 0 <= high else ", which is clear of 0"
+    clear = "" if low <= 0 <= high else ", whose interval excludes 0"
     change = f"{result.difference:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
     text += f", B <b>{result.other:.3f}</b>; difference {change}{clear} ({result.level:.0%} bootstrap intervals)."
     if result.pairs == "all":
-        text += " Directions that set each concept against all others nearly sum to nothing: over all pairs this is "
-        text += "close to 1 whatever the model is."
+        text += " Directions that contrast each concept with all others nearly sum to zero: over all pairs this is "
+        text += "close to 1 for any model."
     return text

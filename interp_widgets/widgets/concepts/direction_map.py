@@ -1,4 +1,4 @@
-"""The map tab: directions in the plane, the neighbours of the chosen concept, and what the lasso selected."""
+"""The map tab: directions in the plane, the neighbours of the selected concept, and the lasso's selection."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from .directions import ConceptOptions, ConceptPanel, Directions, OpenedSet, Sou
 from .table import MOST_LISTED, ConceptTable, number
 
 KEPT_FROM = 5_000
-"""Concepts of a set from a file from which its map is kept beside the file."""
+"""Concepts in an opened set above which its map is saved beside the file."""
 MOST_TO_DRAFT = 5_000
-"""Of more concepts, a map takes too long to be drawn beside the run."""
+"""Concepts above which a draft of the map would take too long."""
 NEAREST = 12
-"""Neighbours that are listed."""
+"""Number of neighbours listed."""
 SCREEN_HEIGHT = 340
-"""Pixels of the map on a workbench's screen, where room is short."""
+"""Height of the map in pixels on a workbench's screen, where space is short."""
 SIDES = {"A": "a", "B": "b", "difference": "both"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MappedConcepts(Directions):
-    """One model's answer: its directions, and a map of them; of two models the second's map holds both."""
+    """One model's result: its directions and a map of them; with two models the second's map holds both."""
 
     map: ConceptMap | None
-    """None where there are fewer than 4 concepts."""
+    """None for fewer than 4 concepts."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class MapRequest:
         file = self._map_file(len(concepts.names), shared is not None)
         stored = None
         if file is not None and file.is_file():
-            with contextlib.suppress(ValueError):  # damaged, or of an older version: written anew below
+            with contextlib.suppress(ValueError):  # damaged, or from an older version: rewritten below
                 stored = ConceptMap.load(file)
         made = concept_map(concepts, self.map_method, other=shared, seed=self.seed, stored=stored, check=check)  # type: ignore[arg-type]
         if file is not None and (stored is None or stored.fingerprint != made.fingerprint):
-            with contextlib.suppress(OSError):  # a folder that cannot be written to: the map is made again next time
+            with contextlib.suppress(OSError):  # a read-only folder: the map is computed again next time
                 made.save(file)
         return made
 
@@ -83,7 +83,7 @@ class MapRequest:
         return MapRequest(self.source, "pca", self.seed).map_of(concepts, None, check)
 
     def _map_file(self, count: int, two: bool) -> Path | None:
-        """Where the map of a large set from a file is kept, beside it; other maps are made in seconds."""
+        """The file of the map of a large opened set, beside it; other maps take seconds."""
         if not isinstance(self.source, OpenedSet) or count < KEPT_FROM:
             return None
         path = Path(self.source.path).expanduser()
@@ -92,13 +92,13 @@ class MapRequest:
 
 @dataclass(frozen=True)
 class Places:
-    """The map alone, of the directions of all models of a panel."""
+    """The request for the map alone, of all models' directions."""
 
     request: MapRequest
 
 
 def map_forecast(method: str, cost: Cost, count: int) -> Forecast:
-    """What a map of so many directions will probably take; UMAP is compiled at its first use."""
+    """Forecast for a map of this many directions; UMAP is compiled at its first use."""
     compiled = method != "umap" or "umap" in sys.modules
     if compiled and speedometer.knows(_map_kind(method), "cpu"):
         seconds = speedometer.seconds(_map_kind(method), "cpu", cost.flops, own_speed=True)
@@ -113,12 +113,12 @@ def _map_kind(method: str) -> tuple[str, str]:
 
 
 class DirectionMap(ConceptPanel):
-    """Directions in the plane, near ones near each other: a click centres a concept, the lasso selects many."""
+    """Directions in the plane, similar ones near each other: a click centres a concept, the lasso selects many."""
 
     tab_name = "Map"
     map_method = variant(
         ConceptOptions.map_method, label="Map", group="directions", argument="",
-        help="How directions are placed in the plane",
+        help="Method that projects the directions onto the plane",
     )  # fmt: skip
 
     def build(self) -> None:
@@ -126,10 +126,10 @@ class DirectionMap(ConceptPanel):
         self.chart.on_click(guarded(self, self._clicked))
         self.chart.on_select(guarded(self, self._lassoed))
         host = BokehFigure(self.chart.figure, on_error=self.show_error)
-        self.near = ConceptTable(self, empty="Click a concept: its nearest neighbours are listed here.", height=220)
+        self.near = ConceptTable(self, empty="Click a concept to list its nearest neighbours.", height=220)
         self.selected = ConceptTable(self, empty="Nothing selected: draw around points with the lasso.", height=180)
         self.clear = self.on_click(
-            W.Button(description="Let go", tooltip="Select nothing"), lambda: setattr(self, "chosen", [])
+            W.Button(description="Let go", tooltip="Clear the selection"), lambda: setattr(self, "chosen", [])
         )
         boxes = [W.VBox([self.near.view]), W.VBox([self.selected.view, self.clear])]
         for box in boxes:
@@ -148,7 +148,7 @@ class DirectionMap(ConceptPanel):
     def prepare(self, request: MapRequest) -> None:
         if self.answers.expected(Places(request), self.models[-1]):
             return
-        # takes a second, once: no map is as slow again
+        # takes a second, only once
         RunOptions(check=stop_point).beside(lambda: import_module("sklearn.decomposition"))
 
     def draft(self, request: MapRequest, concepts: ConceptSet, check: Any) -> MappedConcepts:
@@ -156,29 +156,30 @@ class DirectionMap(ConceptPanel):
 
     def answer(self, request: MapRequest, model: Model, concepts: ConceptSet, progress: Any, check: Any) -> Any:
         first, last = self.models[0], self.models[-1]
-        if model is not last and not self._whole_map_is_there(request):  # shown while the second model is at work
+        if model is not last and not self._whole_map_is_there(request):  # shown while the second model computes
             return MappedConcepts(concepts=concepts, map=request.draft(concepts, check))
-        base, own = (
-            concepts if one is model else self.directions(request.source, one, progress, check) for one in (first, last)
+        base, tuned = (
+            concepts if each is model else self.directions(request.source, each, progress, check)
+            for each in (first, last)
         )
-        apart = base.d_model != own.d_model
-        other = None if first is last or apart else own
+        apart = base.d_model != tuned.d_model
+        other = None if first is last or apart else tuned
 
         def compute() -> ConceptMap | None:
             began = time.monotonic()
-            places = request.map_of(own if apart else base, other, check)
+            places = request.map_of(tuned if apart else base, other, check)
             if places is not None:
-                cost = concept_map_cost(len(own.names), own.d_model, two=other is not None)
+                cost = concept_map_cost(len(tuned.names), tuned.d_model, two=other is not None)
                 speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
             return places
 
         return MappedConcepts(concepts=concepts, map=self.answers.once(Places(request), last, compute))
 
     def _whole_map_is_there(self, request: MapRequest) -> bool:
-        """Whether a map of both models will probably be found, with the directions it is of: no draft is shown then."""
+        """Whether the map of both models and its directions are probably cached, so that no draft is needed."""
         first, last = self.models[0], self.models[-1]
-        found = (self.answers.expected(asked, last) for asked in (Places(request), request.source))
-        return first.d_model == last.d_model and not self.answers.fresh and all(found)
+        cached = (self.answers.expected(part, last) for part in (Places(request), request.source))
+        return first.d_model == last.d_model and not self.answers.fresh and all(cached)
 
     def own_forecast(self, request: MapRequest, model: Model) -> Forecast:
         if model is not self.models[-1] or self.answers.expected(Places(request), model):
@@ -205,7 +206,7 @@ class DirectionMap(ConceptPanel):
         sets, at, name = self.sets, pair_view.looked_at(self), self.shown_concept
         near = neighbours(sets[at[-1]], name, min(NEAREST, len(self.index_of) - 1))
         self._mark(self.index_of[name], [self.index_of[other] for other, _ in near])
-        kinds = sets[0].groups if len(at) == 1 else None  # two numbers take the place of the group
+        kinds = sets[0].groups if len(at) == 1 else None  # two numbers replace the group
         heads: list[dict[str, Any]] = [{"label": "nearest"}, *([{"label": "group"}] if kinds else [])]
         letters = pair_view.names(self)
         heads += [{"label": f"cosine {letter}".strip(), "align": "right"} for letter in letters]
@@ -219,7 +220,7 @@ class DirectionMap(ConceptPanel):
         self._list_selected(sets[at[-1]])
 
     def _mark(self, index: int, near: list[int]) -> None:
-        """Ring the concept and its neighbours; another one than before comes into the middle."""
+        """Ring the concept and its neighbours; a new one is centred."""
         if self.chart.places is None:
             return
         before = self.chart.chosen
@@ -228,15 +229,15 @@ class DirectionMap(ConceptPanel):
             self.chart.centre(index)
 
     def _list_selected(self, concepts: ConceptSet) -> None:
-        there = [name for name in self.chosen if name in self.index_of]
+        selected = [name for name in self.chosen if name in self.index_of]
         if self.chart.places is not None:
-            self.chart.select([self.index_of[name] for name in there])
+            self.chart.select([self.index_of[name] for name in selected])
         heads: list[dict[str, Any]] = [{"label": "selected"}, {"label": "group"}, {"label": "AUC", "align": "right"}]
-        listed = there[:MOST_LISTED]
+        listed = selected[:MOST_LISTED]
         indices = [self.index_of[name] for name in listed]
         rows = [[concepts.names[i], concepts.groups[i], number(concepts.auc[i])] for i in indices]
-        self.selected.show(listed, heads, rows, f"{len(there)} selected" if there else "")
-        self.clear.disabled = not there
+        self.selected.show(listed, heads, rows, f"{len(selected)} selected" if selected else "")
+        self.clear.disabled = not selected
 
     # what a user does -------------------------------------------------------------------------------------------------
 

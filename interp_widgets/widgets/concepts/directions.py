@@ -1,4 +1,4 @@
-"""What every tab of the concept browser asks for first: a direction per concept, made from stimuli or from a file."""
+"""The base of the concept browser's tabs: a direction per concept, made from stimuli or loaded from a file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from ..base.workbench import in_model
 
 PROMPT = "One day, the doctor in a red coat saw a"
 CONCEPT = "lion"
-"""The concept to start with, where there is one of this name."""
-NOTHING_YET = "no block has read the text before layer 0: there the last token is the same in every one; take 1 or more"
+"""The concept to start with, if there is one of this name."""
+NOTHING_YET = "the stream entering layer 0 holds only the last token, which is the same in every text; choose 1 or more"
 METHOD_LABELS = {
     "mean_difference": "mean difference",
     "pca": "first component of paired differences",
@@ -41,16 +41,16 @@ METHOD_LABELS = {
 }
 MAP_LABELS = {"pca": "principal components", "tsne": "t-SNE", "umap": "UMAP"}
 FEWEST_TO_DRAFT = 32
-"""Of fewer concepts, no draft is shown while they are read."""
+"""Fewest concepts for which drafts are shown."""
 DRAFTS = (8, 2)
-"""Drafts hold every 8th concept, then every 2nd: all groups from the first on."""
+"""Drafts hold every 8th concept, then every 2nd, so that the first already has all groups."""
 STATES = ("ConceptBrowser", "states")
-"""What the speedometer calls reading stimuli."""
+"""The speedometer's key for reading stimuli."""
 SHARED = (
     "concepts", "path", "stream", "method", "map_method", "seed", "concept", "chosen", "search", "prompt",
     "prompt_token",
 )  # fmt: skip
-"""Options of all tabs, which are no keywords of a tab's analysis."""
+"""Options of all tabs that are not keywords of a tab's analysis."""
 
 Progress = Callable[[int, int], None]
 Check = Callable[[], None]
@@ -68,7 +68,7 @@ def filled(template: str, name: str, stimulus: str) -> str:
 
 @dataclass(frozen=True)
 class Listed:
-    """Concepts whose hash is taken once: there may be a million stimuli in them."""
+    """Concepts with a cached hash, since they may hold a million stimuli."""
 
     concepts: tuple[Concept, ...]
 
@@ -88,7 +88,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class MadeSet:
-    """Directions to be made from stimuli."""
+    """The request to make directions from stimuli."""
 
     listed: Listed
     layer: int
@@ -97,11 +97,11 @@ class MadeSet:
 
     @property
     def wanted(self) -> int:
-        """How many concepts are asked for."""
+        """Number of concepts requested."""
         return len(self.listed.concepts)
 
     def answer(self, model: Model, kept: KeptStates, *, progress: Progress, check: Check, draft: Draft) -> ConceptSet:
-        """Make them. Drafts come before: some of the concepts while there is much to read, else all without the
+        """Make them. Drafts come first: some of the concepts if there is much to read, else all without the
         control."""
         concepts, texts = self.listed.concepts, list(self.listed.texts())
         furthest = 0
@@ -130,17 +130,17 @@ class MadeSet:
 
 @dataclass(frozen=True)
 class OpenedSet:
-    """Directions from a file."""
+    """The request to load directions from a file."""
 
     path: str
     stamp: tuple[int, int]
-    """Size and time of the file, so that another one under the same name is another request."""
+    """Size and modification time of the file, so that a changed file is a different request."""
     wanted: int = 0
-    """Nothing is left out of a file."""
+    """0: a file is complete."""
 
     @classmethod
     def at(cls, path: str) -> OpenedSet:
-        """The file at a path; FileNotFoundError where there is none."""
+        """The file at a path; FileNotFoundError if there is none."""
         try:
             stat = os.stat(Path(path).expanduser())
         except OSError as error:
@@ -148,7 +148,7 @@ class OpenedSet:
         return cls(path, (stat.st_size, stat.st_mtime_ns))
 
     def answer(self, models: Sequence[Any]) -> ConceptSet:
-        """Read it; ValueError unless one of the models is the one it was made from."""
+        """Load it; ValueError unless one of the models is the one it was made from."""
         concepts = ConceptSet.load(Path(self.path).expanduser())
         own = any(concepts.made_from(model) for model in models)
         for model in models:
@@ -160,17 +160,17 @@ Source = MadeSet | OpenedSet
 
 
 class StimulusStore:
-    """What the tabs of a browser keep of the stimuli, beside the options that they share."""
+    """Stimuli data that the tabs of a browser share besides their options."""
 
     def __init__(self) -> None:
         self.states: dict[int, KeptStates] = {}
-        """States that were read, by the id of the model."""
+        """Hidden states of stimuli, by the id of the model."""
         self.folders: dict[str, tuple[Concept, ...]] = {}
-        """Concepts that were read from folders, for the code."""
+        """Concepts that were loaded from folders, for copied code."""
         self._listed = Listed(())
 
     def listed(self, concepts: tuple[Concept, ...]) -> Listed:
-        """A list of concepts, checked and hashed once; ValueError for one of which no directions can be made."""
+        """A list of concepts, checked and hashed once; ValueError if no directions can be made from it."""
         listed = self._listed
         if listed.concepts is not concepts:
             check_concepts(concepts)
@@ -178,15 +178,15 @@ class StimulusStore:
         return listed
 
     def states_of(self, model: Model) -> KeptStates:
-        """The states that one model has read."""
+        """The stored states of a model."""
         return self.states.setdefault(id(model), KeptStates(model))
 
     def forget(self, model: Model) -> None:
-        """Let go of the states that one model has read."""
+        """Drop the stored states of a model."""
         self.states.pop(id(model), None)
 
     def missing(self, source: MadeSet, model: Model) -> float:
-        """Share of the stimuli that the model has to read."""
+        """Share of the stimuli that the model still has to read."""
         kept = self.states.get(id(model))
         if kept is None or not len(kept):
             return 1.0
@@ -199,22 +199,22 @@ class StimulusStore:
 
 @dataclass(frozen=True)
 class ConceptRequest(Request):
-    """A call of an analysis with directions, which are made first: what they come from is the first of its inputs."""
+    """A call of an analysis with directions, which are made first; their source is its first input."""
 
     @property
     def source(self) -> Source:
-        """What the directions come from."""
+        """The source of the directions."""
         source: Source = self.inputs[0]
         return source
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Directions:
-    """One model's answer: its directions, and in subclasses what a tab shows of them."""
+    """One model's result: its directions, and in subclasses what a tab derives from them."""
 
     concepts: ConceptSet
     wanted: int = 0
-    """Concepts that were asked for; more than there are in a draft."""
+    """Number of concepts requested; a draft has fewer."""
 
     @property
     def partial(self) -> bool:
@@ -223,55 +223,55 @@ class Directions:
 
     @property
     def provenance(self) -> Mapping[str, Scalar]:
-        """What it takes to repeat it."""
+        """What is needed to repeat it."""
         return self.concepts.provenance
 
 
 def first_look(names: Collection[str]) -> str:
-    """The concept to look at where none was chosen."""
+    """The concept selected by default."""
     return CONCEPT if CONCEPT in names else next(iter(names), "")
 
 
 class ConceptOptions(T.HasTraits):
-    """The options of all tabs: which directions, and what is looked at."""
+    """The options of all tabs: which directions, and the selection."""
 
     models: tuple[Any, ...]
     concepts = field(ListOf(Concept))
-    """A tuple of `Concept`, from whose stimuli directions are made; the demo's unless others are set."""
+    """A tuple of `Concept`, from whose stimuli directions are made; by default the demo's."""
     path = field(str, label="Directions from", group="file")
-    """A file of directions to show instead, as `ConceptSet.save` writes it; empty: they are made from `concepts`."""
+    """A file of directions, as `ConceptSet.save` writes it; empty: they are made from `concepts`."""
     stream = field(
         Annotated[int, Bounds(lambda panel: 0, lambda panel: panel.deepest, slider=True)], -1,
         label="Layer", group="directions", shown_if=lambda panel: not panel.path,  # a saved set has its own
-        help="The residual stream entering this layer; at the right end the one before the final norm",
+        help="The residual stream entering this layer; at the right end, the one before the final norm",
     )  # fmt: skip
     method = field(
         METHOD_LABELS, "mean_difference", label="Directions", group="directions",
-        shown_if=lambda panel: not panel.path, help="How directions are made",
+        shown_if=lambda panel: not panel.path, help="Method that makes a direction from stimuli",
     )  # fmt: skip
     map_method = field(MAP_LABELS, "pca", argument=None)
-    """How directions are placed in the plane."""
+    """Method that projects the directions onto the plane."""
     seed = field(Annotated[int, Bounds(low=0)])
-    """Of the map, and of the labels dealt for the control."""
+    """Seed of the map, and of the shuffled labels of the control."""
     layer = in_model()
-    """The selected layer, shared; the stream follows it."""
+    """The selected layer, shared by all panels; `stream` follows it."""
     concept = field(str, label="Concept", group="choice", selects=True, chooses=True, argument=None)
-    """The concept that is looked at."""
+    """The selected concept."""
     chosen = field(TypedList(), selects=True, chooses=True, argument=None)
     """Concepts selected on the map."""
     search = field(str, argument=None)
-    """Concepts whose name or group holds these words are listed."""
+    """Words that the name or group of the listed concepts contains."""
     prompt = field(Annotated[str, Text(2)], argument=None)
-    """What is read, and continued under steering."""
+    """The prompt to read, and to continue under steering."""
     prompt_token = field(T.Int(-1, min=-1), argument=None)
-    """The token of the prompt whose state is taken apart; -1 for the last."""
+    """The token of the prompt whose state is decomposed; -1 for the last."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        """What to start with."""
+        """The start values."""
         usual: dict[str, Any] = {} if "prompt" in keywords else {"prompt": PROMPT}
         if "concepts" in keywords:
             return usual
-        # t-SNE keeps most neighbours, and of so few concepts takes a second
+        # t-SNE preserves most neighbours, and for so few concepts takes a second
         return usual | {"concepts": demo_concepts()} | ({} if "map_method" in keywords else {"map_method": "tsne"})
 
     @property
@@ -291,7 +291,7 @@ class ConceptOptions(T.HasTraits):
 
 
 class ConceptPanel(ConceptOptions, Panel):
-    """Base of the tabs. Each asks its own question about the directions, which are made once for all of them.
+    """Base of the tabs. Each has its own analysis of the directions, which are made once for all of them.
 
     An `analysis` takes a model and its directions, then what `asked_about` returns and the panel's own options.
     """
@@ -299,7 +299,7 @@ class ConceptPanel(ConceptOptions, Panel):
     title: ClassVar[str] = "Concepts"
     cached_as: ClassVar[str] = "concepts"
     tab_name: ClassVar[str] = ""
-    """What the tab is called."""
+    """The label of the tab."""
 
     def __init__(self, model: Model, tuned: Any = None, *, stack: Any = None, **options: Any) -> None:
         self.store = StimulusStore() if stack is None else stack.store
@@ -317,35 +317,35 @@ class ConceptPanel(ConceptOptions, Panel):
 
     @property
     def looked_at(self) -> tuple[Any, ...]:
-        """The answers of the models that the view shows."""
+        """The results of the models in view."""
         return tuple(self.results[index] for index in pair_view.looked_at(self)) if self.results else ()
 
     @property
     def opened(self) -> bool:
-        """Whether what is on the screen comes from a file."""
+        """Whether the directions on the screen come from a file."""
         return isinstance(getattr(self.shown_request, "source", None), OpenedSet)
 
     @property
     def known(self) -> Collection[str]:
-        """Names of the concepts on the screen, and of those whose directions may still have to be made."""
+        """Names of the concepts on the screen, and of those still to be made."""
         return set(self.index_of) if self.path else {*self.index_of, *(concept.name for concept in self.concepts)}
 
     @property
     def shown_concept(self) -> str:
-        """The concept that the picture shows: of directions that do not have the chosen one (yet), another."""
+        """The concept in the picture: the selected one, or another if the directions do not have it (yet)."""
         if self.concept in self.index_of or not self.index_of:
             return self.concept
         return first_look(self.index_of)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
-        there = self.known, f"the {len(self.index_of)} concepts here"
-        return {"concept": there, "chosen": there}
+        known = self.known, f"the {len(self.index_of)} concepts here"
+        return {"concept": known, "chosen": known}
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     @property
     def source(self) -> Source:
-        """What the directions are to come from; ValueError where none can be made."""
+        """The source of the directions; ValueError if none can be made."""
         if self.path:
             return OpenedSet.at(self.path)
         if self.stream == 0:
@@ -357,7 +357,7 @@ class ConceptPanel(ConceptOptions, Panel):
         return {name: value for name, value in super().arguments().items() if name not in SHARED}
 
     def asked_about(self) -> tuple[Any, ...]:
-        """What the analysis takes behind model and directions."""
+        """Positional arguments of the analysis after model and directions."""
         return ()
 
     def request(self) -> Any:
@@ -375,7 +375,7 @@ class ConceptPanel(ConceptOptions, Panel):
 
         def draft(concepts: ConceptSet) -> None:
             if model is not self.models[0] and len(concepts.names) < wanted:
-                return  # two models are shown with the same concepts
+                return  # both models are shown with the same concepts
             shown = self.draft(request, concepts, check)
             if shown is not None:
                 on_partial(replace(shown, wanted=wanted))
@@ -384,18 +384,18 @@ class ConceptPanel(ConceptOptions, Panel):
         return self.answer(request, model, concepts, progress, check)
 
     def draft(self, request: Any, concepts: ConceptSet, check: Check) -> Directions | None:
-        """What to show of directions that are not all there; None for nothing."""
+        """A result for incomplete directions; None for none."""
         return None
 
     def answer(self, request: Any, model: Model, concepts: ConceptSet, progress: Progress, check: Check) -> Any:
-        """The answer of one model, whose directions are there."""
-        asked = replace(request, inputs=(concepts, *request.inputs[1:]))
-        return asked.answer(model, progress=progress, check=check)
+        """The result of one model, given its directions."""
+        request = replace(request, inputs=(concepts, *request.inputs[1:]))
+        return request.answer(model, progress=progress, check=check)
 
     def directions(
         self, source: Source, model: Model, progress: Progress, check: Check, draft: Draft = lambda _: None
     ) -> ConceptSet:
-        """A model's directions: those in the cache, or made or read now; in the worker."""
+        """A model's directions, from the cache, or made or loaded now; in the worker."""
 
         def compute() -> ConceptSet:
             if isinstance(source, OpenedSet):
@@ -415,8 +415,8 @@ class ConceptPanel(ConceptOptions, Panel):
     # what it takes ----------------------------------------------------------------------------------------------------
 
     def _reading(self, source: MadeSet, model: Model) -> tuple[float, float]:
-        """Operations and bytes of reading all stimuli."""
-        key, flops, size = self._flops  # at once: the worker asks too
+        """FLOPs and bytes of reading all stimuli."""
+        key, flops, size = self._flops  # read together, since the worker reads it too
         if key != (source, id(model)):
             method: Any = source.method
             cost = concept_directions_cost(model, source.listed.concepts, layer=source.layer, method=method)
@@ -424,7 +424,7 @@ class ConceptPanel(ConceptOptions, Panel):
         return flops, size
 
     def forecast_on(self, request: Any, model: Model) -> Forecast:
-        """Time to the answer; the shuffled control, which comes behind a draft, is not counted."""
+        """Time to the result, without the shuffled control, which follows a draft."""
         source, reading = request.source, Forecast(0.0, 0)
         if isinstance(source, MadeSet) and source.listed.concepts and not self.answers.expected(source, model):
             share = self.store.missing(source, model)
@@ -434,7 +434,7 @@ class ConceptPanel(ConceptOptions, Panel):
         return reading + self.own_forecast(request, model)
 
     def own_forecast(self, request: Any, model: Model) -> Forecast:
-        """What the question takes once the directions are there."""
+        """The forecast for the tab's analysis, given the directions."""
         return Forecast(0.0, 0)
 
     # drawing ----------------------------------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ class ConceptPanel(ConceptOptions, Panel):
         self.index_of = {name: i for i, name in enumerate(results[0].concepts.names)}
 
     def draw_selection(self) -> None:
-        """With new results, let go of concepts that there are not; a draft may not have them yet."""
+        """With new results, deselect concepts that do not exist; a draft may not have them yet."""
         if self._drawn is not None or not self.results or self.results[-1].partial:
             return
         known = self.known
@@ -463,31 +463,33 @@ class ConceptPanel(ConceptOptions, Panel):
         near = neighbours(last, name, min(IN_WORDS, len(self.index_of) - 1))
         rows = []
         for other, _ in near:
-            there = self.index_of[other]
-            rows.append((other, *(decimals(float(one.directions[there] @ one.directions[index])) for one in sets)))
+            neighbour = self.index_of[other]
+            rows.append(
+                (other, *(decimals(float(each.directions[neighbour] @ each.directions[index])) for each in sets))
+            )
         aucs = ", ".join(
-            f"{letter}{decimals(float(one.auc[index]))}" for letter, one in zip(letters, sets, strict=True)
+            f"{letter}{decimals(float(each.auc[index]))}" for letter, each in zip(letters, sets, strict=True)
         )
         return Words(
             f"Concept “{name}”" + (f" ({group})" if group else ""),
-            (*self.about_concept(index), f"It tells stimuli that it was not made from with an AUC of {aucs}."),
+            (*self.about_concept(index), f"It separates held-out stimuli with an AUC of {aucs}."),
             ("nearest", *(letter.strip() or "cosine" for letter in letters)),
             tuple(rows),
             (Step("concepts", "What if it were stronger?", {"tab": "steer"}),),
         )
 
     def about_concept(self, index: int) -> tuple[str, ...]:
-        """What the tab says of the concept that is looked at, in sentences."""
+        """The tab's sentences about the selected concept."""
         return ()
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def own_lines(self, model: str, concepts: str) -> tuple[list[str], list[str]]:
-        """Names to import, and lines of a cell that end with what the tab shows of a model and its directions."""
+        """Names to import, and the last lines of a cell, with what the tab shows of a model and its directions."""
         return [], [f"{concepts}.to_frame()"]
 
     def code(self, request: Any) -> str:
-        """The directions, their map, the neighbours of the concept that is looked at, and what the tab shows."""
+        """The directions, their map, the neighbours of the selected concept, and what the tab shows."""
         source, names = request.source, model_variables(self.models)
         variables = direction_variables(self.models)
         if isinstance(source, OpenedSet):
@@ -509,22 +511,22 @@ class ConceptPanel(ConceptOptions, Panel):
         last = pair_view.looked_at(self)[-1]
         concept = self.shown_concept or first_look(self.known)
         lines.append(f"near = {call('neighbours', variables[last], repr(concept), '12')}")
-        more, own = self.own_lines(names[last], variables[last])
-        return cell([*imports, "concept_map", "neighbours", *more], self.models, [*lines, *own])
+        more, last_lines = self.own_lines(names[last], variables[last])
+        return cell([*imports, "concept_map", "neighbours", *more], self.models, [*lines, *last_lines])
 
     def frame(self) -> Any:
         return pair_view.joined(concepts.to_frame() for concepts in self.sets)
 
 
 def direction_variables(models: Sequence[Any]) -> tuple[str, ...]:
-    """What the directions are called in copied code."""
+    """The directions' variables in copied code."""
     return ("directions",) if len(models) == 1 else ("directions_a", "directions_b")
 
 
 def list_lines(
     concepts: tuple[Concept, ...], folders: Mapping[str, tuple[Concept, ...]]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Names to import, lines that make a list of concepts, and the argument; nothing for the demo's own list."""
+    """Names to import, lines that make a list of concepts, and the argument; nothing for the demo's list."""
     demo = demo_concepts()
     if concepts == demo:
         return [], [], []

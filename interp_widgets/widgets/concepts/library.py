@@ -1,4 +1,4 @@
-"""Concepts of the user's own, folders of them, and saved sets of directions: adding, opening, removing, undoing."""
+"""The user's own concepts, folders of them, and saved sets of directions: add, open, remove, undo."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from .browser import ConceptBrowser
 
 OWN = "own"
-"""The group of an added concept whose group is left empty."""
+"""The group of an added concept if the user leaves it empty."""
 
 
 class Library:
-    """The box below the inputs: add, open, save, remove, undo. What it says follows the options of the browser."""
+    """The box below the inputs: add, open, save, remove, undo. Its texts follow the options of the browser."""
 
     def __init__(self, browser: ConceptBrowser) -> None:
         self.browser = browser
-        self.name = TextLine(description="Name", placeholder="one word says best what to steer to")
+        self.name = TextLine(description="Name", placeholder="ideally the one word to steer towards")
         self.group = TextLine(description="Group", placeholder=OWN)
         self.stimuli = TextLines(
             description="Stimuli, one per line", rows=4,
-            placeholder="At least 3 short texts in which the concept occurs; of 5 and more some are held out",
+            placeholder="At least 3 short texts in which the concept occurs; with 5 or more, some are held out",
         )  # fmt: skip
         self.stimuli.add_class("iw-grow")
         self.upload = W.FileUpload(accept=".txt", description="From a file", tooltip="A text file of stimuli")
@@ -46,22 +46,24 @@ class Library:
         )
         self.path = TextLine(description="Path", placeholder="a folder of concepts, or a saved set (.npz)")
         self.path.add_class("iw-grow")
-        self.keep = W.Checkbox(value=True, description="add to the list (else in its place)", indent=False)
+        self.keep = W.Checkbox(value=True, description="add to the list (else replace it)", indent=False)
         self.not_opened = Hint(self.path, self.keep)
         self.open_button = click(
-            W.Button(description="Open", tooltip="Read the folder or the set"), self.not_opened.of(self.open)
+            W.Button(description="Open", tooltip="Load the folder or the set"), self.not_opened.of(self.open)
         )
         self.save_button = click(
-            W.Button(description="Save directions", tooltip="Write the directions beside the notebook"), self.save
+            W.Button(description="Save directions", tooltip="Save the directions beside the notebook"), self.save
         )
         self.remove_button = click(W.Button(), self.remove)
-        self.undo_button = click(W.Button(tooltip="Put the list back as it was"), self.undo)
-        self.reset_button = click(W.Button(tooltip="The list of concepts that the browser opens with"), self.reset)
+        self.undo_button = click(W.Button(tooltip="Undo the last removal"), self.undo)
+        self.reset_button = click(
+            W.Button(tooltip="Restore the list of concepts that the browser opens with"), self.reset
+        )
         self.words = W.HTML("")
         self.words.add_class("iw-hint")
         self._demo = demo_concepts()
         self._named = ""
-        """The concept that the remove button names."""
+        """The concept on the remove button."""
         self._before: tuple[tuple[Concept, ...], str, str] | None = None
         """List, path and concept before the last removal."""
         self.box = W.VBox([
@@ -76,12 +78,12 @@ class Library:
 
     @property
     def hints(self) -> dict[str, str]:
-        """What is wrong with what was typed here, by the button that was pressed."""
-        said = {"add": self.not_added.sentence, "open": self.not_opened.sentence}
-        return {name: sentence for name, sentence in said.items() if sentence}
+        """Hints about the typed values, by the button that was pressed."""
+        hints = {"add": self.not_added.sentence, "open": self.not_opened.sentence}
+        return {name: sentence for name, sentence in hints.items() if sentence}
 
     def fit(self) -> None:
-        """Say what the directions come from, and what each button would take out of the list."""
+        """Show the source of the directions, and what each button would remove from the list."""
         browser = self.browser
         concepts, opened = browser.concepts, bool(browser.path)
         concept = browser.shown_concept
@@ -105,7 +107,7 @@ class Library:
     # the list ---------------------------------------------------------------------------------------------------------
 
     def _replace(self, concepts: Sequence[Concept], *, path: str = "", concept: str | None = None) -> None:
-        """Take another list, which can be undone where it lacks concepts of the one before."""
+        """Replace the list; can be undone if it lacks concepts of the previous one."""
         browser = self.browser
         before = browser.concepts, browser.path, browser.shown_concept
         with browser.hold():
@@ -117,7 +119,7 @@ class Library:
         self.fit()
 
     def add(self) -> None:
-        """Add the concept in the boxes; what is wrong is said, and the boxes stay as they are."""
+        """Add the concept in the boxes; on an error the boxes stay unchanged."""
         boxes = (self.name, self.group, self.stimuli)
         name, group, stimuli = (checked_text(box.value, f"the {box.description.lower()}").strip() for box in boxes)
         texts = [line.strip() for line in stimuli.splitlines() if line.strip()]
@@ -126,20 +128,20 @@ class Library:
         self.name.value = self.group.value = self.stimuli.value = ""
 
     def _checked(self, concepts: tuple[Concept, ...], new: Sequence[Concept]) -> tuple[Concept, ...]:
-        """A list with new concepts, if all is well with them."""
+        """The list with new concepts, checked."""
         check_concepts(concepts)
         for model in self.browser.models:
             check_lengths(model, new)
         return concepts
 
     def remove(self) -> None:
-        """Take the concept that the button names out of the list."""
+        """Remove the concept that the button names."""
         left = tuple(concept for concept in self.browser.concepts if concept.name != self._named)
         check_concepts(left)
         self._replace(left)
 
     def undo(self) -> None:
-        """Put the list back as it was before concepts were taken out; those added since then stay."""
+        """Restore the removed concepts; those added since then stay."""
         if self._before is None:
             return
         (concepts, path, concept), self._before = self._before, None
@@ -148,7 +150,7 @@ class Library:
         self._replace((*concepts, *later), path=path, concept=concept)
 
     def reset(self) -> None:
-        """Back to the demo's concepts, and to directions made from them."""
+        """Return to the demo's concepts, and to directions made from them."""
         self._replace(self._demo)
 
     def _uploaded(self, change: Any) -> None:
@@ -162,10 +164,12 @@ class Library:
     # files ------------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Read a folder of concepts, a saved set, or a file of stimuli."""
+        """Load a folder of concepts, a saved set, or a file of stimuli."""
         browser, typed = self.browser, checked_path(self.path.value, "the path")
         if not typed:
-            raise ValueError("the path is empty: give a folder of concepts, a saved set (.npz) or a file of stimuli")
+            raise ValueError(
+                "the path is empty: type that of a folder of concepts, a saved set (.npz) or a file of stimuli"
+            )
         path = Path(typed).expanduser()
         if path.is_dir():
             new = read_concepts(path)
@@ -178,11 +182,11 @@ class Library:
         elif path.suffix in ("", ".txt"):
             raise FileNotFoundError(f"there is no folder or text file at {path}: check the path")
         else:
-            OpenedSet.at(typed).answer(browser.models)  # says what is wrong before anything changes
+            OpenedSet.at(typed).answer(browser.models)  # raises before anything changes
             browser.path = typed
 
     def save(self) -> None:
-        """Write the directions of every model beside the notebook."""
+        """Save the directions of every model beside the notebook."""
         browser = self.browser
         if not browser.sets:
             raise ValueError("there are no directions to save yet: press Run first")
@@ -196,28 +200,28 @@ class Library:
 
 
 def _less(concepts: Sequence[Concept], other: Sequence[Concept]) -> tuple[Concept, ...]:
-    """The concepts of one list that another does not have, or has with other stimuli."""
+    """The concepts of one list that another lacks, or has with different stimuli."""
     kept = {concept.name: concept for concept in other}
     return tuple(concept for concept in concepts if kept.get(concept.name) != concept)
 
 
 def _counted(concepts: Sequence[Concept]) -> str:
-    """A single concept by its name, several by their number."""
+    """A single concept by name, several by number."""
     return f"“{concepts[0].name}”" if len(concepts) == 1 else f"{len(concepts):,} concepts"
 
 
 def check_lengths(model: Model, concepts: Sequence[Concept]) -> None:
-    """ValueError for the first stimulus that is longer, in its template, than what the model reads."""
+    """ValueError for the first stimulus that, in its template, is longer than the model's context."""
     for concept in concepts:
         for text in (*concept.stimuli, *concept.held_out):
-            whole = filled(TEMPLATE, concept.name, text)
-            if len(whole.encode()) <= model.n_ctx:
+            stimulus = filled(TEMPLATE, concept.name, text)
+            if len(stimulus.encode()) <= model.n_ctx:
                 continue  # no token is shorter than a byte
-            count = len(model.tokens(whole))
+            count = len(model.tokens(stimulus))
             if count > model.n_ctx:
                 raise ValueError(
-                    f"a stimulus of {concept.name!r} is {count} tokens long with its template and {model_name(model)} "
-                    f"reads {model.n_ctx}: shorten or leave out {text[:60]!r}"
+                    f"a stimulus of {concept.name!r} is {count} tokens long with its template, and {model_name(model)} "
+                    f"reads {model.n_ctx}: shorten or remove {text[:60]!r}"
                 )
 
 
@@ -226,4 +230,4 @@ def _read_text(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{name} is no UTF-8 text: save it as text, one stimulus per line") from error
+        raise ValueError(f"{name} is not UTF-8 text: save it as text, one stimulus per line") from error

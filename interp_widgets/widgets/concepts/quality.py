@@ -1,4 +1,4 @@
-"""The quality tab: how well each direction tells held-out stimuli, beside labels dealt at random."""
+"""The quality tab: how well each direction separates held-out stimuli, against shuffled labels."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from .directions import METHOD_LABELS, ConceptOptions, ConceptPanel, Directions,
 from .table import MOST_LISTED, ConceptTable, matching, number
 
 GOOD = 0.9
-"""An AUC from which on a direction is called good."""
+"""The AUC above which a direction counts as good."""
 NEAR = 5
 MOST_COMPARED = 3000
-"""Concepts of which all pairs are compared for the share of neighbours in one group, and words are counted."""
+"""Most concepts for which neighbours in the same group and words alone are evaluated, over all pairs."""
 COLUMNS = {
-    "AUC": ("auc", "Chance that one of the concept's held-out stimuli has a larger projection than one of another's"),
-    "in its group": ("group_auc", "The same against the stimuli of the concept's own group alone: the harder question"),
-    "shuffled": ("shuffled_auc", "The control: directions made and tested with labels dealt at random; 0.5 is chance"),
-    "words alone": ("words", "The same from a list of the words in its stimuli: what needs no model at all"),
-    "gap": ("gap", "Mean projection of its states less that of all others, in the residual stream's units"),
+    "AUC": ("auc", "Probability that a held-out stimulus of the concept has a larger projection than one of another"),
+    "in its group": ("group_auc", "The same, only against stimuli of the concept's own group, which is harder"),
+    "shuffled": ("shuffled_auc", "Control: directions made and tested with shuffled labels; 0.5 is chance"),
+    "words alone": ("words", "The same from a list of the words in its stimuli, without any model"),
+    "gap": ("gap", "Mean projection of its states minus that of all others, in units of the residual stream"),
 }
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConceptQuality(Directions):
-    """Directions, whose quality was measured when they were made, and how far neighbours are of one group."""
+    """Directions, whose quality was measured when they were made, and the share of neighbours in the same group."""
 
     agreement: tuple[float, float] | None
-    """Share of the nearest concepts that are of the same group, and by chance; None where that was not measured."""
+    """Share of the nearest concepts in the same group, and that by chance; None if it was not measured."""
     words: Floats | None
-    """(concepts,) AUC of a list of words alone; None where the stimuli are not at hand, or too many."""
+    """(concepts,) AUC of a list of words alone; None if the stimuli are not available, or too many."""
 
 
 def quality(model: Model, concepts: ConceptSet, listed: Listed | None) -> ConceptQuality:
-    """How good directions are, beside what the words of their stimuli can tell, where these are at hand."""
+    """The quality of directions, against the words of their stimuli, if these are available."""
     few = len(concepts.names) <= MOST_COMPARED
     measured = any(concepts.groups) and len(concepts.names) > NEAR and few
     return ConceptQuality(
@@ -58,7 +58,7 @@ def quality(model: Model, concepts: ConceptSet, listed: Listed | None) -> Concep
 
 
 class DirectionQuality(ConceptPanel):
-    """How well each concept's direction tells stimuli that it was not made from, in a sentence and a table."""
+    """How well each concept's direction separates held-out stimuli, in a sentence and a table."""
 
     tab_name = "Quality"
     analysis = staticmethod(quality)
@@ -105,7 +105,7 @@ class DirectionQuality(ConceptPanel):
         self.table.mark()
 
     def _sentence(self, index: int, result: ConceptQuality) -> str:
-        """Quality in words."""
+        """Quality as a sentence."""
         concepts = result.concepts
         start = f"{pair_view.LETTERS[index]}: " if len(self.models) > 1 else ""
         where = METHOD_LABELS.get(concepts.method, concepts.method)
@@ -124,8 +124,8 @@ class DirectionQuality(ConceptPanel):
             words = result.words[np.isfinite(result.words)]
             text += f"A list of words alone: <b>{(words >= GOOD).mean():.0%}</b> (median {np.median(words):.2f}). "
         if result.agreement is not None:
-            own, chance = result.agreement
-            text += f"Of the {NEAR} nearest concepts {own:.0%} are of the same group, {chance:.0%} by chance."
+            share, chance = result.agreement
+            text += f"Of the {NEAR} nearest concepts {share:.0%} are in the same group, {chance:.0%} by chance."
         return text
 
     def own_lines(self, model: str, concepts: str) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""The read tab: which concepts a prompt's tokens point along, and one token's state as a sum of few directions."""
+"""The read tab: projections of a prompt's tokens on concepts, and one token's state as a sparse sum of directions."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ ROW_LABELS = {
     "chosen": "selected on the map",
 }
 SOLVER_LABELS = {"omp": "orthogonal matching pursuit", "elastic_net": "elastic net"}
-EMPTY = "the prompt is empty: type what the model should read"
+EMPTY = "the prompt is empty: type a text for the model to read"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReadConcepts(Directions):
-    """What one model reads: projections of all tokens on the directions, and one state taken apart."""
+    """One model's reading: projections of all tokens on the directions, and one decomposed state."""
 
     reading: ConceptReading
     sparse: SparseReading
     span: tuple[int, int]
-    """Which of the tokens [start, end) are the prompt's; the others are the template's."""
+    """The prompt's tokens [start, end); the others are the template's."""
     position: int
-    """The token that is taken apart, from 0."""
+    """The token whose state is decomposed, from 0."""
 
     @cached_property
     def gaps(self) -> Floats:
@@ -66,7 +66,7 @@ class ReadConcepts(Directions):
 
     @property
     def weights(self) -> list[float]:
-        """Weight of each direction of the sum, in units of its concept's gap."""
+        """Weight of each direction in the sum, in units of its concept's gap."""
         gap, names = self._gap, self.sparse.names
         return [float(w / gap[self.concepts.index(n)]) for n, w in zip(names, self.sparse.weights, strict=True)]
 
@@ -87,7 +87,7 @@ def read_concepts(
     other_weights: bool,
     check: Callable[[], None],
 ) -> ReadConcepts:
-    """Read a prompt along directions, and take the state at one of its tokens apart."""
+    """Project a prompt's tokens on directions, and decompose the state at one of them."""
     reading = read_prompt_concepts(model, concepts, prompt, other_weights=other_weights, check=check)
     most = min(n_concepts, len(concepts.names), concepts.d_model)
     sparse = decompose_prompt(
@@ -99,26 +99,26 @@ def read_concepts(
 
 
 class PromptReading(ConceptPanel):
-    """A prompt's tokens by their projection on concepts, and one token's state as a sum of few directions."""
+    """A prompt's tokens by their projection on concepts, and one token's state as a sparse sum of directions."""
 
     tab_name, of_both = "Read", ("difference", "beside")
     analysis = staticmethod(read_concepts)
     prompt = variant(
         ConceptOptions.prompt, label="Prompt", width="grow", argument="", required=EMPTY,
-        help="What is read, and continued under steering",
+        help="What the model reads, and continues under steering",
     )  # fmt: skip
     prompt_token = variant(ConceptOptions.prompt_token, argument="")
     in_template = field(
         bool, True, label="as a stimulus, in the template",
-        help="Directions were made at the template's last token: there they read best",
+        help="Directions were made at the template's last token, where they read best",
     )  # fmt: skip
     read_rows = field(
-        ROW_LABELS, "strongest", label="Rows", selects=True, argument=None, help="Which concepts the map shows"
+        ROW_LABELS, "strongest", label="Rows", selects=True, argument=None, help="Which concepts to show in the map"
     )
-    solver = field(SOLVER_LABELS, "omp", label="Sum by", help="How a state is taken apart")
+    solver = field(SOLVER_LABELS, "omp", label="Sum by", help="Method of the sparse decomposition")
     n_concepts = field(
         Annotated[int, Bounds(1, 100)], 8, label="Concepts", width="short",
-        help="Concepts in that sum, and rows of the map of the prompt",
+        help="Number of concepts in the sum, and of rows of the map",
     )  # fmt: skip
 
     def build(self) -> None:
@@ -149,8 +149,8 @@ class PromptReading(ConceptPanel):
         self.plot.children = [*self.strip_boxes, self.words, below]
         for strip in self.strips:
             self.watch(strip, "selected", self._token_picked)
-        for one in self.maps.views:
-            self.watch(one, "pinned", self._cell_picked)
+        for heat in self.maps.views:
+            self.watch(heat, "pinned", self._cell_picked)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
@@ -161,25 +161,25 @@ class PromptReading(ConceptPanel):
         return ConceptRequest.of(read_concepts, {"span": span, "position": position, **options}, self.source, text)
 
     def _read(self) -> tuple[str, tuple[int, int], int]:
-        """What the model reads, which of its tokens are the prompt's, and which one is looked at (-1: the last)."""
+        """The text that the model reads, the prompt's tokens in it, and the selected one (-1: the last)."""
         if not self.prompt.strip():
             raise Incomplete("prompt", EMPTY)
         if not self.in_template:
             count = read_prompt(self.models[0], self.prompt).n_shown
             return self.prompt, (0, count), self.prompt_token if self.prompt_token < count else -1
         text = filled(NEUTRAL_TEMPLATE, "", self.prompt)
-        whole = read_prompt(self.models[0], text)
+        read = read_prompt(self.models[0], text)
         start = NEUTRAL_TEMPLATE.index("<stimulus>")
-        inside = [i for i, (a, b) in enumerate(whole.spans or ()) if b > start and a < start + len(self.prompt)]
+        inside = [i for i, (a, b) in enumerate(read.spans or ()) if b > start and a < start + len(self.prompt)]
         span = (inside[0], inside[-1] + 1) if inside else (0, 0)
         at = span[0] + self.prompt_token if self.prompt_token >= 0 else -1
-        return text, span, at if at < whole.n_shown else -1
+        return text, span, at if at < read.n_shown else -1
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _fill(self) -> Iterator[None]:
-        """Select in the views what is selected already."""
+        """Let the program set the views' selection."""
         self._filling = True
         try:
             yield
@@ -199,12 +199,12 @@ class PromptReading(ConceptPanel):
                 {"label": "weight", "align": "right", "title": "in units of the concept's gap"},
             ]  # fmt: skip
             rows = [[name, weight] for name, weight in zip(read.sparse.names, read.weights, strict=True)]
-            caption = f"“{visible(tokens[at])}” ({at}) as a sum; {read.sparse.error:.0%} of its length is left over"
+            caption = f"“{visible(tokens[at])}” ({at}) as a sum; {read.sparse.error:.0%} of its norm is left over"
             table.show(list(read.sparse.names), heads, rows, caption)
         self.words.value = self._sentence()
 
     def draw_selection(self) -> None:
-        """Shade the strips by the concept that is looked at, and show the rows of the map."""
+        """Shade the strips by the selected concept, and show the rows of the map."""
         super().draw_selection()
         shown, concept = self.looked_at, self.shown_concept
         if not shown:
@@ -215,7 +215,7 @@ class PromptReading(ConceptPanel):
             for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
                 strip.set_tokens(list(read.reading.tokens))
                 strip.set_values(values[:, column], vmin=-largest, vmax=largest, signed=True)
-                strip.label, strip.instruction = f"{start}“{concept}”", "click a token to take its state apart"
+                strip.label, strip.instruction = f"{start}“{concept}”", "click a token to decompose its state"
                 strip.selected = at
             rows = self._rows(gaps[-1][at])
             columns = [self.index_of[name] for name in rows]
@@ -234,7 +234,7 @@ class PromptReading(ConceptPanel):
             table.mark()
 
     def _rows(self, gaps: Floats) -> list[str]:
-        """The concepts that the map shows, the one looked at first; `gaps` (concepts,) are those of the token."""
+        """The concepts in the map, starting with the selected one; `gaps` (concepts,) are those of the token."""
         names = list(self.index_of)
         if self.read_rows == "chosen":
             return [name for name in self.chosen if name in self.index_of][:MOST_ROWS]
@@ -254,7 +254,9 @@ class PromptReading(ConceptPanel):
             lines.append(f"{start}Strongest at “{escape(visible(tokens[at]))}” ({at}): {named}.")
         if at != len(tokens) - 1 or not self.in_template:
             lines.append("Directions were made at the template's last token: elsewhere, compare tokens, not concepts.")
-        lines.append("A gap is how far a concept's own stimuli lie from all others along its direction; 0 is the mean.")
+        lines.append(
+            "A gap is the distance of a concept's own stimuli from all others along its direction; 0 is the mean."
+        )
         return "<br>".join(lines)
 
     def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
@@ -262,7 +264,7 @@ class PromptReading(ConceptPanel):
         if read is None or len(prompt.tokens) != read.span[1] - read.span[0]:
             return False
         view, column = "B" if self.shown in ("beside", "difference") else self.shown, self.index_of[self.shown_concept]
-        gaps = [one.gaps[slice(*one.span), column] for one in self.results]
+        gaps = [read.gaps[slice(*read.span), column] for read in self.results]
         largest = pair_view.largest("A", [gaps])
         letter = "" if len(gaps) == 1 else f" under {view}"
         prompt.label, prompt.value_label, prompt.labels = f"Prompt: “{self.shown_concept}”, in gaps{letter}", "gaps", []
@@ -276,7 +278,7 @@ class PromptReading(ConceptPanel):
             f"{letter}{decimals(float(read.gaps[at, index]), 2)}"
             for letter, read in zip(pair_view.letters(self.results), self.results, strict=True)
         )
-        return (f"At “{visible(tokens[at])}” ({at}) the state lies {gaps} gaps along it.",)
+        return (f"At “{visible(tokens[at])}” ({at}) the state's projection on it is {gaps} gaps.",)
 
     # what a user does -------------------------------------------------------------------------------------------------
 
@@ -295,7 +297,7 @@ class PromptReading(ConceptPanel):
                 self._look_at(column)
 
     def _look_at(self, token: int) -> None:
-        """Take another token's state apart; one of the template, behind the prompt, is its end."""
+        """Decompose another token's state; a token of the template after the prompt counts as the last."""
         if self.results:
             first, end = self.results[0].span
             self.prompt_token = token - first if first <= token < end else -1

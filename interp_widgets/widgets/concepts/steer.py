@@ -1,4 +1,4 @@
-"""The steer tab: what a model writes with a concept's direction added or erased, beside a random direction."""
+"""The steer tab: what a model writes with a concept's direction added or erased, against a random direction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ..views import Table, TokenStrip
 from .directions import ConceptOptions, ConceptPanel, Directions, first_look
 
 STEERING = ("ConceptBrowser", "steering")
-"""What the speedometer calls writing under steering."""
+"""The speedometer's key for writing under steering."""
 MODE_LABELS = {"add": "added", "sweep": "added at several strengths", "erase": "erased"}
 SWEEP = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0)
 """Strengths of a sweep, in gaps."""
@@ -46,23 +46,23 @@ MOST_STRENGTH = 10.0
 
 @dataclass(frozen=True)
 class Mixed:
-    """A concept in the list of those that are added beside the one that is looked at."""
+    """A concept in the mix, added besides the selected one."""
 
     concept: str
     strength: float = 1.0
-    """In units of its gap."""
+    """Strength in units of its gap."""
     on: bool = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SteeredConcepts(Directions):
-    """What one model writes: as it is, along a concept's direction, along a random one; or at several strengths."""
+    """One model's texts: unsteered, along a concept's direction, along a random one; or at several strengths."""
 
     comparison: SteeringComparison | SteeringSweep
 
 
 def changed_streams(layer: int, steer_from: int, steer_on: bool, deepest: int) -> list[int]:
-    """The streams that are changed: from `steer_from`, or the directions' own layer, one or all later ones."""
+    """The streams to change: `steer_from`, or the directions' own layer, alone or with all later ones."""
     first = steer_from if steer_from >= 0 else layer
     if first > deepest:
         raise ValueError(f"the layer must be in 0..{deepest} for these models, got {first}")
@@ -83,7 +83,7 @@ def steered(
     check: Callable[[], None],
     **options: Any,
 ) -> SteeredConcepts:
-    """`compare_steering` along a concept, or without it the first to look at, in the streams that are asked for."""
+    """`compare_steering` along a concept (by default the first one selected) in the chosen streams."""
     name = concept if concept in concepts.names else first_look(concepts.names)
     layer: Any = changed_streams(concepts.layer, steer_from, steer_on, deepest)
     ask: Callable[..., Any] = compare_steering
@@ -109,23 +109,23 @@ class Steering(Sampling, ConceptPanel):
     )  # fmt: skip
     seed = variant(ConceptOptions.seed)
     sample_seed = variant(Sampling.seed)
-    mode = field(MODE_LABELS, "add", label="Direction", help="What is done with it")
+    mode = field(MODE_LABELS, "add", label="Direction", help="What to do with the direction")
     strength = field(
         Annotated[float, Bounds(-10.0, 10.0, 0.25, slider=True, shown_as=".2f")], 1.0, label="α", live=False,
         shown_if=lambda panel: panel.mode == "add",
-        help="How much is added, in units of the concept's gap; below 0 it steers away",
+        help="Strength, in units of the concept's gap; below 0 it steers away",
     )  # fmt: skip
     mixed = field(ListOf(Mixed))
-    """Other concepts that are added (or erased) as well, as :class:`Mixed`."""
+    """Other concepts to add (or erase) as well, as :class:`Mixed`."""
     steer_from = field(T.Int(-1, min=-1))
-    """The first stream that is changed; -1 for that of the directions."""
-    steer_on = field(bool, label="and all later ones", help="Whether all later streams are changed too")
-    control_seed = field(Seed, label="Random direction", width="short", help="Seed: another number, another direction")
+    """The first stream to change; -1 for that of the directions."""
+    steer_on = field(bool, label="and all later ones", help="Change all later streams too")
+    control_seed = field(Seed, label="Random direction", width="short", help="Seed of the random direction")
 
     def build(self) -> None:
         self.start = W.IntSlider(
             description="Into layer", min=0, max=self.deepest, continuous_update=False,
-            tooltip="The first residual stream that is changed",
+            tooltip="The first residual stream to change",
         )  # fmt: skip
         self.watch(self, ["steer_from", "stream"], lambda _: self._fit_start())
         self._fit_start()
@@ -143,13 +143,13 @@ class Steering(Sampling, ConceptPanel):
         self._list_mix()
         self.words = W.HTML("")
         self.strips = [
-            TokenStrip(empty="The model ends its text at once", max_lines=8) for _ in range(3 * len(self.models))
+            TokenStrip(empty="The model ends its text immediately", max_lines=8) for _ in range(3 * len(self.models))
         ]
         self.grids = []
         for index in range(len(self.models)):
             boxes = [W.VBox([strip]) for strip in self.strips[3 * index : 3 * index + 3]]
             for box in boxes:
-                box.layout.flex = "1 1 224px"  # three beside each other where there is room
+                box.layout.flex = "1 1 224px"  # three side by side if there is room
             grid = row(*boxes)
             grid.layout.align_items = "flex-start"
             shown_if(grid, False)
@@ -167,37 +167,37 @@ class Steering(Sampling, ConceptPanel):
     # the mix ----------------------------------------------------------------------------------------------------------
 
     def _list_mix(self) -> None:
-        """Show the concepts that are added beside the one that is looked at, whose strength is α."""
-        old, self.list.children = self.list.children, [self._line(one) for one in self.mixed]
+        """Show the concepts added besides the selected one, whose strength is α."""
+        old, self.list.children = self.list.children, [self._line(mixed) for mixed in self.mixed]
         for line in old:
             tidy.close_tree(line)
             tidy.close_one(line)
-        listed = any(one.concept == self.concept for one in self.mixed)
+        listed = any(mixed.concept == self.concept for mixed in self.mixed)
         self.add_button.disabled = listed or not self.concept
         self.add_button.tooltip = (
-            f"“{self.concept}” is in the list" if listed else f"Keep “{self.concept}” when another concept is looked at"
+            f"“{self.concept}” is in the list" if listed else f"Keep “{self.concept}” when you select another concept"
         )
 
-    def _line(self, one: Mixed) -> W.HBox:
-        """One concept of the mix: a checkbox with its name, its strength, and a button that takes it out."""
-        leads = one.concept == self.concept
-        on = W.Checkbox(value=one.on, indent=False, disabled=leads,
-                        description=f"{one.concept} (looked at: α)" if leads else one.concept)  # fmt: skip
-        strength = W.BoundedFloatText(value=one.strength, min=-MOST_STRENGTH, max=MOST_STRENGTH, step=0.25,
+    def _line(self, item: Mixed) -> W.HBox:
+        """One concept of the mix: a checkbox with its name, its strength, and a button that removes it."""
+        leads = item.concept == self.concept
+        on = W.Checkbox(value=item.on, indent=False, disabled=leads,
+                        description=f"{item.concept} (selected: α)" if leads else item.concept)  # fmt: skip
+        strength = W.BoundedFloatText(value=item.strength, min=-MOST_STRENGTH, max=MOST_STRENGTH, step=0.25,
                                       description="α", disabled=leads or self.mode == "erase")  # fmt: skip
         strength.layout.width = "140px"
-        remove = W.Button(description="Remove", tooltip=f"Take “{one.concept}” out of the mix")
-        self.watch(on, "value", lambda change: self._change_mix(one, on=change.new))
-        self.watch(strength, "value", lambda change: self._change_mix(one, strength=change.new))
-        self.on_click(remove, lambda: self._change_mix(one))
+        remove = W.Button(description="Remove", tooltip=f"Remove “{item.concept}” from the mix")
+        self.watch(on, "value", lambda change: self._change_mix(item, on=change.new))
+        self.watch(strength, "value", lambda change: self._change_mix(item, strength=change.new))
+        self.on_click(remove, lambda: self._change_mix(item))
         line = row(on, strength, remove)
         line.add_class("iw-line")
         return line
 
-    def _change_mix(self, one: Mixed, **values: Any) -> None:
-        """Change one concept of the mix, or without values take it out."""
-        index = self.mixed.index(one)
-        changed = [replace(one, **values)] if values else []
+    def _change_mix(self, item: Mixed, **values: Any) -> None:
+        """Change one concept of the mix, or remove it if no values are passed."""
+        index = self.mixed.index(item)
+        changed = [replace(item, **values)] if values else []
         self.mixed = (*self.mixed[:index], *changed, *self.mixed[index + 1 :])
 
     def _add_to_mix(self) -> None:
@@ -205,11 +205,11 @@ class Steering(Sampling, ConceptPanel):
 
     @property
     def _own_layer(self) -> int:
-        """The stream that the directions were made in, or will be."""
+        """The stream in which the directions are made."""
         return self.sets[0].layer if self.opened else max(self.stream, 0)
 
     def _fit_start(self) -> None:
-        """Show the first stream that is changed."""
+        """Show the first stream to change."""
         self.start.value = min(self.steer_from if self.steer_from >= 0 else self._own_layer, self.deepest)
 
     def _start_moved(self, change: Any) -> None:
@@ -219,13 +219,13 @@ class Steering(Sampling, ConceptPanel):
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def arguments(self) -> dict[str, Any]:
-        mixed = tuple((one.concept, one.strength) for one in self.mixed if one.on and one.concept != self.concept)
+        mixed = tuple((item.concept, item.strength) for item in self.mixed if item.on and item.concept != self.concept)
         return super().arguments() | {"deepest": self.deepest, "other_weights": bool(self.path), "mixed": mixed}
 
     def asked_about(self) -> tuple[Any, ...]:
         if self.concept and not self.path and self.concept not in self.known:
-            there = f"the {len(self.known)} concepts here"
-            raise ValueError(f"concept must be of {there}, got {self.concept!r}: check how it is written")
+            known = f"the {len(self.known)} concepts here"
+            raise ValueError(f"concept must be one of {known}, got {self.concept!r}: check the spelling")
         return self.concept, self.prompt
 
     def answer(self, request: Any, model: Model, concepts: ConceptSet, progress: Any, check: Any) -> Any:
@@ -263,7 +263,7 @@ class Steering(Sampling, ConceptPanel):
             names = "”, “".join([comparison.concept, *comparison.mixed])
             gaps = f"{arguments.get('strength', 0.0):+.2f} gaps{with_others}"
             change = f"“{names}” erased" if erased else f"“{comparison.concept}” {gaps}"
-            titles = ("as it is", change, "random ones erased" if erased and comparison.mixed else
+            titles = ("unsteered", change, "random ones erased" if erased and comparison.mixed else
                       "random one erased" if erased else "random direction")  # fmt: skip
             for strip, title, text in zip(self.strips[3 * number :], titles, comparison.written, strict=False):
                 strip.set_tokens(list(text))
@@ -274,10 +274,10 @@ class Steering(Sampling, ConceptPanel):
         self.words.value = "<br>".join(lines)
 
     def _draw_sweep(self, number: int, sweep: SteeringSweep, start: str) -> None:
-        """A text for each strength, beside each other."""
+        """Show the texts for each strength, side by side."""
         old, boxes = self.sweeps[number].children, []
         for i, strength in enumerate(sweep.strengths.tolist()):
-            strip = TokenStrip(empty="The model ends its text at once", max_lines=8)
+            strip = TokenStrip(empty="The model ends its text immediately", max_lines=8)
             strip.set_tokens(list(sweep.written[i]))
             strip.set_marks(_word_spans(sweep.written[i], sweep.word))
             strip.label = f"{start}α {_signed(strength)}"
@@ -295,7 +295,7 @@ class Steering(Sampling, ConceptPanel):
         with table.hold_sync():
             table.selected, table.rows = -1, []
             table.columns = [{"label": "α"}, *({"label": name, "align": "right"} for name in RUNS[1:])]
-            table.rows = [[_signed(strength), float(own), float(random)] for strength, own, random in numbers]
+            table.rows = [[_signed(strength), float(steered), float(random)] for strength, steered, random in numbers]
             table.caption = f"{start}Probability that the next token is “{word}”"
 
     def _list_tokens(self, table: Table, comparison: SteeringComparison, start: str) -> None:
@@ -308,7 +308,7 @@ class Steering(Sampling, ConceptPanel):
             table.selected, table.rows = -1, []
             table.columns = [{"label": "next token"}, *({"label": name, "align": "right"} for name in names)]
             table.rows = rows
-            table.caption = f"{start}Probability of the next token, those that gain most first"
+            table.caption = f"{start}Probability of the next token, largest gains first"
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class Steering(Sampling, ConceptPanel):
 
 
 def _flops(request: Any, model: Model) -> float:
-    """Operations of writing three texts, or one for each strength of a sweep."""
+    """FLOPs of writing three texts, or one for each strength of a sweep."""
     arguments = dict(request.arguments)
     texts = len(SWEEP) if arguments["mode"] == "sweep" else 3
     return float(texts * arguments["max_new_tokens"] * flops_per_token(model))
@@ -366,15 +366,15 @@ def _signed(strength: float) -> str:
 
 
 def _sentence(comparison: SteeringComparison) -> str:
-    """What happens to the concept's own word."""
+    """The effect on the concept's own word."""
     shares = [f"{value:.2g}" if value >= 1e-4 else "&lt;0.0001" for value in comparison.word_probability]
     how = "without the direction" if comparison.mode == "erase" else "steered"
     return (
-        f"Probability that the next token is “{escape(visible(comparison.word))}”: {shares[0]} as it is, "
+        f"Probability that the next token is “{escape(visible(comparison.word))}”: {shares[0]} unsteered, "
         f"<b>{shares[1]}</b> {how}, {shares[2]} with a random direction."
     )
 
 
 def _word_spans(tokens: Any, word: str) -> list[list[int]]:
-    """Where the concept's word stands in a text."""
+    """The positions of the concept's word in a text."""
     return [[i, i + 1] for i, token in enumerate(tokens) if token.strip() == word.strip() and word.strip()]

@@ -1,4 +1,4 @@
-"""Tables of concepts: a click on a row chooses the concept that is looked at."""
+"""Tables of concepts: a click on a row selects its concept."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from interp_widgets.figures.static import Scene
 from ..views import Table
 
 MOST_LISTED = 500
-"""Rows of a table; of more concepts, search."""
+"""Most rows of a table; search to see others."""
 
 MOST_DRAWN = 60
-"""Rows of a table in a picture."""
+"""Most rows of a table in a picture."""
 
 
 def matching(concepts: ConceptSet, words: str) -> list[int]:
-    """Indices of the concepts whose name or group holds all of some words, whatever their case."""
+    """Indices of the concepts whose name or group contains all of these words, ignoring case."""
     wanted = words.casefold().split()
     texts = [f"{name} {group}".casefold() for name, group in zip(concepts.names, concepts.groups, strict=True)]
     return [i for i, text in enumerate(texts) if all(word in text for word in wanted)]
 
 
 def number(value: float) -> float | None:
-    """A number for a table; None where there is none."""
+    """A number for a table; None if it is missing."""
     return float(value) if np.isfinite(value) else None
 
 
 class ConceptTable:
-    """A table with a row for each listed concept, for a panel or a stack with a concept that is looked at."""
+    """A table with a row for each listed concept, for a panel or a stack with a selected concept."""
 
     def __init__(self, owner: Any, **options: Any) -> None:
         self.owner = owner
@@ -41,7 +41,7 @@ class ConceptTable:
         owner.watch(self.view, "selected", self._picked)
 
     def show(self, names: Sequence[str], heads: list[dict[str, Any]], rows: list[list[Any]], caption: str = "") -> None:
-        """Show rows, one for each of these concepts."""
+        """Show rows, one per concept."""
         self.names = list(names)
         with self.view.hold_sync():
             self.view.selected = -1
@@ -50,17 +50,17 @@ class ConceptTable:
         self.mark()
 
     def scene(self) -> Scene:
-        """Its first rows as a picture; ValueError where there are none."""
+        """Its first rows as a picture; ValueError if there are none."""
         if not self.view.rows:
             raise ValueError("there is no picture to save: the table has no rows")
         return self.view.scene(most=MOST_DRAWN)
 
     def mark(self) -> None:
-        """Show which row is the concept that is looked at."""
+        """Mark the row of the selected concept."""
         concept = self.owner.shown_concept
         self.view.selected = self.names.index(concept) if concept in self.names else -1
 
     def _picked(self, change: Any) -> None:
-        # the row that `mark` selects is the concept that is looked at already
+        # `mark` selects the row of a concept that is already selected
         if 0 <= change.new < len(self.names) and self.names[change.new] != self.owner.shown_concept:
             self.owner.concept = self.names[change.new]

@@ -1,4 +1,4 @@
-"""FFN concepts: what MLPs write, as words, of one model or two."""
+"""FFN concepts: what MLPs write, as words, for one model or two."""
 
 from .browser import FFNConceptBrowser
 

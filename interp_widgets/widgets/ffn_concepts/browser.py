@@ -1,4 +1,4 @@
-"""The FFN concept browser: what MLPs write, as words; their neurons on a prompt; and what tuning turned."""
+"""The FFN concept browser: what MLPs write, as words; their neurons on a prompt; and how tuning rotated them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class FFNConceptBrowser(WordStack):
     along them; description, task scenarios and linguistic level are written into the table by the user, by rules, or
     by a language model at an endpoint, and every change of these notes can be undone. *Neurons*: activation and effect
     on a token's logit of a layer's neurons on a prompt, and the tokens that each one promotes. *Comparison* (two
-    models): how far tuning turned the components, and what became of scenarios and levels.
+    models): how far tuning rotated the components, and how scenarios and levels changed.
 
     ``FFNConceptBrowser(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt, layer and neuron with other
-    widgets, ``(workbench)``. In the place of a model a saved :class:`FFNConceptResult` may stand, or its path: then
-    nothing is computed, and there are no neurons to watch. Every trait of its panels is a keyword too. `run()` computes
-    the tab that is looked at and returns its :class:`FFNConceptResult` or reading of the neurons (a pair of them with
+    widgets, ``(workbench)``. A saved :class:`FFNConceptResult`, or its path, can take the place of a model; then
+    nothing is computed, and there are no neurons. Every trait of its panels is a keyword too. `run()` computes
+    the active tab and returns its :class:`FFNConceptResult` or reading of the neurons (a pair for
     two models), which `result` keeps.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendices D and E;
@@ -41,7 +41,7 @@ class FFNConceptBrowser(WordStack):
     """
 
     title = "FFN concepts"
-    one_status: ClassVar[bool] = True  # annotating goes on while another tab is looked at
+    one_status: ClassVar[bool] = True  # annotation continues while another tab is active
     panels: ClassVar = {"concepts": PrincipalComponents, "neurons": LayerNeurons, "comparison": ConceptChange}
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -50,13 +50,13 @@ class FFNConceptBrowser(WordStack):
         super().__init__(model, tuned, **{**options, **paths})
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        # what is read most easily as words is written last
+        # the last layer is the easiest to read as words
         last = {} if "layer" in keywords else {"layer": min(model.n_layers for model in self.models) - 1}
         return super().defaults(keywords) | last
 
     @property
     def asks_words(self) -> bool:
-        """Neither of neurons nor of saved results, whose words are what they are."""
+        """Not for neurons, nor for saved results, which contain theirs."""
         return super().asks_words and self.tab != "neurons"
 
     def build(self) -> None:
@@ -65,7 +65,7 @@ class FFNConceptBrowser(WordStack):
 
     @property
     def annotations(self) -> Any:
-        """What is noted about the components: a :class:`ConceptAnnotations`, or a pair of them with two models."""
+        """The notes about the components: a :class:`ConceptAnnotations`, or a pair of them with two models."""
         panels = [panel for panel in (self.current, *self._opened.values()) if isinstance(panel, ComponentPanel)]
         panel = next((panel for panel in panels if panel.results), self["concepts"])
         held = tuple(panel.annotations_of(letter) for letter, _ in zip("AB", self.models, strict=False))

@@ -1,4 +1,4 @@
-"""How far tuning turned the components, and what became of their scenarios and levels."""
+"""How far tuning rotated the components, and how their scenarios and levels changed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from .notes import as_annotations
 
 SHARES = {"level": "linguistic levels", "scenario": "task scenarios"}
 FEW = 30
-"""Concepts of a model below which shares and tests say little."""
+"""Fewest concepts per model for meaningful shares and tests."""
 UNNOTED = (
-    "Not annotated yet: on the tab Concepts choose A, then B, and press Annotate for all layers; "
-    "the shares of scenarios and levels are compared here."
+    "Not annotated yet. On the Concepts tab choose A, then B, and press Annotate for all layers to compare "
+    "the shares of scenarios and levels."
 )
 NOT_MOVED = "No word of the descriptions became more or less frequent."
 
@@ -43,7 +43,7 @@ class ConceptChange(ComponentPanel):
     title, of_both = "FFN concepts compared", ()
     shares = field(
         SHARES, "level", label="By layer", group="comparison", selects=True,
-        help="Whose shares the comparison draws by layer",
+        help="Which shares to draw by layer",
     )  # fmt: skip
 
     @classmethod
@@ -57,7 +57,7 @@ class ConceptChange(ComponentPanel):
         figures = [BokehFigure(chart.figure, on_error=self.show_error) for chart in charts]
         self.angles.lines.selected.on_change("indices", guarded(self, self._line_tapped))
         self.summary, self.noted_summary = W.HTML(""), W.HTML("")
-        self.matched = Table(empty="No comparison yet: it needs both models' components.", height=360)
+        self.matched = Table(empty="No comparison yet: the components of both models are needed.", height=360)
         self.scenarios, self.levels = (Table(empty=UNNOTED, height=300) for _ in range(2))
         self.moved = Table(empty=UNNOTED, height=300)
         self.watch(self.matched, "selected", self._picked)
@@ -104,7 +104,7 @@ class ConceptChange(ComponentPanel):
 
     @property
     def _comparable(self) -> tuple[Any, ...] | None:
-        """What the notes of both models are compared of; None where one has none, or the layers differ."""
+        """The notes of both models to compare; None if one has none, or the layers differ."""
         notes: list[Mapping[Any, Any]] = [self.notes_of(letter) for letter in LETTERS[: len(self.results)]]
         if len(notes) < 2 or not all(notes) or tuple(self.results[0].layers) != tuple(self.results[1].layers):
             return None
@@ -122,12 +122,12 @@ class ConceptChange(ComponentPanel):
         if (key := self._comparable) is None:
             return
         results, rank, *notes = key
-        pair = [as_annotations(own, result, rank) for own, result in zip(notes, results, strict=True)]
+        pair = [as_annotations(noted, result, rank) for noted, result in zip(notes, results, strict=True)]
         self._comparing_notes.ask(key, lambda job: compare_annotations(*pair))
 
     def _draw_notes(self) -> None:
         annotated = self.annotated
-        shown_if(self.of_notes, annotated is not None)  # one empty table says what to do
+        shown_if(self.of_notes, annotated is not None)  # a single empty table says what to do
         self.noted_summary.value = "" if annotated is None else _notes_in_words(annotated)
         for table, what, name in (
             (self.scenarios, "scenario", "task scenario"),
@@ -147,7 +147,7 @@ class ConceptChange(ComponentPanel):
             self.moved.empty = UNNOTED if annotated is None else NOT_MOVED
             self.moved.rows = [] if annotated is None else _moved_rows(annotated.moved_words())
             self.moved.caption = (
-                "" if annotated is None else "Words of the descriptions that moved most, by layer group"
+                "" if annotated is None else "Words of the descriptions whose frequency changed most, by layer group"
             )
 
     # what a user does -------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class ConceptChange(ComponentPanel):
 
     def _complete(self) -> ConceptComparison:
         if self.comparison is None:
-            raise ValueError("there is no comparison to save yet: wait until both models are there")
+            raise ValueError("there is no comparison to save yet: wait until both models have been computed")
         return self.comparison
 
     def frame(self) -> Any:
@@ -183,7 +183,8 @@ class ConceptChange(ComponentPanel):
         comparison = self._complete()
         degrees = np.degrees(np.asarray(comparison.angles))
         curves = [
-            (f"layer {own}", path, own == self.layer) for own, path in zip(comparison.layers, degrees, strict=True)
+            (f"layer {layer}", path, layer == self.layer)
+            for layer, path in zip(comparison.layers, degrees, strict=True)
         ]
         above = curves_scene(
             curves, title=PrincipalAngles.TITLE, x_label="angle, smallest first", y_label="degrees", width=1180
@@ -192,14 +193,14 @@ class ConceptChange(ComponentPanel):
 
 
 def _in_words(comparison: ConceptComparison, layer: int) -> str:
-    """What stayed in the chosen layer, beside chance."""
+    """The overlap in the chosen layer, against chance."""
     if layer not in comparison.layers:
         return ""
     of = comparison.layer_table().iloc[list(comparison.layers).index(layer)]
     rank = np.asarray(comparison.angles).shape[1]
     return (
-        f"Layer {layer}, first {rank} components: <b>{of.overlap:.0%}</b> of A's subspace lies in B's (of a random "
-        f"one {comparison.chance:.0%}); matched components have cosine <b>{of.match_cosine:.2f}</b> on average and "
+        f"Layer {layer}, first {rank} components: <b>{of.overlap:.0%}</b> of A's subspace lies in B's (chance: "
+        f"{comparison.chance:.0%}); matched components have cosine <b>{of.match_cosine:.2f}</b> on average and "
         f"share {of.shared_words:.0%} of their words."
     )
 
@@ -219,7 +220,7 @@ def _share_columns() -> list[dict[str, Any]]:
     return [
         {"label": "category"},
         {"label": "A %", **RIGHT, "title": "Share of the described concepts of A, ± standard error"},
-        {"label": "B %", **RIGHT, "title": "The same of B"},
+        {"label": "B %", **RIGHT, "title": "The same for B"},
         {"label": "B − A", **RIGHT, "title": "Percentage points"},
         {"label": "95 % interval", **RIGHT, "title": "Bootstrap interval of the difference"},
         {"label": "p", **RIGHT, "title": "Welch's t-test, two-sided"},
@@ -250,9 +251,9 @@ def _moved_rows(table: Any) -> list[list[Any]]:
 
 
 def _number(value: Any) -> float | None:
-    """A number of a table as a cell; None where there is none."""
+    """A number of a table as a cell; None if it is missing."""
     try:
         number = float(value)
-    except TypeError:  # pandas' missing whole number
+    except TypeError:  # pandas' missing integer
         return None
     return float(f"{number:.3g}") if np.isfinite(number) else None

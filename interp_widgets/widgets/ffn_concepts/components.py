@@ -1,4 +1,4 @@
-"""What two of the panels ask for: components of every layer, or saved ones; their notes, and how two models differ."""
+"""The base of two panels: components of every layer, computed or saved, their notes, and their comparison."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ from ..base.workbench import in_model
 from .notes import Cell, Notes, Owner, as_annotations, notes_in
 
 STEP = Step("ablation", "Does it need this MLP?", {"tab": "modules", "kind": "mlp"})
-"""What to look at after a component or a neuron."""
+"""The suggested next step after a component or a neuron."""
 KEPT = 2**23
-"""Numbers of directions that the result of a single model keeps, for a comparison later; two models keep theirs."""
+"""Size limit of the directions kept with a single model's result for a later comparison; two models keep theirs."""
 RIGHT = {"align": "right"}
 MATCHED: list[dict[str, Any]] = [
     {"label": "A no.", **RIGHT},
     {"label": "B no.", **RIGHT, "title": "The component of B matched with it, one to one"},
-    {"label": "cosine", **RIGHT, "title": "Of the two directions, without sign"},
+    {"label": "cosine", **RIGHT, "title": "Absolute cosine of the two directions"},
     {"label": "turned °", **RIGHT},
-    {"label": "shared words", **RIGHT, "title": "Words of both, of those of either"},
+    {"label": "shared words", **RIGHT, "title": "Words that both have, as a share of those that either has"},
     {"label": "words of A", "wrap": True},
-    {"label": "words of B", "wrap": True, "title": "Its sides are turned as those of A"},
+    {"label": "words of B", "wrap": True, "title": "Signs are aligned with A"},
 ]
 """Columns of the table of matched components."""
 
 
 class SavedConcepts(SavedResult):
-    """Stands in the place of a model whose components were computed before."""
+    """Saved components in place of a model."""
 
     kind = FFNConceptResult
 
 
 @dataclass(frozen=True)
 class SavedRequest(SavedAnswer):
-    """What is asked of saved results."""
+    """A request to saved results."""
 
     def lines(self, models: Sequence[SavedConcepts]) -> list[str]:
         """Lines of a cell that open the files again."""
@@ -87,13 +87,13 @@ class ListedWords(PerModel):
 
 
 def layer_slider(panel: Any) -> Any:
-    """The layers that all models have."""
+    """A slider over the layers that all models have."""
     last = max(min(model.n_layers for model in panel.models) - 1, 1)
     return panel.bind(W.IntSlider(description="Layer", max=last), "layer")
 
 
 class NotesToOpen(T.Any):
-    """A trait for annotations to open: those of a model, the path of a file of them, or one of these per model."""
+    """A trait for annotations to open: an object or the path of a file, or one of these per model."""
 
     def validate(self, obj: Any, value: Any) -> Any:
         parts = value if isinstance(value, list | tuple) else [value]
@@ -110,27 +110,27 @@ class ComponentPanel(WordPanel):
     analysis = staticmethod(ffn_concepts)
     cached_as = "ffn components"
     layer = field(in_model(), label="Layer", group="layer", redraws=True, control=layer_slider)
-    """The layer that is looked at."""
+    """The selected layer."""
     components = field(
         Annotated[int, Bounds(1, 10_000)], 20, label="Components", width="short", redraws=True,
-        help="How many of the first components are listed, annotated and compared",
+        help="How many of the first components to list, annotate and compare",
     )  # fmt: skip
     rank = field(
         Annotated[int, Bounds(1, 100_000)], 300, label="Rank", width="short", group="words", more=True,
-        help="Components computed per layer; at most as many as the model has directions",
+        help="Components to compute per layer; at most d_model",
         shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
     top = field(
         Annotated[int, Bounds(1, 1000)], 15, label="Words each", width="short", group="words", more=True,
-        help="Nearest words of a component, on either side", shown_if=lambda panel: panel.asks_words,
+        help="Number of nearest words per side of a component", shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
     component = field(Annotated[int, Bounds(low=0)], selects=True, chooses=True)
     """The picked component."""
     noted = field(T.Instance(Notes, ()), redraws=True)
-    """What is noted about the components of each model."""
+    """The notes about the components of each model."""
     notes = field(NotesToOpen(None), selects=True)
-    """Annotations to go on from: a :class:`ConceptAnnotations`, the path of one, or a pair of them for two models. They
-    are taken over, and it is None again, as soon as there are components."""
+    """Annotations to start from: a :class:`ConceptAnnotations`, the path of one, or a pair of them for two models. They
+    are loaded as soon as there are components, and it is None again."""
 
     def build(self) -> None:
         super().build()
@@ -151,12 +151,12 @@ class ComponentPanel(WordPanel):
         return super().request() if self.asks_words else SavedRequest()
 
     def cost(self, request: Any, model: Model) -> Cost:
-        """Operations and bytes: covariances, their eigenvectors, and projections of all words."""
+        """FLOPs and bytes: covariances, their eigenvectors, and projections of all words."""
         if isinstance(request, SavedRequest):
             return Cost(0.0, 0.0)
-        asked = dict(request.arguments)
-        count = (asked["words"].source if "words" in asked else WordSource()).count
-        width, rank = model.d_model, min(asked["rank"], model.d_model)
+        arguments = dict(request.arguments)
+        count = (arguments["words"].source if "words" in arguments else WordSource()).count
+        width, rank = model.d_model, min(arguments["rank"], model.d_model)
         layer = 2.0 * model.d_mlp * width**2 + 10.0 * width**3 + 2.0 * rank * width * count
         held = 8.0 * width**2 * 3 + 8.0 * count * width + 4.0 * model.n_layers * rank * width
         return Cost(model.n_layers * layer, held)
@@ -173,7 +173,7 @@ class ComponentPanel(WordPanel):
 
     @property
     def letter(self) -> str:
-        """The model whose components are listed and noted: A or B; of a difference, A, each beside one of B."""
+        """The model whose components are listed and annotated: A or B; for a difference A, matched with B."""
         return "A" if self.shown == "difference" else self.shown
 
     @property
@@ -185,63 +185,63 @@ class ComponentPanel(WordPanel):
     # notes ------------------------------------------------------------------------------------------------------------
 
     def owner(self, letter: str) -> Owner:
-        """A model as notes know it."""
+        """The key of a model in the notes."""
         index = LETTERS.index(letter)
         weights = self.results[index].provenance.get("weight_hash") if index < len(self.results) else None
         return letter, weights
 
     def notes_of(self, letter: str) -> Mapping[Cell, Annotation]:
-        """What is noted about a model's components."""
+        """The notes about a model's components."""
         return self.noted.of(self.owner(letter))
 
     def annotations_of(self, letter: str) -> ConceptAnnotations:
-        """The notes about a model's components as a result that saves itself: at least those that are listed."""
+        """The notes about a model's components, at least the listed ones, as a result that can be saved."""
         if LETTERS.index(letter) >= len(self.results):
-            raise ValueError("there are no components yet: press Run on the tab Concepts first")
+            raise ValueError("there are no components yet: press Run on the Concepts tab first")
         notes = self.notes_of(letter)
         count = max([self.components, *(component + 1 for _, component in notes)])
         return as_annotations(notes, self.results[LETTERS.index(letter)], count)
 
     def take_notes(self, letter: str, annotations: ConceptAnnotations, source: str) -> None:
-        """Take annotations over; ValueError for those of another model."""
+        """Load annotations; ValueError for those of a different model."""
         owner = self.owner(letter)
         weights = annotations.provenance.get("weight_hash")
         if None not in (owner[1], weights) and owner[1] != weights:
             name = annotations.provenance.get("model")
-            raise ValueError(f"these notes are about other weights (those of {name}): open them with that model")
+            raise ValueError(f"these notes belong to different weights (those of {name}): open them with that model")
         self.change_notes(lambda noted: noted.answered(owner, notes_in(annotations), f"opening {source}"))
 
     def change_notes(self, change: Callable[[Notes], Notes]) -> None:
-        """Change what is noted; one thread at a time, or a change would be lost in another."""
+        """Change the notes; one thread at a time, so that no change is lost."""
         with handling():
             self.noted = change(self.noted)
 
     def _take_notes_option(self) -> None:
-        """Take over what the keyword `notes` holds, once there are components to note."""
+        """Load the notes passed as keyword, once there are components."""
         if self.notes is None or len(self.results) < len(self.models) or any(result.partial for result in self.results):
-            return  # while it computes, notes about what is not there yet would be lost
+            return  # during a run, notes about components not computed yet would be lost
         pair = list(self.notes) if isinstance(self.notes, list | tuple) else [self.notes]
         self.notes = None
 
         def work(job: Any) -> list[ConceptAnnotations | None]:
             if len(pair) > len(self.models):
-                raise ValueError(f"notes of {len(pair)} models were given, the browser has {len(self.models)}")
+                raise ValueError(f"got notes for {len(pair)} models, but the browser has {len(self.models)}")
             return [None if notes is None else read_notes(notes) for notes in pair]
 
         def done(read: list[ConceptAnnotations | None]) -> None:
             with self.hold():
                 for letter, annotations in zip(LETTERS, read, strict=False):
                     if annotations is not None:
-                        self.take_notes(letter, annotations, "the notes given")
+                        self.take_notes(letter, annotations, "the notes passed")
 
-        # a run of its own: what is wrong with notes must not keep the components from being shown
+        # a separate run, so that an error in the notes does not hide the components
         self.jobs.start(work, done, title="Opening the notes", channel="notes")
 
     # the comparison ---------------------------------------------------------------------------------------------------
 
     @property
     def compared(self) -> int:
-        """Components that are compared: those that are listed."""
+        """Number of components to compare: the listed ones."""
         return min([self.components, *(result.rank for result in self.results)])
 
     @property
@@ -267,13 +267,13 @@ class ComponentPanel(WordPanel):
     def not_compared(self) -> str:
         """Why there are no matched components yet."""
         if len(self.results) < 2:
-            return "The second model is not there yet."
+            return "The second model has not been computed yet."
         if any(result.partial for result in self.results):
-            return "Both models have to be there in full before their components are matched."
+            return "Both models have to be complete before their components can be matched."
         return self._comparing.failure or "Matching the components of A with those of B…"
 
     def matched_rows(self) -> list[list[Any]]:
-        """The layer's components of A, each beside the one of B that it is matched with."""
+        """The layer's components of A, each with its match in B."""
         comparison, layer = self.comparison, self.layer
         if comparison is None or layer not in comparison.layers:
             return []
@@ -290,8 +290,8 @@ class ComponentPanel(WordPanel):
 
     @property
     def matched_caption(self) -> str:
-        """What these rows are."""
-        return f"Components of A in layer {self.layer} and those of B that they are matched with, one to one"
+        """The caption of these rows."""
+        return f"Components of A in layer {self.layer} and their matches in B, one to one"
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class ComponentPanel(WordPanel):
         return table_scene(columns, self.matched_rows(), title=self.matched_caption, right=range(5))
 
     def code(self, request: Any) -> str:
-        """The components, or the files that were opened, and what the panel makes of them."""
+        """The components, or the files that were opened, and the panel's last lines."""
         saved = isinstance(request, SavedRequest)
         imports, lines = self.last_lines()
         return cell(
@@ -312,12 +312,12 @@ class ComponentPanel(WordPanel):
         )
 
     def last_lines(self) -> tuple[list[str], list[str]]:
-        """Names to import and lines of a cell that end with what the panel shows."""
+        """Names to import and the last lines of a cell, with what the panel shows."""
         raise NotImplementedError
 
 
 def read_notes(notes: Any) -> ConceptAnnotations:
-    """Annotations, or those of a file."""
+    """Annotations, read from a file if a path is passed."""
     if isinstance(notes, str | os.PathLike):
         notes = ConceptAnnotations.load(Path(notes).expanduser())
     if not isinstance(notes, ConceptAnnotations):
@@ -326,9 +326,9 @@ def read_notes(notes: Any) -> ConceptAnnotations:
 
 
 def words_of(result: FFNConceptResult, component: Cell, side: str, *, flipped: bool = False) -> str:
-    """The words of one side of a component, or of both, those of the negative side with a minus.
+    """The words of one side of a component, or of both, with a minus for the negative side.
 
-    ``flipped`` swaps the sides: the sign of a component is free.
+    ``flipped`` swaps the sides: the sign of a component is arbitrary.
     """
     if side != "both":
         return ", ".join(result.words(*component, sign=side))  # type: ignore[arg-type]
@@ -336,7 +336,7 @@ def words_of(result: FFNConceptResult, component: Cell, side: str, *, flipped: b
 
 
 def _flipped(a: FFNConceptResult, b: FFNConceptResult, layer: int, match: NDArray[np.integer[Any]]) -> list[bool]:
-    """Whether matched components point away from each other: a component's sign is free."""
+    """Whether matched components have opposite signs, which are arbitrary."""
     if a.directions is None or b.directions is None:
         return [False] * len(match)
     of_a, of_b = a.directions[a.row(layer)][: len(match)], b.directions[b.row(layer)][match]

@@ -1,4 +1,4 @@
-"""The principal components of every layer: variance they explain, their words, and what is said about them."""
+"""The principal components of every layer: explained variance, their words, and notes about them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .notes import Cell, edited
 from .top_texts import Source, TextOptions, TopTexts
 
 SIDES = {
-    "sides": "each side for itself",
+    "sides": "each side separately",
     "both": "both sides together",
     "+": "the positive side",
     "-": "the negative side",
@@ -39,15 +39,15 @@ SCOPES = {"layer": "this layer", "all": "all layers"}
 NOTES: list[dict[str, Any]] = [
     {"label": "description", "edit": "text", "wrap": True, "width": "20%", "title": "What the words have in common"},
     {"label": "scenarios", "edit": "choices", "options": list(SCENARIOS), "wrap": True,
-     "title": "Tasks of a user that the concept serves"},
+     "title": "User tasks that the concept serves"},
     {"label": "level", "edit": "choice", "options": list(LEVELS), "title": "Linguistic level"},
-    {"label": "by", "title": "Who says so"},
+    {"label": "by", "title": "Who wrote the note"},
 ]  # fmt: skip
-"""Columns that can be written into, and who wrote."""
+"""The editable columns, and the author."""
 NAMED = 6
-"""Words of each side of a component that are named beside it."""
+"""Words per side of a component in the text beside it."""
 CHART_HEIGHT = 280
-"""Pixels of the charts, so that they end where the list beside them does."""
+"""Height of the charts in pixels, the same as the list beside them."""
 _WORDS = {"+": "positive side", "-": "negative side", "both": "words, − for the negative side"}
 
 
@@ -55,13 +55,15 @@ class PrincipalComponents(TextOptions, ComponentPanel):
     """Layer list, chart of the variance, component table with its notes, word search, words of the picked component."""
 
     title = "FFN concepts"
-    sides = field(SIDES, "sides", label="Words of", redraws=True, help="Which words of a component the table lists")
+    sides = field(SIDES, "sides", label="Words of", redraws=True, help="Which words of a component to list")
     search = field(
         str, label="Find a word", placeholder="as in the word list", selects=True,
-        help="The components that have this word are listed",
+        help="List the components that have this word",
     )  # fmt: skip
-    scope = field(SCOPES, "layer", label="Annotate", group="annotating", argument=None, help="About which layers")
-    annotator = field(ANNOTATORS, "rules", label="Annotator", group="annotating", argument=None, help="Who is asked")
+    scope = field(SCOPES, "layer", label="Annotate", group="annotating", argument=None, help="Which layers to annotate")
+    annotator = field(
+        ANNOTATORS, "rules", label="Annotator", group="annotating", argument=None, help="Who writes the notes"
+    )
     endpoint_model = field(
         str, label="Model", placeholder="its name at the endpoint", group="endpoint", argument=None,
         shown_if=lambda panel: panel.annotator == "endpoint", help="Name of the model at the endpoint",
@@ -69,7 +71,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
     base_url = field(
         str, label="Address", placeholder="http://localhost:8000/v1", group="endpoint", width="grow", argument=None,
         shown_if=lambda panel: panel.annotator == "endpoint",
-        help="Address of the endpoint; empty: that of OpenAI's own variable, or OpenAI",
+        help="Address of the endpoint; empty: OpenAI's environment variable, or OpenAI itself",
     )  # fmt: skip
     key_variable = Typed("OPENAI_API_KEY")
     """Name of the environment variable that holds the endpoint's key."""
@@ -84,13 +86,13 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         self.table = Table(empty="No components yet.", height=256, on_error=self.show_error)
         self.table.on_edit(self._edited)
         self.annotating = NoteControls(self)
-        self.hits = Table(empty="Type a word: the components that have it are listed here.", height=140)
+        self.hits = Table(empty="Type a word to list the components that have it.", height=140)
         for table, pick in ((self.layers, self._layer_picked), (self.table, self._row_picked), (self.hits, self._hit)):
             self.watch(table, "selected", pick)
         self._hits: list[tuple[int, int, float]] = []
         self._layers_listed: list[int] = []
         self._searched: Any = None
-        """The word, the result and the number of components that the hits are listed of."""
+        """The key of the list of hits: word, result and number of components."""
         self._listed: list[int] = []
         """The components in the table."""
         self._filling = False
@@ -99,14 +101,14 @@ class PrincipalComponents(TextOptions, ComponentPanel):
             chart.figure.height = CHART_HEIGHT
             host = BokehFigure(chart.figure, on_error=self.show_error)
             charts.append(W.VBox([host], layout={"flex": "2 1 380px"}))
-        self.found = W.VBox([self.hits])
-        shown_if(self.found, False)
-        listed = W.VBox([self.layers, self.found], layout={"flex": "1 1 280px"})
+        self.hits_box = W.VBox([self.hits])
+        shown_if(self.hits_box, False)
+        listed = W.VBox([self.layers, self.hits_box], layout={"flex": "1 1 280px"})
         for name in ("iw-compact", "iw-after"):
             listed.add_class(name)
         above, spare = (row(listed, *charts), []) if self.screen is None else (row(listed), [row(*charts)])
         self.top_texts = TopTexts(self, lambda component: f"component {component} of layer {self.layer}")
-        shown_if(self.top_texts.box, self.asks_words)  # a saved result has no model that could read
+        shown_if(self.top_texts.box, self.asks_words)  # a saved result has no model to run
         self.top_texts.box.layout.flex, self.annotating.box.layout.flex = "3 1 480px", "2 1 400px"
         below = row(self.top_texts.box, self.annotating.box)
         for line in (above, below):
@@ -133,7 +135,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         if not self.results:
             return
         if self._listed and self._listed != self._to_list():
-            self._list_components()  # one that was looked up comes or goes below the first ones
+            self._list_components()  # a component that was looked up is added below the first ones
         searched = self.search.strip(), self.looked_at, self.components
         if searched != self._searched:
             self._searched = searched
@@ -171,7 +173,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         )
 
     def _text_sources(self) -> list[Source]:
-        """The picked component as a direction that the model writes along."""
+        """The picked component as a direction in the MLP's output."""
         result, index = self.looked_at, pair_view.LETTERS.index(self.letter)
         if not self.asks_words or self.layer not in result.layers or self.component >= result.rank:
             return []
@@ -192,10 +194,10 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         return [*first, self.component] if later else first
 
     def _list_components(self) -> None:
-        """Fill the table: components and their notes, or those of A beside those of B that they are matched with."""
+        """Fill the table: components and their notes, or those of A with their matches in B."""
         result, matched = self.looked_at, self.shown == "difference"
         computed = self.layer in result.layers
-        self.summary.value = self._in_words(result) if computed else "This layer is not there yet."
+        self.summary.value = self._in_words(result) if computed else "This layer has not been computed yet."
         self._filling = True
         try:
             with self.table.hold_sync():
@@ -207,21 +209,21 @@ class PrincipalComponents(TextOptions, ComponentPanel):
                 else:
                     self.table.columns, rows = self._component_rows(result) if computed else ([], [])
                     self.table.caption = f"Components of layer {self.layer}"
-                self.table.instruction = "" if matched else "description, scenarios and level can be written into"
+                self.table.instruction = "" if matched else "description, scenarios and level are editable"
                 self.table.rows = rows
                 self.table.row_keys = [f"{self.letter}/{self.layer}/{cells[0]}" for cells in rows]
                 self._listed = self._to_list() if rows else []
-                # sent with the rows: the table does not scroll to a picked row that is the same still
+                # sent with the rows, since the table does not scroll to an unchanged selection
                 self.table.selected = _index(self.component, self._listed)
         finally:
             self._filling = False
 
     def _in_words(self, result: FFNConceptResult) -> str:
-        """What is listed of what, in words."""
+        """A description of what is listed."""
         count = min(self.components, result.rank)
         share = 100 * float(result.cumulative[result.row(self.layer), count - 1])
-        rest = f" Words that the tokenizer cannot write: {len(result.unknown)}." if result.unknown else ""
-        part = " <b>Stopped midway.</b>" if result.partial else ""
+        rest = f" Words that cannot be tokenized: {len(result.unknown)}." if result.unknown else ""
+        part = " <b>Stopped early.</b>" if result.partial else ""
         return (
             f"Listed: the first <b>{count}</b> of {result.rank} components of layer {self.layer}, which explain "
             f"<b>{share:.0f} %</b> of its variance, each by its {result.top} nearest of {len(result.vocabulary):,} "
@@ -229,7 +231,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         )
 
     def _list_layers(self) -> None:
-        """One row per layer: where its variance goes, and how much is annotated; of a difference, A beside B."""
+        """One row per layer: its explained variance, and how much is annotated; for a difference, A beside B."""
         comparing, at = self.shown == "difference", pair_view.looked_at(self)
         shown = [self.results[index] for index in at]
         count = min(self.components, *(result.rank for result in shown))
@@ -245,9 +247,9 @@ class PrincipalComponents(TextOptions, ComponentPanel):
             rows.append([layer, *first, *half, *listed, *([] if comparing else [f"{noted} of {count}"])])
         columns: list[dict[str, Any]] = [{"label": "layer", **RIGHT}]
         for label, title in (
-            ("first %", "Variance that the first component explains"),
-            ("half by", "Components that explain half of the variance"),
-            (f"first {count} %", "Variance that those listed explain"),
+            ("first %", "Variance explained by the first component"),
+            ("half by", "Number of components that explain half of the variance"),
+            (f"first {count} %", "Variance explained by the listed components"),
         ):
             columns += [{"label": f"{label} {name}".strip(), "title": title, **RIGHT} for name in (
                 "AB" if comparing else ("",))]  # fmt: skip
@@ -285,9 +287,9 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         return columns, rows
 
     def _list_hits(self) -> None:
-        """List the components that have the word that was typed."""
+        """List the components that have the typed word."""
         word, result = self.search.strip(), self.looked_at
-        shown_if(self.found, bool(word))
+        shown_if(self.hits_box, bool(word))
         self._hits, self.hits.rows = [], []
         if not word:
             self.hits.caption = ""
@@ -308,11 +310,11 @@ class PrincipalComponents(TextOptions, ComponentPanel):
                 {"label": "component", **RIGHT},
                 {"label": "cosine", **RIGHT, "title": "Negative: on the negative side"},
                 {"label": "variance %", **RIGHT},
-                {"label": "listed", "title": "Whether it is among the components listed above"},
+                {"label": "listed", "title": "Whether it is listed above"},
             ]
             self.hits.rows = rows
             self.hits.caption = (
-                f"{word!r} is among the {result.top} nearest of {len(rows)} components{self._of_letter()}"
+                f"{word!r} is among the {result.top} nearest words of {len(rows)} components{self._of_letter()}"
             )
             self.hits.empty = "No component has it among its nearest words."
 
@@ -337,33 +339,33 @@ class PrincipalComponents(TextOptions, ComponentPanel):
                 self.layer, self.component = layer, component
 
     def _edited(self, edit: Edit) -> None:
-        """Write down what the user has typed into a cell."""
+        """Save the user's edit of a cell."""
         with handling():
             letter, cell = self._cell_of(edit.key)
             value = (edit.value or None) if edit.column == "level" else edit.value
             self.note(letter, cell, **{edit.column: value})
 
     def note(self, letter: str, cell: Cell, **changes: Any) -> None:
-        """Write description, scenarios or level of a component down as what the user says."""
+        """Save description, scenarios or level of a component as the user's note."""
         owner, what = self.owner(letter), f"{' and '.join(changes)} of {self.name_of(letter, cell)}"
         self.change_notes(
             lambda noted: noted.changed(owner, {cell: edited(noted.of(owner).get(cell), **changes)}, what)
         )
 
     def name_of(self, letter: str, cell: Cell) -> str:
-        """A component in words."""
+        """The name of a component."""
         of = f" of {letter}" if len(self.models) > 1 else ""
         return f"component {cell[1]}, layer {cell[0]}{of}"
 
     def _cell_of(self, key: str) -> tuple[str, Cell]:
-        """Model, layer and component of a row; ValueError if there are none such."""
+        """Model, layer and component of a row; ValueError if there is no such component."""
         results = dict(zip(pair_view.LETTERS, self.results, strict=False))
         parts = key.split("/")
         if len(parts) == 3 and parts[0] in results and parts[1].isdecimal() and parts[2].isdecimal():
             letter, layer, component = parts[0], int(parts[1]), int(parts[2])
             if layer in results[letter].layers and component < results[letter].rank:
                 return letter, (layer, component)
-        raise ValueError(f"there is no such component to write about: {key!r}")
+        raise ValueError(f"there is no such component to annotate: {key!r}")
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -388,15 +390,15 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         return as_one(self.by_letter())
 
     def scene(self) -> Scene:
-        """The variance, and the table of components, as they are on the screen."""
+        """The variance chart and the table of components."""
         result, difference = self.looked_at, self.shown == "difference"
         shares = pair_view.of_view(self.shown, [np.asarray(result.cumulative) for result in self.results])
         parts = []
-        if shares is not None:  # two models of different sizes have no difference
+        if shares is not None:  # models of different sizes have no difference
             name = "B − A" if difference else pair_view.labels(self)[pair_view.LETTERS.index(self.letter)]
             curves = [
-                (f"layer {own}", 100 * path if difference else path, own == self.layer)
-                for own, path in zip(result.layers, shares, strict=True)
+                (f"layer {layer}", 100 * path if difference else path, layer == self.layer)
+                for layer, path in zip(result.layers, shares, strict=True)
             ]
             parts.append(
                 curves_scene(
@@ -419,12 +421,12 @@ class PrincipalComponents(TextOptions, ComponentPanel):
 
 
 def _index(value: Any, values: Sequence[Any]) -> int:
-    """Where a value stands; -1 for nowhere."""
+    """The index of a value; -1 if it is missing."""
     return values.index(value) if value in values else -1
 
 
 def _note_cells(note: Annotation | None) -> list[str | None]:
-    """Description, scenarios, level and who says so, for the table."""
+    """Description, scenarios, level and author, for the table."""
     if note is None:
         return [None, None, None, None]
     by = note.source or "–"

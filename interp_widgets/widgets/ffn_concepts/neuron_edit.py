@@ -1,4 +1,4 @@
-"""A neuron's activation set to another value, and what the model would write next then."""
+"""Setting a neuron's activation, and the next-token prediction that follows."""
 
 from __future__ import annotations
 
@@ -21,55 +21,56 @@ if TYPE_CHECKING:
     from .neurons import LayerNeurons, NeuronReading
 
 TOP = 8
-"""Tokens listed of before and of after."""
+"""Number of top tokens listed, before and after."""
 
 
 class NeuronEdit:
-    """A slider for the activation of the picked neuron at the token looked at, beside the next token before and after.
+    """A slider for the picked neuron's activation at the selected token, with the next token before and after.
 
-    The value takes the place of the model's own in every later layer too: the pass is run again.
+    The forward pass is run again, so that later layers see the new value too.
     """
 
     def __init__(self, panel: LayerNeurons) -> None:
         self.panel = panel
         self.slider = W.FloatSlider(
             description="Set its activation to", step=0.01, readout_format=".2f", continuous_update=True,
-            tooltip="The activation of the picked neuron at the token looked at",
+            tooltip="The activation of the picked neuron at the selected token",
         )  # fmt: skip
         self.slider.add_class("iw-grow")
         self.back = panel.on_click(
-            W.Button(description="As it is", tooltip="Back to the activation that the model computes"),
+            W.Button(description="As it is", tooltip="Reset to the activation that the model computes"),
             lambda: setattr(panel, "coefficient", None),
         )
-        self.table = Table(empty="Move the slider: the next token before and after is listed here.", height=300)
+        self.table = Table(empty="Move the slider to list the next token before and after.", height=300)
         self.box = W.VBox([row(self.slider, self.back), self.table])
         self.box.add_class("iw-column")
         self._predicting = Derived(panel, self._draw, title="Next token", channel="edit", quiet=True)
         self._filling = False
         self._put = 0.0
         self.predictions: tuple[AblatedPrediction, ...] = ()
-        """What the table shows, one per model that is looked at."""
+        """The predictions in the table, one per model in view."""
         panel.watch(self.slider, "value", self._moved)
 
     def _moved(self, change: Any) -> None:
-        # a page moves a value that lies between two steps onto one of them: nobody has asked for that
+        # the page rounds a value to a step of the slider, which is not a user's change
         if not self._filling and abs(change.new - self._put) > self.slider.step / 2:
             self.panel.coefficient = float(change.new)
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Bring slider and table up to the picked neuron."""
+        """Update slider and table to the picked neuron."""
         panel, shown = self.panel, self.panel.looked_at
-        own = [reading.active(panel.chosen) for reading in shown]
-        reach = max(*(float(np.abs(one.effects.activation).max()) for one in shown), abs(panel.coefficient or 0.0), 0.1)
+        original = [reading.active(panel.chosen) for reading in shown]
+        largest = [float(np.abs(reading.effects.activation).max()) for reading in shown]
+        reach = max(*largest, abs(panel.coefficient or 0.0), 0.1)
         self._filling = True
         try:
             with self.slider.hold_trait_notifications():
                 step = 10.0 ** (np.floor(np.log10(reach)) - 2)
                 end = float(np.ceil(reach / step) * step)
                 self.slider.min, self.slider.max, self.slider.step = -end, end, step
-                self._put = own[-1] if panel.coefficient is None else panel.coefficient
+                self._put = original[-1] if panel.coefficient is None else panel.coefficient
                 self.slider.value = self._put
         finally:
             self._filling = False
@@ -81,11 +82,11 @@ class NeuronEdit:
         models, neuron, value = [panel.models[i] for i in pair_view.looked_at(panel)], panel.chosen, panel.coefficient
 
         def work(job: Any) -> tuple[AblatedPrediction, ...]:
-            found = []
+            predictions = []
             for model, reading in zip(models, shown, strict=True):
                 job.check()
-                found.append(edited_prediction(model, reading, neuron, value))
-            return tuple(found)
+                predictions.append(edited_prediction(model, reading, neuron, value))
+            return tuple(predictions)
 
         self._predicting.ask(self._key(), work)
 
@@ -96,7 +97,7 @@ class NeuronEdit:
     def _draw(self) -> None:
         read = None if self.panel.coefficient is None else self._predicting.of(self._key())
         if read is None and self.panel.coefficient is not None and not self._predicting.failure:
-            return  # the numbers before stay until there are others
+            return  # the old numbers stay until there are new ones
         self.predictions = read or ()
         names = pair_view.names(self.panel) if len(self.predictions) > 1 else [""]
         heads: list[dict[str, Any]] = [{"label": "next token"}]
@@ -112,16 +113,16 @@ class NeuronEdit:
         if not self.predictions:
             return ""
         first = panel.looked_at[0].effects
-        own = ", ".join(f"{reading.active(panel.chosen):.2f}" for reading in panel.looked_at)
-        kl = ", ".join(f"{one.kl:.3f}" for one in self.predictions)
+        original = ", ".join(f"{reading.active(panel.chosen):.2f}" for reading in panel.looked_at)
+        kl = ", ".join(f"{prediction.kl:.3f}" for prediction in self.predictions)
         return (
             f"Next token after “{visible(first.tokens[first.position])}” with neuron {panel.chosen} of layer "
-            f"{first.layer} at {panel.coefficient:.2f} instead of {own}: KL {kl} nats"
+            f"{first.layer} at {panel.coefficient:.2f} instead of {original}: KL {kl} nats"
         )
 
 
 def edited_prediction(model: Model, reading: NeuronReading, neuron: int, value: float) -> AblatedPrediction:
-    """The next token after the token looked at, before and after the neuron's activation there is set to a value."""
+    """The next token after the selected one, before and after the neuron's activation there is set to a value."""
     effects = reading.effects
     ids = [*([] if effects.bos_id is None else [effects.bos_id]), *effects.ids[: effects.position + 1]]
     edit = Ablation("neuron", effects.layer, position=effects.position, index=neuron, value=value)
@@ -129,13 +130,16 @@ def edited_prediction(model: Model, reading: NeuronReading, neuron: int, value: 
 
 
 def rows_of(predictions: tuple[AblatedPrediction, ...]) -> list[list[Any]]:
-    """One row per token that a model lists: its probability before and after, and the change."""
-    texts = {i: visible(text) for one in reversed(predictions) for i, text in zip(one.ids, one.tokens, strict=True)}
-    ids = dict.fromkeys(i for one in predictions for i in one.ids)
+    """One row per listed token: its probability before and after, and the change."""
+    texts = {i: visible(text) for each in reversed(predictions) for i, text in zip(each.ids, each.tokens, strict=True)}
+    ids = dict.fromkeys(i for each in predictions for i in each.ids)
     cells = [
-        dict(zip(one.ids, zip(one.before, one.after, one.change, strict=True), strict=True)) for one in predictions
+        dict(zip(each.ids, zip(each.before, each.after, each.change, strict=True), strict=True)) for each in predictions
     ]
     return [
-        [texts[i], *(None if value is None else float(value) for own in cells for value in own.get(i, (None,) * 3))]
+        [
+            texts[i],
+            *(None if value is None else float(value) for of_model in cells for value in of_model.get(i, (None,) * 3)),
+        ]
         for i in ids
     ]

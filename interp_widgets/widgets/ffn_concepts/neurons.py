@@ -1,4 +1,4 @@
-"""What the MLP neurons of the chosen layer do on a prompt, and the tokens that each one promotes."""
+"""The MLP neurons of a layer on a prompt: activations, effects on a logit, and the tokens that each promotes."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from .neuron_edit import NeuronEdit
 from .top_texts import Source, TextOptions, TopTexts
 
 LISTED = 100
-"""Neurons whose promoted tokens are read at once: those of the largest effects."""
+"""Number of neurons, those with the largest effects, whose promoted tokens are computed with the run."""
 PROMOTED = 10
-"""Tokens listed of a neuron, on either side."""
+"""Number of tokens listed per neuron and side."""
 DRAWN = 30
-"""Neurons in a saved picture."""
+"""Number of neurons in a saved picture."""
 
 
 @dataclass(frozen=True)
 class NeuronReading:
-    """One model's answer: what the neurons of a layer do on a prompt, and the tokens of those that do most."""
+    """One model's result: the effects of a layer's neurons on a prompt, and the tokens of the strongest."""
 
     effects: NeuronEffectResult
     tokens: NeuronTokenResult
@@ -54,34 +54,34 @@ class NeuronReading:
 
     @property
     def provenance(self) -> Mapping[str, Scalar]:
-        """What it takes to repeat it."""
+        """What is needed to repeat it."""
         return self.effects.provenance
 
     def active(self, neuron: int) -> float:
-        """A neuron's activation at the token that is looked at."""
+        """A neuron's activation at the selected token."""
         return float(self.effects.activation[self.effects.position, neuron])
 
 
 class LayerNeurons(TextOptions, PredictionPanel):
-    """Prompt strip, scatter of all neurons, table of those with the largest effects, tokens of the picked one."""
+    """Prompt strip, scatter plot of all neurons, table of those with the largest effects, tokens of the picked one."""
 
     title = "FFN neurons"
     layer = variant(ComponentPanel.layer, redraws=False)
     position = field(int, -1)
-    """Token at which neurons are looked at, from 0 without a BOS or from the end."""
+    """Token at which the neurons are read, from 0 without a BOS or from the end."""
     neuron = field(in_model(), selects=True)
     """The picked neuron."""
     coefficient = field(T.Float(None, allow_none=True), selects=True)
-    """What the neuron's activation at that token is set to, with the next token beside; None for what it is."""
+    """The value that the neuron's activation at that token is set to; None to leave it unchanged."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.neuron_chosen = False
-        """Whether somebody has chosen a neuron: until then the one with the largest effect is looked at."""
+        """Whether a neuron has been chosen: until then the one with the largest effect is shown."""
         super().__init__(model, tuned, **options)
 
     @classmethod
     def lacks(cls, models: tuple[Any, ...]) -> str:
-        return "a model: a saved result has no neurons to watch" if isinstance(models[0], SavedResult) else ""
+        return "a model: a saved result has no neurons" if isinstance(models[0], SavedResult) else ""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         self.neuron_chosen = "neuron" in keywords
@@ -89,11 +89,11 @@ class LayerNeurons(TextOptions, PredictionPanel):
 
     def build(self) -> None:
         self.inputs.children = self.text_inputs()
-        self.strip = TokenStrip(label="Prompt", instruction="click the token at which to look", max_lines=4)
+        self.strip = TokenStrip(label="Prompt", instruction="click a token to read the neurons there", max_lines=4)
         self.summary = W.HTML("")
         self.chart = NeuronScatter()
         self.chart.source.selected.on_change("indices", guarded(self, self._dot_tapped))
-        self.table = Table(instruction="click one for its tokens", empty="No neurons yet.", height=420)
+        self.table = Table(instruction="click a neuron for its tokens", empty="No neurons yet.", height=420)
         self.tokens = Table(empty="No neuron yet.", height=420)
         self.number = W.BoundedIntText(
             description="Neuron", min=0, max=max(1, min(model.d_mlp for model in self.models) - 1),
@@ -153,12 +153,12 @@ class LayerNeurons(TextOptions, PredictionPanel):
 
     @property
     def looked_at(self) -> tuple[NeuronReading, ...]:
-        """The results that the view shows: one, or both in a difference."""
+        """The results in view: one, or both in a difference."""
         return tuple(self.results[index] for index in pair_view.looked_at(self))
 
     @property
     def effect(self) -> Any:
-        """What each neuron adds to the target's logit, of a difference how much more in B."""
+        """What each neuron adds to the target's logit; for a difference, how much more in B."""
         effect = pair_view.of_view(self.shown, [np.asarray(reading.effects.effect) for reading in self.results])
         if effect is None:
             raise ValueError("the two models have layers of different widths: choose A or B")
@@ -166,7 +166,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
 
     @property
     def chosen(self) -> int:
-        """The neuron that is looked at: the picked one, else the one with the largest effect."""
+        """The neuron shown: the picked one, else the one with the largest effect."""
         sizes = np.abs(self.effect)
         return int(self.neuron) if self.neuron_chosen and self.neuron < len(sizes) else int(np.argmax(sizes))
 
@@ -233,7 +233,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
         )
 
     def _list_neurons(self, shown: tuple[NeuronReading, ...], neuron: int) -> None:
-        """The neurons of the largest effects (of two models: of the largest change), and the picked one."""
+        """List the neurons with the largest effects (for two models, the largest change), and the picked one."""
         comparing, effect = len(shown) == 2, self.effect
         known = set.intersection(*(set(reading.tokens.neurons) for reading in shown))
         strongest = [int(i) for i in np.argsort(-np.abs(effect), kind="stable") if int(i) in known]
@@ -249,7 +249,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
             )
 
     def _list_tokens(self) -> None:
-        """The tokens of the neuron; the worker reads them if it is not among those that were read with the prompt."""
+        """List the tokens of the neuron; the worker computes them if they were not computed with the run."""
         neuron, shown = self.chosen, self.looked_at
         if all(neuron in reading.tokens.neurons for reading in shown):
             self._show_tokens(neuron, [reading.tokens for reading in shown])
@@ -282,8 +282,8 @@ class LayerNeurons(TextOptions, PredictionPanel):
             self.tokens.rows = []
             self.tokens.columns, self.tokens.rows = heads, [list(cells) for cells in zip(*columns, strict=True)]
             self.tokens.caption = (
-                f"Neuron {neuron}: what one unit of its activation does; its value vector has length {norms}"
-                + ("; its activation here is negative, so that it raises what it suppresses" if negative else "")
+                f"Neuron {neuron}: effect of one unit of activation; its value vector has norm {norms}"
+                + ("; its activation here is negative, so it raises the tokens it suppresses" if negative else "")
             )
 
     # what a user does -------------------------------------------------------------------------------------------------
@@ -308,11 +308,11 @@ class LayerNeurons(TextOptions, PredictionPanel):
             self.pick_neuron(change.new)
 
     def _token_picked(self, change: Any) -> None:
-        """Look at another token of what was read; letting go goes back to the last."""
+        """Read the neurons at another token; deselecting returns to the last."""
         if not self._filling:
             with self.hold():
                 self.prompt_token = change.new if change.new < self.texts.in_prompt else -1
-                self._look_at(change.new)  # a token of the response too
+                self._look_at(change.new)  # also a token of the response
 
     def _look_at(self, position: int) -> None:
         self.position = -1 if position == len(self.texts.axis) - 1 else position
@@ -343,7 +343,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
 def _heads(comparing: bool) -> list[dict[str, Any]]:
     """Columns of the table of neurons."""
     heads: list[dict[str, Any]] = [{"label": "neuron", "align": "right"}]
-    what = {"activation": "What multiplies the value vector", "effect": "What it adds to the logit directly"}
+    what = {"activation": "The coefficient of the value vector", "effect": "Direct effect on the logit"}
     for name, title in what.items():
         for part in ("A", "B", "B − A") if comparing else ("",):
             heads.append({"label": f"{name} {part}".strip(), "align": "right", "title": title})
@@ -351,11 +351,11 @@ def _heads(comparing: bool) -> list[dict[str, Any]]:
         return [*heads, {"label": "A raises here", "wrap": True}, {"label": "B raises here", "wrap": True}]
     return [
         *heads,
-        {"label": "length", "align": "right", "title": "Length of what it adds to the residual stream"},
+        {"label": "length", "align": "right", "title": "Norm of its contribution to the residual stream"},
         {
             "label": "raises here",
             "wrap": True,
-            "title": "The tokens it raises most: those it promotes, or, where its activation is negative, suppresses",
+            "title": "The tokens it raises most: those it promotes or, if its activation is negative, suppresses",
         },
     ]
 
@@ -374,7 +374,7 @@ def _cells(shown: tuple[NeuronReading, ...], neuron: int) -> list[Any]:
 
 
 def _raised(reading: NeuronReading, neuron: int) -> str | None:
-    """The first tokens that a neuron raises at the token looked at; None where they were not read."""
+    """The top tokens that a neuron raises at the selected token; None if they were not computed."""
     if neuron not in reading.tokens.neurons:
         return None
     tokens = reading.tokens.tokens(neuron, suppressed=reading.active(neuron) < 0)
@@ -382,7 +382,7 @@ def _raised(reading: NeuronReading, neuron: int) -> str | None:
 
 
 def _sums(start: str, reading: NeuronReading) -> str:
-    """What the whole MLP does, as the sum of its neurons."""
+    """The direct effect of the MLP, as the sum of its neurons and bias."""
     effects = reading.effects
     return (
         f"{start}Logit of “{escape(visible(effects.target_token))}”: <b>{effects.logit:.2f}</b>. The MLP of layer "

@@ -1,4 +1,4 @@
-"""Asking an annotator, in the worker; deleting notes and bringing them back; the file of the notes."""
+"""Annotating in the worker, deleting notes and undo, and the notes file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from .concepts import PrincipalComponents
 
 _EVERY = 0.2
-"""Seconds between two redraws while answers come in."""
+"""Seconds between redraws while answers arrive."""
 _runs = itertools.count(1)
 
 
 class _Recording:
-    """An annotator whose answers are written down at once, so that none is lost if the run is cancelled."""
+    """An annotator whose answers are saved as they arrive, so that none is lost if the run is cancelled."""
 
     def __init__(self, inner: Any, take: Any) -> None:
         self.inner, self.take = inner, take
@@ -46,29 +46,29 @@ class _Recording:
 
 
 class NoteControls:
-    """The rows below the table of components: who is asked, what is noted, deleting and Undo, and the notes' file."""
+    """The rows below the table of components: annotator, number of notes, Delete and Undo, and the notes file."""
 
     def __init__(self, panel: PrincipalComponents) -> None:
         self.panel = panel
         self._answers: dict[Cell, Annotation] = {}
-        """What has come in since the notes were drawn last,"""
+        """The answers since the notes were last drawn,"""
         self._asked: tuple[Owner, str, int] = ("A", None), "", 0
-        """of which model, by whom, in which run."""
+        """and their model, annotator and run."""
         self.key, self.count = W.HTML(""), W.HTML("")
         for text in (self.key, self.count):
             text.add_class("iw-hint")
-        self.ask_button = self._button("Annotate", "Ask about the listed components; what you typed stays", self.ask)
+        self.ask_button = self._button("Annotate", "Annotate the listed components; your own notes stay", self.ask)
         self.delete_button = self._button("Delete note", "Delete the note of the picked component", self.delete)
-        self.undo_button = self._button("Undo", "Bring back what the last change of the notes replaced", self.undo)
+        self.undo_button = self._button("Undo", "Undo the last change of the notes", self.undo)
         self.delete_button.disabled = self.undo_button.disabled = True
         self.file = TextLine(
             value=f"{file_stem(model_name(panel.models[0]))}-notes.npz", description="Notes file",
-            continuous_update=False, tooltip="Of the model that is looked at; a relative name lies beside the notebook",
+            continuous_update=False, tooltip="Notes of the model in view; relative to the notebook",
         )  # fmt: skip
         self.save_button = self._button("Save notes", "Write all notes of this model", self.save)
-        self.open_button = self._button("Open notes", "Take the notes of a file over", self.open)
-        keep = "Write the components to a file, which the browser opens without the model"
-        self.keep_button = self._button("Save components", keep, self.save_components)
+        self.open_button = self._button("Open notes", "Load notes from a file", self.open)
+        tooltip = "Save the components to a file that opens without the model"
+        self.keep_button = self._button("Save components", tooltip, self.save_components)
         controls = panel.controls
         self.box = W.VBox(
             [
@@ -100,13 +100,13 @@ class NoteControls:
     def _name_key(self) -> None:
         name = self.panel.key_variable
         shown_if(self.key, self.panel.annotator == "endpoint")
-        state = "is set" if os.environ.get(name) else "is not set: a server of your own may need none"
+        state = "is set" if os.environ.get(name) else "is not set: your own server may need none"
         self.key.value = (
-            f"The key is read from the environment variable <b>{escape(name)}</b> ({state}) and kept nowhere."
+            f"The key is read from the environment variable <b>{escape(name)}</b> ({state}) and not stored."
         )
 
     def paint(self) -> None:
-        """Say how far the notes of the chosen layer are, and what the buttons would delete and bring back."""
+        """Show how many components of the layer are annotated, and what the buttons would delete and undo."""
         panel = self.panel
         shown_if(self.box, panel.shown != "difference")
         notes, layer = panel.notes_of(panel.letter), panel.layer
@@ -129,31 +129,31 @@ class NoteControls:
         panel = self.panel
         cell = panel.layer, panel.component
         if cell not in panel.notes_of(panel.letter):
-            raise ValueError("the picked component has no note to delete: pick one that has")
+            raise ValueError("the picked component has no note to delete: pick one that has a note")
         owner, what = panel.owner(panel.letter), f"deleting the note of {self._name(panel.component)}"
         panel.change_notes(lambda noted: noted.changed(owner, {cell: None}, what))
 
     def undo(self) -> None:
-        """Bring back what the last change replaced."""
+        """Undo the last change."""
         if not self.panel.noted.changes:
-            raise ValueError("there is no change of the notes to undo")
+            raise ValueError("there is nothing to undo")
         self.panel.change_notes(lambda noted: noted.undone())
 
     # asking -----------------------------------------------------------------------------------------------------------
 
     def annotator(self) -> Any:
-        """The annotator that the inputs name; ValueError or ImportError if there is none."""
+        """The annotator that the inputs specify; ValueError or ImportError if there is none."""
         panel = self.panel
         if panel.annotator == "rules":
-            return None  # made in the worker: it reads the word vectors
+            return None  # made in the worker, since it reads the word vectors
         if not panel.endpoint_model.strip():
-            raise ValueError("the endpoint needs a model: type its name, as the server knows it")
+            raise ValueError("the endpoint needs a model: type its name on the server")
         return EndpointAnnotator(
             panel.endpoint_model.strip(), base_url=panel.base_url.strip() or None, key_variable=panel.key_variable
         )
 
     def ask(self) -> None:
-        """Ask about the listed components of this layer or of all, in the worker."""
+        """Annotate the listed components of this layer or of all layers, in the worker."""
         panel = self.panel
         if panel.shown == "difference":
             raise ValueError("the difference has no components of its own: choose A or B, then Annotate")
@@ -197,14 +197,14 @@ class NoteControls:
             self._take_answers()
             if annotations.partial and not result.partial:
                 reason = annotations.failures[0] if annotations.failures else "it gave no reason"
-                raise ValueError(f"the annotator failed too often and was asked no more: {reason}")
+                raise ValueError(f"the annotator failed too often and was stopped: {reason}")
 
         panel.jobs.start(
             work, done, title="Annotating", channel="annotate", on_partial=lambda _: self._take_answers()
         )  # fmt: skip
 
     def _take_answers(self) -> None:
-        """Write down what has come in."""
+        """Save the answers that have arrived."""
         with ui_lock:
             answers, self._answers = self._answers, {}
             owner, what, run = self._asked
@@ -214,13 +214,13 @@ class NoteControls:
     # the file ---------------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write the notes of the model that is looked at."""
+        """Save the notes of the model in view."""
         panel = self.panel
         saved = panel.annotations_of(panel.letter).save(self._path())
         panel.status.idle(f"Saved {saved}")
 
     def open(self) -> None:
-        """Take the notes of a file over."""
+        """Load notes from a file."""
         panel, path = self.panel, self._path()
         if not panel.results:
             raise ValueError("there are no components yet: press Run first")
@@ -228,7 +228,7 @@ class NoteControls:
         panel.status.idle(f"Opened {path}")
 
     def save_components(self) -> None:
-        """Write the components of the model that is looked at beside its notes."""
+        """Save the components of the model in view, in the folder of its notes."""
         panel = self.panel
         if not panel.results:
             raise ValueError("there are no components to save yet: press Run first")

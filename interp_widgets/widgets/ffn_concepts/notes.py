@@ -1,4 +1,4 @@
-"""What is noted about components so far: kept while results come and go, undone, written to a file and read again."""
+"""The notes about components: kept across runs, with undo, saved to a file and loaded again."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from interp_widgets.data.annotators import Annotation
 Cell = tuple[int, int]
 """Layer and component."""
 Owner = tuple[str, Any]
-"""A model: its letter and its weights. Other weights have other notes."""
+"""A model: its letter and a key of its weights. Different weights have different notes."""
 STEPS = 50
-"""Changes that can be undone."""
+"""Number of changes that can be undone."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What was written, and what stood there before."""
+    """A change of notes, with the previous ones."""
 
     what: str
-    """In words, as in "Undo …"."""
+    """Its description, as in "Undo …"."""
     owner: Owner
     before: Mapping[Cell, Annotation | None]
     run: int = 0
-    """Changes of one run are undone together; 0 for one by hand."""
+    """Changes of one run are undone together; 0 for one made by hand."""
 
 
 @dataclass(frozen=True, eq=False)
 class Notes:
-    """The notes about the components of each model. Never changed: a change makes another, which knows how to undo it.
+    """The notes about the components of each model. Immutable: a change returns a new object, which can undo it.
 
     >>> notes = Notes().changed(("A", 1), {(5, 0): edited(None, description="moods")}, "description of component 0")
     >>> notes.of(("A", 1))[5, 0].description, notes.undone().of(("A", 1))
@@ -41,16 +41,16 @@ class Notes:
 
     held: Mapping[Owner, Mapping[Cell, Annotation]] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
-    """The latest ones, the last of them last."""
+    """The latest changes, the last one last."""
 
     def of(self, owner: Owner) -> Mapping[Cell, Annotation]:
         """The notes about one model's components."""
         return self.held.get(owner, {})
 
     def changed(self, owner: Owner, notes: Mapping[Cell, Annotation | None], what: str, *, run: int = 0) -> Notes:
-        """With other notes about some components; None for no note any more."""
-        own, changes = self.of(owner), self.changes
-        before = {cell: own.get(cell) for cell, note in notes.items() if note != own.get(cell)}
+        """A copy with changed notes about some components; None deletes a note."""
+        current, changes = self.of(owner), self.changes
+        before = {cell: current.get(cell) for cell, note in notes.items() if note != current.get(cell)}
         if not before:
             return self
         if run and changes and changes[-1].run == run:
@@ -58,20 +58,20 @@ class Notes:
         return Notes(self._with(owner, notes), (*changes, Change(what, owner, before, run))[-STEPS:])
 
     def answered(self, owner: Owner, notes: Mapping[Cell, Annotation], what: str, *, run: int = 0) -> Notes:
-        """With the answers of an annotator or the notes of a file: what the user has typed stays."""
-        own = self.of(owner)
+        """A copy with the answers of an annotator or the notes of a file; what the user has typed stays."""
+        current = self.of(owner)
         return self.changed(
-            owner, {cell: note for cell, note in notes.items() if not typed(own.get(cell))}, what, run=run
+            owner, {cell: note for cell, note in notes.items() if not typed(current.get(cell))}, what, run=run
         )
 
     def undone(self) -> Notes:
-        """Without the last change."""
+        """A copy without the last change."""
         last = self.changes[-1]
         return Notes(self._with(last.owner, last.before), self.changes[:-1])
 
     def _with(self, owner: Owner, notes: Mapping[Cell, Annotation | None]) -> dict[Owner, Mapping[Cell, Annotation]]:
-        own = {cell: note for cell, note in {**self.of(owner), **notes}.items() if note is not None}
-        return {**self.held, owner: own}
+        merged = {cell: note for cell, note in {**self.of(owner), **notes}.items() if note is not None}
+        return {**self.held, owner: merged}
 
 
 def typed(note: Annotation | None) -> bool:
@@ -80,7 +80,7 @@ def typed(note: Annotation | None) -> bool:
 
 
 def edited(note: Annotation | None, **changes: Any) -> Annotation:
-    """A note with what the user has written into it; the rest stays."""
+    """A note with the user's changes; the rest stays."""
     return replace(note or Annotation(), **changes, source=USER, failure="")
 
 
@@ -99,7 +99,7 @@ def notes_in(annotations: ConceptAnnotations) -> dict[Cell, Annotation]:
 def as_annotations(
     notes: Mapping[Cell, Annotation], result: FFNConceptResult, components: int, *, sign: Sign = "both"
 ) -> ConceptAnnotations:
-    """The notes about the first components of every layer of a result, as analyses take them."""
+    """The notes about the first components of every layer of a result, as `ConceptAnnotations`."""
     blank = annotate_concepts(result, None, components=range(min(components, result.rank)), sign=sign)
     cells = Cells(blank)
     for (layer, component), note in notes.items():
@@ -110,11 +110,11 @@ def as_annotations(
 
 
 def summary(notes: Mapping[Cell, Annotation], cells: Iterable[Cell]) -> str:
-    """How many of these components are noted, and how."""
-    asked = list(cells)
-    held = [notes[cell] for cell in asked if cell in notes]
-    silent = sum(note.cannot_tell for note in held)
-    count = f"{len(held)} of {len(asked)} noted"
-    if not held:
+    """How many of these components are annotated, and how."""
+    listed = list(cells)
+    noted = [notes[cell] for cell in listed if cell in notes]
+    silent = sum(note.cannot_tell for note in noted)
+    count = f"{len(noted)} of {len(listed)} noted"
+    if not noted:
         return count
-    return f"{count}: {len(held) - silent} described, {silent} “cannot tell”, {sum(map(typed, held))} by you"
+    return f"{count}: {len(noted) - silent} described, {silent} “cannot tell”, {sum(map(typed, noted))} by you"

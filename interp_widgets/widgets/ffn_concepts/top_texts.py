@@ -24,16 +24,16 @@ from ..base.jobs import Derived
 from ..views import TokenStrip
 
 LISTED = 5
-"""Texts listed of each model."""
+"""Number of texts listed per model."""
 QUICK = 1e11
-"""Operations of a moment, without a word in the status line."""
+"""FLOPs that are computed without showing them in the status line."""
 MOST = 2**24
-"""Numbers held at once: those of all neurons of a layer, where there are no more."""
+"""Most activations held at once; up to it, those of all neurons of a layer."""
 ENDS = {"highest": "highest", "lowest": "lowest"}
 
 
 class TextOptions(T.HasTraits):
-    """Which texts are read, and which end of the activations is looked at."""
+    """Which texts to read, and whether to list the highest or the lowest activations."""
 
     sample_texts = field(
         Annotated[list, Lines(3)], label="Texts, one per line", placeholder="empty: texts of the demo's world",
@@ -41,19 +41,19 @@ class TextOptions(T.HasTraits):
     )  # fmt: skip
     texts_end = field(
         ENDS, "highest", label="Activation", group="texts", argument=None, selects=True,
-        help="Whether the texts with the highest or with the lowest activation are listed",
+        help="List the texts with the highest or with the lowest activation",
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the activations of one model come from."""
+    """The source of one model's activations."""
 
     name: str
-    """What to call the model: its letter, or nothing where there is only one."""
+    """The model's letter; empty if there is only one."""
     model: Model
     held: Any
-    """The result that the activations belong to: they are kept as long as it is."""
+    """The result that the activations belong to: they are cached as long as it is."""
     layer: int
     number: int
     """Which neuron or direction."""
@@ -62,7 +62,7 @@ class Source:
 
 
 class TopTexts:
-    """For every model that is looked at, the texts with the highest or lowest activation."""
+    """The texts with the highest or lowest activation, for every model in view."""
 
     def __init__(self, panel: Any, what: Callable[[int], str]) -> None:
         self.panel, self.what = panel, what
@@ -74,20 +74,20 @@ class TopTexts:
         self._reading = Derived(panel, self._draw, title="Reading the texts", channel="texts")
         self._sources: tuple[Source, ...] = ()
         self.found: list[list[TopText]] = []
-        """What is listed, one list per model that is looked at."""
+        """The listed texts, one list per model in view."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts that are read: the user's, or those of the demo's that are not too long for the models."""
+        """The texts to read: the user's, or those of the demo's that are not too long for the models."""
         return tuple(self.panel.sample_texts) or self._of_demo
 
     @cached_property
     def _of_demo(self) -> tuple[str, ...]:
         models = self.panel.models
-        return tuple(text for text in demo_texts() if all(len(one.tokens(text)) <= one.n_ctx for one in models))
+        return tuple(text for text in demo_texts() if all(len(model.tokens(text)) <= model.n_ctx for model in models))
 
     def paint(self, sources: Sequence[Source]) -> None:
-        """List the texts of these models; the worker reads them unless that is done. Nothing where there is none."""
+        """List the texts for these sources; the worker reads them if necessary. Nothing without a source."""
         self._sources = tuple(sources)
         if not sources or not self.texts:
             self._sources = ()
@@ -105,11 +105,11 @@ class TopTexts:
         self._draw()
 
     def _key(self) -> Any:
-        about = tuple((id(one.held), one.layer, self._numbers(one)) for one in self._sources)
-        return about, self.texts if self._sources else ()  # a saved result has no model that could read
+        about = tuple((id(source.held), source.layer, self._numbers(source)) for source in self._sources)
+        return about, self.texts if self._sources else ()  # a saved result has no model to run
 
     def _numbers(self, source: Source) -> tuple[int, ...] | None:
-        """The neurons that are read: all of the layer where they are not too many."""
+        """The neurons to read: all of the layer unless they are too many."""
         if source.directions is not None:
             return None
         characters = sum(map(len, self.texts))  # at least as many as tokens
@@ -117,23 +117,26 @@ class TopTexts:
 
     def _read(self, source: Source, texts: tuple[str, ...], job: Any) -> TextActivations:
         numbers = self._numbers(source)
-        asked: dict[str, Any] = {"neurons": numbers} if source.directions is None else {"directions": source.directions}
+        keywords: dict[str, Any] = (
+            {"neurons": numbers} if source.directions is None else {"directions": source.directions}
+        )
         what = ("texts", source.layer, numbers, texts)
-        found: TextActivations = once_for(
+        activations: TextActivations = once_for(
             (source.held,),
             what,
             lambda: text_activations(
-                source.model, texts, layer=source.layer, **asked, progress=job.progress, check=job.check
+                source.model, texts, layer=source.layer, **keywords, progress=job.progress, check=job.check
             ),
         )
-        return found
+        return activations
 
     def _draw(self) -> None:
-        """Show what was read."""
+        """Show the texts that were read."""
         read = self._reading.of(self._key()) or []
         lowest = self.panel.texts_end == "lowest"
         self.found = [
-            one.top(source.number, LISTED, lowest=lowest) for source, one in zip(self._sources, read, strict=False)
+            activations.top(source.number, LISTED, lowest=lowest)
+            for source, activations in zip(self._sources, read, strict=False)
         ]
         for index, (part, strip) in enumerate(zip(self.parts, self.strips, strict=True)):
             shown_if(part, index < max(1, len(self._sources)))
@@ -151,17 +154,17 @@ class TopTexts:
                 )
 
 
-def fill(strip: TokenStrip, found: Sequence[TopText]) -> None:
-    """One text below the other, each behind its activation."""
+def fill(strip: TokenStrip, texts: Sequence[TopText]) -> None:
+    """Show texts below each other, each after its activation."""
     tokens: list[str] = []
     values: list[float] = []
     special: list[bool] = []
-    for number, one in enumerate(found):
-        last = number == len(found) - 1
+    for number, text in enumerate(texts):
+        last = number == len(texts) - 1
         # a line end inside a text would look like the end of it
-        shown = [token.replace("\r", "").replace("\n", "↵") for token in one.tokens]
-        tokens += [f"{one.value:+.2f}", *shown] if last else [f"{one.value:+.2f}", *shown, "\n"]
-        values += [np.nan, *one.values.tolist()] if last else [np.nan, *one.values.tolist(), np.nan]
+        shown = [token.replace("\r", "").replace("\n", "↵") for token in text.tokens]
+        tokens += [f"{text.value:+.2f}", *shown] if last else [f"{text.value:+.2f}", *shown, "\n"]
+        values += [np.nan, *text.values.tolist()] if last else [np.nan, *text.values.tolist(), np.nan]
         special += [True, *[False] * (len(shown) + (not last))]
     with strip.hold_sync():
         strip.set_tokens(tokens, special=special)

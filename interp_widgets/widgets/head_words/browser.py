@@ -23,9 +23,9 @@ class HeadWordBrowser(WordStack):
     difference, the pairs that a head gained and lost, and a tab that compares layer groups and verbs.
 
     ``HeadWordBrowser(model)``, ``(base, tuned)``, ``(pair)`` or, to share layer and head with other widgets,
-    ``(workbench)``. In the place of a model a saved result may stand, as a :class:`HeadWordResult` or the path that it
-    was saved to: then nothing is computed. Every trait of its panels is a keyword too. `run()` computes and returns the
-    :class:`HeadWordResult` (a pair of them with two models), which `result` keeps.
+    ``(workbench)``. A saved :class:`HeadWordResult`, or its path, can take the place of a model; then nothing is
+    computed. Every trait of its panels is a keyword too. `run()` computes and returns the
+    :class:`HeadWordResult` (a pair for two models), which `result` keeps.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Figure 2, Table 3.
 

@@ -1,4 +1,4 @@
-"""The comparison tab: how much tuning changed the pairs, layer group by layer group, and whose verbs gained."""
+"""The comparison tab: how much tuning changed the pairs in each layer group, and which verbs gained pairs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..views import BokehFigure, Table
 from .word_pairs import WordPairPanel
 
 FEW = 10
-"""Verbs of a kind with a share in a group: with fewer, a test of means says little."""
+"""Fewest verbs of a kind with a share in a group for a meaningful test of means."""
 RIGHT = {"align": "right"}
 
 
@@ -50,7 +50,7 @@ class VerbComparison(WordPairPanel):
     def appear(self) -> None:
         super().appear()
         if self.results:
-            self.compare()  # again, if it was cancelled
+            self.compare()  # start again if it was cancelled
 
     def draw(self, results: tuple[HeadWordResult, ...], request: Any) -> None:
         self.compare()
@@ -136,9 +136,9 @@ def test_table(comparison: HeadComparison | None) -> tuple[str, list[dict[str, A
 
 
 def in_words(comparison: HeadComparison) -> list[str]:
-    """What the comparison is of, and how far its test can be trusted, as HTML."""
+    """What is compared, and how far its test can be trusted, as HTML."""
     kinds = np.asarray(comparison.instruction)
-    asked, common = int(kinds.sum()), int((~kinds).sum())
+    instruction, general = int(kinds.sum()), int((~kinds).sum())
     lines = []
     if np.isfinite(comparison.head_change).any():
         change = float(np.nanmean(comparison.head_change))
@@ -150,15 +150,17 @@ def in_words(comparison: HeadComparison) -> list[str]:
             sentence += f"; a head of A and another of its layer in B, {1 - other:.0%}"
         lines.append(f"{sentence}.")
     share = np.isfinite(comparison.share)
-    least = int(min(share[:, kinds].sum(axis=1).min(initial=asked), share[:, ~kinds].sum(axis=1).min(initial=common)))
+    least = int(
+        min(share[:, kinds].sum(axis=1).min(initial=instruction), share[:, ~kinds].sum(axis=1).min(initial=general))
+    )
     listed = (
-        f"{asked} of {len(INSTRUCTION_VERBS)} instruction verbs and {common} of {len(GENERAL_VERBS)} general verbs "
-        "are in the word list"
+        f"{instruction} of {len(INSTRUCTION_VERBS)} instruction verbs and {general} of {len(GENERAL_VERBS)} general "
+        "verbs are in the word list"
     )
     if least < FEW:
         lines.append(
             f"<b>Too few verbs for a test:</b> {listed}, and in some layer group only {least} of a kind have a share. "
-            "Read the p-values below as examples; for results, give a longer word list."
+            "Read the p-values below as examples; for real results, use a longer word list."
         )
     else:
         lines.append(f"{listed}.".capitalize())

@@ -1,4 +1,4 @@
-"""The grid of all heads, and the heads that have a word."""
+"""The grid of all heads, and the list of heads with a word."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 NAMED = 8
-"""Missing words named in a sentence."""
+"""Most missing words named in a sentence."""
 LISTED = 300
-"""Words listed to choose from."""
+"""Number of words to choose from."""
 
 
 COLOURS = {
@@ -41,24 +41,24 @@ COLOURS = {
 }
 UNITS = {
     "pairs": "different pairs",
-    "excess": "pairs, less those of chance",
+    "excess": "pairs above chance",
     "energy": "energy",
     "count": "mean dimensions",
     "word": "dimensions",
     "change": "1 − M",
 }
-"""The same at the colour bar, where there is less room."""
+"""The same at the colour bar, where space is short."""
 
 
 def whole(values: NDArray[Any], layers: Sequence[int], n_layers: int) -> Array:
-    """(n_layers, heads) numbers of the layers that were computed, in their rows; NaN in the others."""
+    """(n_layers, heads) values of the computed layers; NaN for the others."""
     matrix = np.full((n_layers, values.shape[1]), np.nan)
     matrix[list(layers)] = values
     return matrix
 
 
 def statistic(result: HeadWordResult, color: str, match: FoundWord | None) -> NDArray[Any]:
-    """(layers, heads) of one result."""
+    """(layers, heads) statistic of one result."""
     if color == "energy":
         return np.asarray(result.head_energy)
     if color == "count":
@@ -67,20 +67,20 @@ def statistic(result: HeadWordResult, color: str, match: FoundWord | None) -> ND
 
 
 def colours(panel: Any, view: str, n_layers: Sequence[int]) -> Colours | str:
-    """The colouring of a view; a sentence where there is none."""
+    """The colours of a view, or a sentence that says why there are none."""
     color, comparison = panel.color, panel.comparison
     if color == "word" and not any(panel.matches):
-        return "Find a word: the colour is how many dimensions of a head have it"
+        return "Find a word: the colour is the number of a head's dimensions that have it"
     if color == "change":
         if comparison is None:
-            return "The change needs two results of one shape: see the Comparison tab"
+            return "The change needs two results of the same shape: see the Comparison tab"
         return Colours(whole(comparison.head_change, comparison.layers, max(n_layers)), 0.0, 1.0, UNITS[color])
     if color == "excess":
         if not panel.chance:
-            return "The chance level is not there yet"
+            return "The chance level has not been computed yet"
         arrays = [
-            whole(one.n_pairs - one.chance_pairs.mean(axis=0), one.layers, layers)
-            for one, layers in zip(panel.chance, n_layers, strict=False)
+            whole(chance.n_pairs - chance.chance_pairs.mean(axis=0), chance.layers, layers)
+            for chance, layers in zip(panel.chance, n_layers, strict=False)
         ]
     else:
         arrays = [
@@ -90,7 +90,7 @@ def colours(panel: Any, view: str, n_layers: Sequence[int]) -> Colours | str:
     matrix, largest = pair_view.of_view(view, arrays), pair_view.largest(view, [arrays])
     if matrix is None:
         a, b = (" × ".join(map(str, array.shape)) for array in arrays)
-        return f"A difference needs two models of one shape, these have {a} and {b} heads: look at A beside B"
+        return f"A difference needs models of the same shape, these have {a} and {b} heads: choose A beside B"
     if view == "difference":
         return Colours(matrix, -largest, largest, f"{UNITS[color]}, B − A", signed=True)
     if color == "excess":
@@ -99,7 +99,7 @@ def colours(panel: Any, view: str, n_layers: Sequence[int]) -> Colours | str:
 
 
 def texts(results: Sequence[HeadWordResult], shown: str, matches: Matches, n_layers: Sequence[int]) -> list[str]:
-    """Of every cell, row by row, how many dimensions keep a pair with the word; nothing where none does."""
+    """Texts of the cells, row by row: how many dimensions keep a pair with the word; empty for none."""
     held = [
         whole(counts_of(result, match), result.layers, layers)
         for result, match, layers in zip(results, matches, n_layers, strict=False)
@@ -123,7 +123,7 @@ class HeadGrid:
         self.maps = pair_view.SideBySide(
             panel, lambda: Heatmap(
                 row_name="layer", column_name="head", y_label="layer", x_label="head", empty="No grid yet."
-            ), alike=lambda: panel.color == "change",  # which is of both models
+            ), alike=lambda: panel.color == "change",  # one picture for both models
         )  # fmt: skip
         self.heat = self.maps.views[0]
         self.heads = Table(empty="No head has a pair.", height=244)
@@ -143,8 +143,8 @@ class HeadGrid:
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Bring grid and list up to the browser's results, word and view."""
-        self._filling = True  # another grid drops its selection, which is not the user's doing
+        """Update grid and list to the browser's results, word and view."""
+        self._filling = True  # a new grid clears its selection, which is not the user's doing
         try:
             for view, heat in self.maps.drawn():
                 self._paint_heat(view, heat)
@@ -156,17 +156,17 @@ class HeadGrid:
         self.paint_selection()
 
     def paint_chance(self) -> None:
-        """Show what the pairs are worth beside chance."""
+        """Show the number of pairs against the chance level."""
         panel = self.panel
         lines = [
-            f"{start}<b>Beside chance:</b> {escape(one.in_words())}"
-            for start, one in zip(pair_view.all_starts(panel.chance), panel.chance, strict=True)
+            f"{start}<b>Beside chance:</b> {escape(chance.in_words())}"
+            for start, chance in zip(pair_view.all_starts(panel.chance), panel.chance, strict=True)
         ]
         self.chance.value = "<br>".join(lines or ([escape(panel.chance_sentence)] if panel.chance_sentence else []))
         shown_if(self.chance_row, bool(self.chance.value))
 
     def paint_selection(self) -> None:
-        """Show the chosen head."""
+        """Show the selected head."""
         panel = self.panel
         at = [panel.layer, panel.head]
         self._filling = True
@@ -226,14 +226,14 @@ class HeadGrid:
             caption, empty = "", f"“{word}” is not in the word list."
         else:
             caption = f"Heads with a pair of “{word}”: {len(rows)} of {panel.looked_at[-1].n_pairs.size}"
-            empty = f"No head has a pair with “{word}” among those that its dimensions keep."
+            empty = f"No head has a pair with “{word}” among its dimensions' kept pairs."
         with table.hold_sync():
             table.selected, table.rows = -1, []
             table.columns, table.caption, table.instruction, table.empty = columns, caption, "", empty
             table.rows = [[line.layer, line.head, *line.counts, line.pair] for line in rows]
 
     def _paint_words(self) -> None:
-        """Without a searched word: the words to choose from."""
+        """List words to choose from while none is searched."""
         looked_at, table = self.panel.looked_at, self.heads
         rows = common_words(looked_at)[:LISTED]
         self._words = [word for word, _ in rows]
@@ -271,17 +271,17 @@ class HeadGrid:
 
 
 def _about(results: Sequence[HeadWordResult], source: str, only: str) -> list[str]:
-    """Which words were looked at, and which could not be, as HTML."""
+    """Which words were searched, and which could not be, as HTML."""
     first = results[-1]
     where = f" ({escape(source)})" if source else ""
     searched = f"{len(first.vocabulary):,} words{where}; each dimension's top {first.top} as query and as key; "
-    lines = [f"{searched}the {first.keep} pairs that most dimensions have are kept of each head."]
+    lines = [f"{searched}of each head, the {first.keep} pairs that most dimensions have are kept."]
     why = LEFT_OUT.get(only, "are not looked up")
     for words, singular, plural in (
         (first.left_out, f"that {why} is left out", f"that {why} are left out"),
         (first.missing, "has no word vector and is in no pair", "have no word vector and are in no pair"),
-        (first.unknown, "cannot be written by the tokenizer and was left out",
-         "cannot be written by the tokenizer and were left out"),
+        (first.unknown, "cannot be tokenized and was left out",
+        "cannot be tokenized and were left out"),
     ):  # fmt: skip
         if words:
             rest = f" and {len(words) - NAMED:,} more" if len(words) > NAMED else ""
@@ -290,7 +290,7 @@ def _about(results: Sequence[HeadWordResult], source: str, only: str) -> list[st
             lines.append(f"<b>{count}</b> {plural if len(words) > 1 else singular}: {named}{rest}.")
     if not any(result.n_pairs.any() for result in results):
         lines.append(
-            "<b>No head has a pair.</b> How near two words must be is taken from the list itself: "
-            "give a longer one, of some hundred words."
+            "<b>No head has a pair.</b> The threshold of similarity comes from the list itself: "
+            "use a longer one, of a few hundred words."
         )
     return lines

@@ -1,4 +1,4 @@
-"""The heads of one model or two: the words that each relates, the dimensions behind a pair, the heads with a word."""
+"""The heads of one model or two: word pairs of each head, dimensions behind a pair, and heads with a word."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from .word_pairs import ChanceRequest, HeadWordRequest, WordPairPanel
 from .word_rows import dimension_rows, has, pair_rows
 
 CHANCE_SECONDS = 30.0
-"""A search for the chance level that is forecast to take longer waits for its button."""
+"""Seconds: a chance-level search that is forecast to take longer waits for its button."""
 
 
 class HeadWords(WordPairPanel):
-    """The grid of all heads, coloured by a statistic, and below it the pairs and dimensions of the chosen one."""
+    """The grid of all heads, coloured by a statistic, and below it the pairs and dimensions of the selected head."""
 
     title, of_both = "Head words", ("difference", "beside")
     color = field(
-        COLOURS, "pairs", label="Colour", redraws=True, help="Which number colours the grid",
+        COLOURS, "pairs", label="Colour", redraws=True, help="Quantity shown as colour",
         offers=lambda panel: [
             name for name in COLOURS
             if (name != "change" or len(panel.models) > 1) and (name != "excess" or panel.asks_words)
@@ -48,23 +48,23 @@ class HeadWords(WordPairPanel):
     )  # fmt: skip
     word = field(
         str, label="Find word", placeholder="any word", redraws=True, chooses=True,
-        help="The word whose heads are marked; empty for none",
+        help="Mark the heads that have this word; empty: none",
     )  # fmt: skip
     layer = field(in_model(), selects=True)
-    """The chosen layer."""
+    """The selected layer."""
     head = field(in_model(), selects=True)
-    """The chosen head of that layer."""
+    """The selected head of that layer."""
     pair = field(TypedList(), selects=True, chooses=True)
-    """The chosen word pair [query, key] of the chosen head, or empty."""
+    """The selected word pair [query, key] of the selected head, or empty."""
     dimension = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
-    """The chosen dimension of that head, -1 for none."""
+    """The selected dimension of that head, -1 for none."""
     shuffles = field(
         Annotated[int, Bounds(0, MOST_SHUFFLES)], 10, label="Shuffles", group="words", width="short", redraws=True,
         more=True, shown_if=lambda panel: panel.asks_words,
-        help="How often the word vectors are shuffled for the chance level; 0: no chance level",
+        help="Number of shuffles of the word vectors for the chance level; 0: no chance level",
     )  # fmt: skip
     pair_change = field(
-        CHANGES, "all", label="Pairs", group="pairs", selects=True, help="Which pairs of a head are listed",
+        CHANGES, "all", label="Pairs", group="pairs", selects=True, help="Which pairs of a head to list",
         shown_if=lambda panel: len(panel.models) > 1 and panel.view not in ("A", "B"),
     )  # fmt: skip
 
@@ -72,7 +72,7 @@ class HeadWords(WordPairPanel):
         self.head_chosen = False
         """Whether a head has been chosen: until then none is marked."""
         self.chance_sentence = ""
-        """Why there is no chance level, or that it is on its way."""
+        """Why there is no chance level, or that it is being computed."""
         self._matches: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
         super().__init__(model, tuned, **options)
 
@@ -82,7 +82,9 @@ class HeadWords(WordPairPanel):
 
     def build(self) -> None:
         if self.color == "change" and len(self.models) < 2:
-            raise ValueError("the colour 'change' compares two models: open the browser on two, or choose another")
+            raise ValueError(
+                "the colour 'change' compares two models: open the browser on two, or choose another colour"
+            )
         super().build()
         self._beside_chance = Derived(self, self._chance_there, title="Chance level", channel="chance")
         self.chance_button = self.on_click(
@@ -108,7 +110,7 @@ class HeadWords(WordPairPanel):
     def appear(self) -> None:
         super().appear()
         if self.results:
-            self.ask_chance()  # again, if it was cancelled
+            self.ask_chance()  # start again if it was cancelled
 
     def draw_selection(self) -> None:
         if self.results:
@@ -119,7 +121,7 @@ class HeadWords(WordPairPanel):
         if not self.results:
             return None
         if not self.head_computed:
-            return Words("Heads", ("Click a head of the grid: the words that it relates stand here.",))
+            return Words("Heads", ("Click a head of the grid to list the words it relates.",))
         rows = pair_rows(self.results, self.layer, self.head, self.matched_word)
         lines = [
             f"{start}{chance.head_in_words(self.layer, self.head)}."
@@ -130,7 +132,7 @@ class HeadWords(WordPairPanel):
         names = [letter.strip() or "dimensions" for letter in pair_view.letters(self.results)]
         return Words(
             f"Words of head {self.head} of layer {self.layer}",
-            ("Query → key, and how many dimensions have the pair.", *lines),
+            ("Query → key, and the number of dimensions that have the pair.", *lines),
             ("pair", *names),
             tuple(
                 (f"{row.query} → {row.key}", *(str(count or "–") for count in row.counts)) for row in rows[:IN_WORDS]
@@ -151,7 +153,7 @@ class HeadWords(WordPairPanel):
 
     @property
     def chance(self) -> tuple[HeadWordChance, ...]:
-        """What the pairs of each model are worth beside chance; empty while that is not known."""
+        """The chance level of each model; empty while unknown."""
         return self._beside_chance.of(self._chance_key) or ()
 
     @property
@@ -159,7 +161,7 @@ class HeadWords(WordPairPanel):
         return self.results, self.shuffles
 
     def ask_chance(self, *, whatever_it_takes: bool = False) -> None:
-        """Search again with the word vectors shuffled, in the background; what takes long waits for its button."""
+        """Search again with shuffled word vectors in the background; if that takes long, wait for the button."""
         request, complete = self.shown_request, not any(result.partial for result in self.results)
         self.chance_sentence = ""
         shown_if(self.chance_button, False)
@@ -167,29 +169,29 @@ class HeadWords(WordPairPanel):
             self._beside_chance.forget()
             self.grid.paint_chance()
             return
-        asked, models = ChanceRequest(request, max(2, self.shuffles)), self.models
-        seconds = self.answers.forecast(asked).seconds  # nothing for what is known or ships
+        chance, models = ChanceRequest(request, max(2, self.shuffles)), self.models
+        seconds = self.answers.forecast(chance).seconds  # 0 for cached or shipped answers
         if not (self.chance or whatever_it_takes) and seconds > CHANCE_SECONDS:
             self.chance_sentence = (
-                f"How many pairs there would be by chance is not known yet: {self.shuffles} shuffles take about "
+                f"The chance level has not been computed yet: {self.shuffles} shuffles take about "
                 f"{describe_seconds(seconds)}."
             )
             shown_if(self.chance_button, True)
             self.grid.paint_chance()
             return
 
-        def one(index: int, job: Any) -> HeadWordChance:
+        def chance_of(index: int, job: Any) -> HeadWordChance:
             def progress(done: int, total: int) -> None:
                 job.progress(done + index * total, len(models) * total)
 
             model = models[index]
-            found: HeadWordChance = self.answers.once(
-                asked, model, lambda: asked.answer(model, models, progress, job.check)
+            result: HeadWordChance = self.answers.once(
+                chance, model, lambda: chance.answer(model, models, progress, job.check)
             )
-            return found
+            return result
 
         def work(job: Any) -> tuple[HeadWordChance, ...]:
-            return tuple(one(index, job) for index in range(len(models)))
+            return tuple(chance_of(index, job) for index in range(len(models)))
 
         self._beside_chance.ask(self._chance_key, work, again=self.active)
         if not self.chance:
@@ -203,7 +205,7 @@ class HeadWords(WordPairPanel):
         self._draw_selection()
 
     def _choose_first(self, result: HeadWordResult) -> None:
-        """A first look: at the head whose kept pairs have the most dimensions."""
+        """Select the head whose kept pairs have the most dimensions to begin with."""
         if not np.isfinite(result.mean_count).any() or result.partial:
             return
         row, head = divmod(int(np.nanargmax(result.mean_count)), result.n_heads)
@@ -218,7 +220,7 @@ class HeadWords(WordPairPanel):
 
     @property
     def matches(self) -> tuple[FoundWord | None, ...]:
-        """Where the searched word is in each result; None where there is no word, or it is not in the list."""
+        """The searched word in each result; None if there is no word, or it is not in the list."""
         if self._matches[:2] != (self.results, self.word):
             matches = (result.find(self.word) if self.word in result.vocabulary else None for result in self.results)
             self._matches = self.results, self.word, tuple(matches)
@@ -226,17 +228,17 @@ class HeadWords(WordPairPanel):
 
     @property
     def matches_shown(self) -> tuple[FoundWord | None, ...]:
-        """The same of the results that the view shows."""
+        """The same for the results in view."""
         return tuple(self.matches[index] for index in pair_view.looked_at(self)) if self.results else ()
 
     @property
     def matched_word(self) -> str:
-        """The searched word, if it is in the list of a result that is looked at; else empty."""
+        """The searched word, if it is in the list of a result in view; else empty."""
         return self.word if any(self.matches_shown) else ""
 
     @property
     def letters(self) -> tuple[str, ...]:
-        """What to call each of them: its letter, or nothing where there is only one."""
+        """The letter of each result in view; empty if there is only one."""
         return tuple(letter.strip() for letter in pair_view.letters(self.looked_at))
 
     @property
@@ -247,18 +249,18 @@ class HeadWords(WordPairPanel):
 
     @property
     def only_words(self) -> str:
-        """Which words of the list were looked up."""
+        """Which words of the list were searched."""
         request = self.shown_request
         return request.only if isinstance(request, HeadWordRequest) else ""
 
     @property
     def head_computed(self) -> bool:
-        """Whether a result that is looked at has the chosen head."""
+        """Whether a result in view has the selected head."""
         return self.head_chosen and any(has(result, self.layer, self.head) for result in self.looked_at)
 
     @property
     def first_dimension(self) -> int:
-        """The first dimension behind what is chosen; -1 for none."""
+        """The first dimension behind the selection; -1 for none."""
         if not self.head_computed:
             return -1
         rows = dimension_rows(self.looked_at, self.matches_shown, self.layer, self.head, self.pair)
@@ -267,7 +269,7 @@ class HeadWords(WordPairPanel):
     # what a user does -------------------------------------------------------------------------------------------------
 
     def look_at(self, layer: int, head: int) -> None:
-        """Choose a head; ValueError for one that no result on the screen has."""
+        """Select a head; ValueError for one that no result on the screen has."""
         if self.results and not any(has(result, layer, head) for result in self.results):
             raise ValueError(f"head {head} of layer {layer} was not computed: choose a coloured cell of the grid")
         with self.hold():
@@ -275,14 +277,14 @@ class HeadWords(WordPairPanel):
             self._moved()
 
     def look_at_pair(self, pair: Sequence[str]) -> None:
-        """Choose a word pair (query, key) of the chosen head, or none; its first dimension is listed."""
+        """Select a word pair (query, key) of the selected head, or none; its first dimension is listed."""
         with self.hold():
             self.pair = list(pair)
             if pair:
                 self.dimension = self.first_dimension
 
     def _moved(self) -> None:
-        """Another head has other pairs and dimensions."""
+        """Clear pair and dimension of the previous head."""
         self.head_chosen = True
         with self.hold():
             self.pair = []
@@ -290,12 +292,12 @@ class HeadWords(WordPairPanel):
 
     @T.validate("word")
     def _spelled(self, proposal: Any) -> str:
-        """A word as the lists spell it, as soon as there are any; `check_chosen` tells of one that they do not have."""
+        """A word as the lists spell it, once there are any; `check_chosen` refuses a word that they do not have."""
         word = str(proposal.value)
         return self._known(word) or word
 
     def _known(self, word: str) -> str:
-        """The word as a list has it; empty where none does."""
+        """The word as a list spells it; empty if none has it."""
         if any(word in result.vocabulary for result in self.results):
             return word
         return known_spelling(word, self.results[-1].vocabulary) if self.results else ""
@@ -312,7 +314,7 @@ class HeadWords(WordPairPanel):
 
     def check_chosen(self) -> None:
         super().check_chosen()
-        if self.word and "word" in {*self._asked_for, *self._changed} and not any(self.matches):
+        if self.word and "word" in {*self._chosen_at_start, *self._changed} and not any(self.matches):
             if not (known := self._known(self.word)):
                 raise Incomplete("word", unknown_word(self.word, self.results[-1].vocabulary))
             self.word = known
@@ -333,7 +335,7 @@ class HeadWords(WordPairPanel):
 
 
 def known_spelling(word: str, vocabulary: Sequence[str]) -> str:
-    """A searched word as the list spells it; empty where it is not there."""
+    """A searched word as the list spells it; empty if the list does not have it."""
     word = word.strip()
     if word in vocabulary:
         return word
@@ -341,8 +343,8 @@ def known_spelling(word: str, vocabulary: Sequence[str]) -> str:
 
 
 def unknown_word(word: str, vocabulary: Sequence[str]) -> str:
-    """That a list does not have a word, and which near ones it has."""
+    """The error for a word that is not in a list, with similar ones that are."""
     small = {known.lower(): known for known in reversed(vocabulary)}
     near = difflib.get_close_matches(word.strip().lower(), small, 3, 0.7)
-    hint = f"; near it: {', '.join(small[key] for key in near)}" if near else ": try another, or add it to the list"
+    hint = f"; similar: {', '.join(small[key] for key in near)}" if near else ": try another, or add it to the list"
     return f"the word {word.strip()!r} is not among the {len(vocabulary):,} words of the list{hint}"

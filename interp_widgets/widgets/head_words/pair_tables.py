@@ -1,4 +1,4 @@
-"""Below the grid: the chosen head's word pairs, its dimensions, and the pairs of one dimension."""
+"""Below the grid: the selected head's word pairs, its dimensions, and the pairs of one dimension."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ RIGHT = {"align": "right"}
 
 
 class PairTables:
-    """The pairs of the chosen head; a click on one lists the dimensions behind it, a click there their pairs."""
+    """The pairs of the selected head; a click on one lists its dimensions, a click on a dimension its pairs."""
 
     def __init__(self, panel: HeadWords) -> None:
         self.panel = panel
-        self.pairs = Table(empty="Click a head of the grid: its word pairs are listed here.", height=340)
-        self.dimensions = Table(empty="Click a head of the grid: its dimensions are listed here.", height=170)
-        self.inside = Table(empty="Click a dimension: its own pairs are listed here, the nearest first.", height=170)
+        self.pairs = Table(empty="Click a head of the grid to list its word pairs.", height=340)
+        self.dimensions = Table(empty="Click a head of the grid to list its dimensions.", height=170)
+        self.inside = Table(empty="Click a dimension to list its pairs, nearest first.", height=170)
         every = panel.on_click(
-            W.Button(description="All dimensions", tooltip="Let go of the pair, and list all dimensions"),
+            W.Button(description="All dimensions", tooltip="Deselect the pair and list all dimensions"),
             lambda: panel.look_at_pair(()),
         )
         self.bar, self.every = panel.controls.row("pair_change"), row(every)
@@ -48,7 +48,7 @@ class PairTables:
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Bring the tables up to the panel's results and selection."""
+        """Update the tables to the panel's results and selection."""
         self._filling = True
         try:
             self._paint_chance()
@@ -58,7 +58,7 @@ class PairTables:
             self._filling = False
 
     def _paint_chance(self) -> None:
-        """What the chosen head's pairs are worth beside chance."""
+        """Show the selected head's number of pairs against the chance level."""
         panel = self.panel
         lines = []
         for index, start in zip(pair_view.looked_at(panel), pair_view.starts(panel), strict=True):
@@ -95,7 +95,7 @@ class PairTables:
         self.pairs.selected = next((i for i, pair in enumerate(self._rows) if (pair.query, pair.key) == wanted), -1)
 
     def _caption(self, every: list[PairRow]) -> str:
-        """What is listed, and what changed."""
+        """What is listed, and what has changed."""
         panel = self.panel
         if not panel.head_computed:
             return ""
@@ -151,7 +151,7 @@ class PairTables:
         self._paint_inside()
 
     def _by_chance(self) -> Any:
-        """(d_head,) pairs that the dimensions of the chosen head have by chance; None while that is not known."""
+        """(d_head,) pairs that the dimensions of the selected head have by chance; None while unknown."""
         panel = self.panel
         index = pair_view.looked_at(panel)[-1]
         if not panel.head_computed or index >= len(panel.chance):
@@ -160,7 +160,7 @@ class PairTables:
         return chance.chance_dimension_counts[chance.row(panel.layer), panel.head]
 
     def _none_behind(self) -> str:
-        return "No dimension has this pair among the nearest pairs that it keeps."
+        return "No dimension keeps this pair among its nearest ones."
 
     def _dimension_caption(self, word: str) -> str:
         panel = self.panel
@@ -186,7 +186,7 @@ class PairTables:
         return f"Behind {query} → {key}: {'; '.join(parts)}"
 
     def _paint_inside(self) -> None:
-        """The pairs of the chosen dimension."""
+        """List the pairs of the selected dimension."""
         panel, table = self.panel, self.inside
         two = len(panel.looked_at) > 1
         pairs: dict[tuple[str, str], list[Any]] = {}
@@ -206,7 +206,7 @@ class PairTables:
             first = f"those with “{panel.matched_word}”" if marked else "the nearest"
             table.caption = f"Pairs of dimension {panel.dimension}, {first} first" if rows else ""
             table.empty = (
-                "Click a dimension: its own pairs are listed here, the nearest first."
+                "Click a dimension to list its pairs, nearest first."
                 if panel.dimension < 0
                 else f"Dimension {panel.dimension} has no pair."
             )

@@ -1,4 +1,4 @@
-"""What both panels ask for: the word pairs of every head, or saved ones; and how two results compare."""
+"""The base of both panels: the word pairs of every head, computed or saved, and the comparison of two results."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from ..base.word_source import WordPanel, WordSource
 
 RESAMPLES = 999
 QUIET_PAIRS = 2_000_000
-"""Pairs of dimensions that are compared in a moment, without a word in the status line."""
+"""Most pairs of dimensions that are compared at once, without the status line."""
 ONLY = {"all": "all of the list", "read": "that the models have read", "one_token": "of one token"}
-"""Which words of the list are looked up."""
+"""Which words of the list are searched."""
 LEFT_OUT = {"read": "the models have never read", "one_token": "the tokenizer writes in several tokens"}
-"""Why the others are not: words that ..."""
+"""Why the others are not: words that …"""
 INCOMPLETE = "The comparison needs the complete results of both models."
 
 
@@ -54,7 +54,7 @@ class HeadWordRequest:
     def words_for(
         self, models: Sequence[Model], check: Callable[[], None]
     ) -> tuple[tuple[str, ...], tuple[str, ...], WordVectors]:
-        """The words that are looked up, those of the list that are left out, and the vectors; for two models the same
+        """The words to search, those of the list that are left out, and the vectors; for two models the same
         words, those that both have read."""
         listed, vectors = self.source.read(check)
         check()
@@ -75,10 +75,10 @@ class HeadWordRequest:
     ) -> HeadWordResult:
         """Search one model."""
         words, left_out, vectors = self.words_for(models, check)
-        own = {"vectors": str(self.source.vectors or "demo"), "only": self.only}
+        options = {"vectors": str(self.source.vectors or "demo"), "only": self.only}
 
         def with_source(result: HeadWordResult) -> HeadWordResult:
-            return replace(result, left_out=left_out, provenance={**result.provenance, **own})
+            return replace(result, left_out=left_out, provenance={**result.provenance, **options})
 
         return with_source(
             head_word_pairs(
@@ -88,7 +88,7 @@ class HeadWordRequest:
         )  # fmt: skip
 
     def cost(self, model: Model) -> Cost:
-        """Operations and bytes."""
+        """FLOPs and bytes."""
         return head_words_cost(model, self.source.count, width=self.source.width, top=self.top, keep=self.keep)
 
     def lines(self, models: tuple[Any, ...]) -> tuple[list[str], list[str]]:
@@ -112,7 +112,7 @@ class HeadWordRequest:
 
 @dataclass(frozen=True)
 class ChanceRequest:
-    """How many pairs the heads have by chance."""
+    """The request for the chance level of the heads' pairs."""
 
     asked: HeadWordRequest
     shuffles: int
@@ -128,14 +128,14 @@ class ChanceRequest:
         )  # fmt: skip
 
     def cost(self, model: Model) -> Cost:
-        """About that of a search for each shuffle."""
+        """About one search per shuffle."""
         once = self.asked.cost(model)
         return Cost(flops=once.flops * (self.shuffles + 1), bytes=once.bytes)
 
 
 @dataclass(frozen=True)
 class SavedRequest(SavedAnswer):
-    """What is asked of saved results."""
+    """A request to saved results."""
 
     def lines(self, models: tuple[SavedHeads, ...]) -> tuple[list[str], list[str]]:
         """Names to import, and lines of a cell that open the files again."""
@@ -144,7 +144,7 @@ class SavedRequest(SavedAnswer):
 
 
 class SavedHeads(SavedResult):
-    """Stands in the place of a model whose word pairs were computed before."""
+    """Saved word pairs in place of a model."""
 
     kind = HeadWordResult
 
@@ -159,17 +159,17 @@ class WordPairPanel(WordPanel):
     cached_as = "head word pairs"
     top = field(
         Annotated[int, Bounds(1, MOST_TOP)], 100, label="Top K", group="words", new_row=True, width="short",
-        help="Words that a dimension reacts to most, as query and as key, that may form pairs",
+        help="Number of top words of a dimension, as query and as key, from which pairs are formed",
         shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
     keep = field(
         Annotated[int, Bounds(1, MOST_KEEP)], 100, label="Keep", group="words", width="short",
-        help="Pairs kept of each head and dimension", shown_if=lambda panel: panel.asks_words,
+        help="Number of pairs kept per head and per dimension", shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
     only = field(
         ONLY, "all", label="Only words", group="words", shown_if=lambda panel: panel.asks_words,
         offers=lambda panel: [name for name in ONLY if name != "read" or all(map(knows_what_it_read, panel.models))],
-        help="Which words of the list are looked up; words that a model has never read have embeddings without meaning",
+        help="Which words of the list to search; the embeddings of words that a model has never read are meaningless",
     )  # fmt: skip
     groups = field(
         Annotated[int, Bounds(1, lambda panel: min(model.n_layers for model in panel.models))], 4,
@@ -197,9 +197,9 @@ class WordPairPanel(WordPanel):
         return super().compute(request, model, **reports)
 
     def depends_on(self, request: Any, model: Any) -> tuple[Any, ...]:
-        """What is left out for two models depends on both."""
-        asked = request.asked if isinstance(request, ChanceRequest) else request
-        chosen = isinstance(asked, HeadWordRequest) and asked.only != "all"
+        """The words left out for two models depend on both."""
+        search = request.asked if isinstance(request, ChanceRequest) else request
+        chosen = isinstance(search, HeadWordRequest) and search.only != "all"
         return tuple(other for other in self.models if other is not model) if chosen else ()
 
     # the comparison ---------------------------------------------------------------------------------------------------
@@ -212,16 +212,16 @@ class WordPairPanel(WordPanel):
 
     @property
     def shows_comparison(self) -> bool:
-        """Whether the picture is about the comparison."""
+        """Whether the picture shows the comparison."""
         return True
 
     def draw_comparison(self, sentence: str) -> None:
         """Show the comparison, or the sentence that says why there is none."""
 
     def compare(self) -> None:
-        """Compare the two results on the screen, in the background, unless that is done.
+        """Compare the two results on the screen in the background, unless that is done.
 
-        What was cancelled is begun again only where it is looked at.
+        A cancelled comparison starts again only on the panel that shows it.
         """
         results, groups = self.results, self.groups
         if len(results) < 2 or any(result.partial for result in results):
@@ -232,20 +232,20 @@ class WordPairPanel(WordPanel):
         def work(job: Any) -> HeadComparison | str:
             try:
                 return compared(results, groups, job.check)
-            except ValueError as error:  # two results that cannot be compared can still be looked at
+            except ValueError as error:  # two results that cannot be compared can still be shown
                 return str(error)
 
         quick = sum(len(result.dimension_scores) for result in results) < QUIET_PAIRS
         self._comparing.ask((results, groups), work, again=self.shows_comparison, quiet=quick)
 
     def _compared(self) -> None:
-        """The comparison is there, or the sentence that says why there is none."""
+        """Draw the comparison, or the sentence that says why there is none."""
         comparison = self._comparing.of((self.results, self.groups))
         if comparison is not None:
             self.draw_comparison(comparison if isinstance(comparison, str) else "")
 
     def change_of(self, layer: int, head: int) -> float | None:
-        """1 − M of a head; None while it is not known."""
+        """1 − M of a head; None while unknown."""
         comparison = self.comparison
         if comparison is None or layer not in comparison.layers or head >= comparison.head_change.shape[1]:
             return None
@@ -255,7 +255,7 @@ class WordPairPanel(WordPanel):
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: Any) -> str:
-        """The search, or the files that were opened; of two results also the comparison."""
+        """The search, or the files that were opened; for two results also the comparison."""
         imports, lines = request.lines(self.models)
         if len(self.models) > 1:
             imports = [*imports, "compare_heads"]
@@ -266,17 +266,17 @@ class WordPairPanel(WordPanel):
         return cell(imports, self.models, lines)
 
     def last_lines(self) -> list[str]:
-        """Lines of a cell that end with what the panel shows."""
+        """The last lines of a cell, with what the panel shows."""
         return []
 
 
 def only_read(models: Sequence[Any], keywords: set[str]) -> dict[str, Any]:
-    """Of the demo's list, models whose reading is known look up the words that they have read, unless another is said.
+    """By default, search only the words of the demo's list that the models have read, if that is known.
 
-    Of words that a user gives, all are looked up.
+    All words that a user provides are searched.
     """
-    given = {"word_list", "words", "word_file", "vectors"} & keywords
-    return {"only": "read"} if not given and all(map(knows_what_it_read, models)) else {}
+    provided = {"word_list", "words", "word_file", "vectors"} & keywords
+    return {"only": "read"} if not provided and all(map(knows_what_it_read, models)) else {}
 
 
 def compared(results: tuple[HeadWordResult, ...], groups: int, check: Callable[[], None]) -> HeadComparison:

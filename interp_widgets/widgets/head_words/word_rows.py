@@ -13,27 +13,27 @@ from interp_widgets.analysis.head_words import HeadWordResult
 from interp_widgets.analysis.head_words.head_word_result import FoundWord, WordPlace
 
 Matches = Sequence[FoundWord | None]
-"""Where the searched word is in each result; None where there is no word, or it is not in the list."""
+"""The searched word in each result; None if there is no word, or it is not in the list."""
 
 
 def counts_of(result: HeadWordResult, match: FoundWord | None) -> NDArray[np.integer[Any]]:
-    """(layers, heads) dimensions that keep a pair with a word; none where it is not in the list."""
+    """(layers, heads) number of dimensions that keep a pair with a word; 0 if it is not in the list."""
     return np.zeros(result.n_pairs.shape, dtype=int) if match is None else np.asarray((match.counts > 0).sum(axis=-1))
 
 
 @dataclass(frozen=True)
 class PairRow:
-    """One word pair of a head, of one model or of two."""
+    """One word pair of a head, in one model or two."""
 
     query: str
     key: str
     counts: tuple[int, ...]
-    """Dimensions that have it, one number per result; 0 where it is not kept."""
+    """Number of dimensions that have it, per result; 0 if it is not kept."""
     score: float
 
     @property
     def change(self) -> str:
-        """What tuning did to it."""
+        """How tuning changed it."""
         before, after = self.counts[0] > 0, self.counts[-1] > 0
         return "kept" if before and after else "gained" if after else "lost"
 
@@ -62,7 +62,7 @@ class WordRow:
     layer: int
     head: int
     counts: tuple[int, ...]
-    """Dimensions that keep a pair with the word, one number per result."""
+    """Number of dimensions that keep a pair with the word, per result."""
     pair: str
     """The nearest of these pairs."""
     dimension: int

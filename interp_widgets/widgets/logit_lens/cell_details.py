@@ -1,4 +1,4 @@
-"""Below the map: the likeliest tokens of one cell, and the target at one position over the layers."""
+"""Beside the map: the top tokens of one cell, and the target at one position over the layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHARTS: tuple[Trajectory, ...] = ("target_rank", "target_probability", "entropy"
 
 
 class CellDetails:
-    """Follows the cell under the pointer or the cursor, else the chosen one; the charts follow the chosen position."""
+    """Shows the cell under the pointer or cursor, else the selected one; the charts show the selected position."""
 
     def __init__(self, panel: LogitLensExplorer) -> None:
         self.panel = panel
@@ -35,7 +35,7 @@ class CellDetails:
         hosts = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.charts]
         boxes = [W.VBox([host]) for host in hosts]
         for box in boxes:
-            box.layout.flex = "1 1 352px"  # all beside each other where there is room
+            box.layout.flex = "1 1 352px"  # side by side if there is room
         self.listed = [self.table, self.numbers]
         self.parts = [row(*boxes)]
         self.parts[0].layout.align_items = "flex-start"
@@ -48,7 +48,7 @@ class CellDetails:
 
     @property
     def listed_cell(self) -> tuple[int, int]:
-        """The cell that the table is about, as row and column."""
+        """Row and column of the cell in the table."""
         maps = self.panel.map.maps.shown
         for cell, shape in [(heat.hovered, heat.shape) for heat in maps] + [(heat.cross, heat.shape) for heat in maps]:
             if len(cell) == 2 and all(0 <= i < n for i, n in zip(cell, shape, strict=True)):
@@ -58,7 +58,7 @@ class CellDetails:
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Bring table and charts up to the explorer's results and selection."""
+        """Update table and charts to the explorer's results and selection."""
         self._list()
         results, (_, column) = self.panel.results, self.panel.cell
         if self._charted != (results, column):
@@ -67,12 +67,12 @@ class CellDetails:
                 chart.update(results, column, names=self._names())
 
     def _names(self) -> list[str]:
-        """Short, because a legend has little room: the title line says which models A and B are."""
+        """Short legend names; the title line says which models A and B are."""
         models = self.panel.models
         return [model_name(models[0])] if len(models) == 1 else ["A", "B"]
 
     def _list(self) -> None:
-        """The likeliest tokens of the listed cell, of two models side by side."""
+        """List the top tokens of the cell, for two models side by side."""
         panel = self.panel
         if not panel.results:
             return
@@ -110,7 +110,7 @@ class CellDetails:
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _picked(self, change: Any) -> None:
-        """A clicked token becomes the target."""
+        """Make a clicked token the target."""
         if change.new < 0 or self._filling:
             return
         panel, (row, column) = self.panel, self.listed_cell

@@ -1,4 +1,4 @@
-"""Numbers, labels and notes of the map for one view: the first model, the second, or their difference."""
+"""Values, labels and tooltips of the map for one view: the first model, the second, or their difference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOR_LABELS = {
     "target_probability": "probability of the target",
     "target_rank": "rank of the target",
 }
-"""What the numbers of a lens are called in the controls,"""
+"""Names of the lens quantities in the controls,"""
 UNITS = {
     "probability": "probability",
     "entropy": "entropy, nats",
@@ -29,16 +29,16 @@ UNITS = {
     "target_probability": "probability of target",
     "target_rank": "rank, 0 is best",
 }
-"""and at the colour bar, where there is less room."""
+"""and at the colour bar, where space is short."""
 
 NOTED = 3
-"""Likeliest tokens named in a tooltip; of two models the first of each."""
+"""Number of top tokens in a tooltip; with two models, one of each."""
 MOST_NOTES = 20_000
-"""Of more cells than this none has a note."""
+"""Largest map, in cells, that has tooltips."""
 
 
 def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colours:
-    """The colouring of one view, "A", "B" or "difference"; A and B stand on one scale."""
+    """The colours of one view, "A", "B" or "difference"; A and B share a scale."""
     held = [np.asarray(getattr(result, color), dtype=np.float64) for result in results]
     if shown == "difference":
         return _difference(held[0], held[1], color)
@@ -52,7 +52,7 @@ def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colou
 
 
 def _difference(a: Array, b: Array, color: str) -> Colours:
-    """B − A; of ranks the powers of ten by which B puts the target nearer to the top."""
+    """B − A; for ranks, the powers of ten by which B ranks the target higher."""
     unit = f"{UNITS[color]}, B − A"
     if color == "target_rank":
         a, b = -np.log10(1 + a), -np.log10(1 + b)
@@ -62,9 +62,9 @@ def _difference(a: Array, b: Array, color: str) -> Colours:
 
 
 def labels(results: Sequence[LogitLensResult], threshold: float) -> list[str]:
-    """Texts of the cells, row by row: the likeliest token where it has at least this probability.
+    """Texts of the cells, row by row: the top token if it has at least this probability.
 
-    Of two results ``a → b`` where their likeliest tokens differ and either reaches it, and nothing where they agree.
+    For two results ``a → b`` where their top tokens differ and either reaches it, and nothing where they agree.
     """
     reached = np.any([result.probability >= threshold for result in results], axis=0).ravel()
     if len(results) == 2:
@@ -79,7 +79,7 @@ def labels(results: Sequence[LogitLensResult], threshold: float) -> list[str]:
 
 
 def notes(results: Sequence[LogitLensResult]) -> list[str]:
-    """What a tooltip adds to a cell's number: the likeliest tokens of each result, the target, what begins or ends."""
+    """Tooltips of the cells: the top tokens of each result, the target, commit layer and interference."""
     if results[0].entropy.size > MOST_NOTES:
         return []
     names, most = (("A: ", "B: "), 1) if len(results) == 2 else (("next: ",), NOTED)
@@ -88,7 +88,7 @@ def notes(results: Sequence[LogitLensResult]) -> list[str]:
 
 
 def _lines(result: LogitLensResult, name: str, most: int) -> list[str]:
-    """A line for each cell, row by row; over plain lists, because there may be thousands."""
+    """A line for each cell, row by row; computed on plain lists, because there may be thousands."""
     text = {token: visible(shown) for token, shown in result.names.items()}
     ids = result.top_ids[..., :most].reshape(-1, most).tolist()
     chances = result.top_probability[..., :most].reshape(-1, most).tolist()
@@ -108,10 +108,10 @@ def _short(chance: float) -> str:
 
 
 def commits(result: LogitLensResult) -> list[list[int]]:
-    """Cells [row, column] from which down the likeliest token stays."""
+    """Cells [row, column] from which on the top token stays the same."""
     return [[row, column] for column, row in enumerate(result.commit_layer.tolist())]
 
 
 def losses(result: LogitLensResult) -> list[list[int]]:
-    """Cells [row, column] where the target, likeliest one layer before, is lost."""
+    """Cells [row, column] where the target, on top one layer before, is lost."""
     return [] if result.interference is None else np.argwhere(result.interference).tolist()

@@ -23,19 +23,19 @@ from .lens_map import LensMap
 from .sentences import story
 
 LEAST_TOP = 10
-"""Tokens kept per cell at least, so that shorter lists need no run."""
+"""Minimum number of top tokens computed per cell, so that shorter lists need no run."""
 
 
 class LogitLensExplorer(PredictionPanel):
     """What the model would say next if it stopped at a layer, for every layer and every position of a text.
 
     The map shows the likeliest next token of every layer and position; the charts follow a target through the layers
-    at one position: its rank, its probability, and how undecided the layer is. A dash marks the commit layer, from
-    which the likeliest token never changes again, a cross interference: the target was the likeliest and is lost.
+    at one position: its rank, its probability, and the layer's entropy. A dash marks the commit layer, from
+    which on the likeliest token never changes, a cross interference: the target was the likeliest and is lost.
 
     ``LogitLensExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other widgets,
     ``(workbench)``. Every trait below is a keyword too. `run()` computes and returns the :class:`LogitLensResult` (a
-    pair of them with two models), which `result` keeps.
+    pair for two models), which `result` keeps.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
     Figs 4.1 and 4.2, appendix B.1; tuned lens: Eliciting Latent Predictions from Transformers with the Tuned Lens
@@ -51,24 +51,24 @@ class LogitLensExplorer(PredictionPanel):
     title: ClassVar[str] = "Logit lens"
     of_both = ("difference", "beside")
     color = field(
-        COLOR_LABELS, "probability", label="Colour", redraws=True, new_row=True, help="Which number colours the map"
+        COLOR_LABELS, "probability", label="Colour", redraws=True, new_row=True, help="Quantity shown as colour"
     )
     threshold = field(
         Share, 0.2, label="Labels from", redraws=True,
-        help="The likeliest token is written into its cell from this probability on",
+        help="Minimum probability for the likeliest token to be written into its cell",
     )  # fmt: skip
     top = field(
         Annotated[int, Bounds(1, 50)], 10, label="Top k", width="short", more=True,
-        help="Number of likeliest tokens listed of the chosen cell",
+        help="Number of top tokens to list for the selected cell",
     )  # fmt: skip
     translators = field(
         str, label="Translators", placeholder="tuned-lens .safetensors", more=True,
-        help="Path of one affine map per layer, for the tuned lens; empty: the logit lens",
+        help="Path of a file with one affine map per layer, for the tuned lens; empty: the logit lens",
     )  # fmt: skip
     position = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, chooses=True)
-    """Chosen column: a token of prompt and response, from 0 without a BOS; -1: the one before the predicted token."""
+    """Selected column: a token of prompt and response, from 0 without a BOS; -1: the one before the predicted token."""
     reading = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, chooses=True)
-    """Chosen row: the stream entering that layer, `n_layers` for the model's output; -1 for the output."""
+    """Selected row: the stream entering that layer, `n_layers` for the model's output; -1 for the output."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.in_prompt = 0
@@ -102,7 +102,7 @@ class LogitLensExplorer(PredictionPanel):
         with hint_at("translators"):
             translators = translators_at(self.translators.strip())
         arguments = {
-            # the response's own token by its id: which of its positions is looked at makes no other request
+            # the response's own token by its id, so that another selected position is the same request
             "target": Likeliest.after(prediction.texts, self.models) if target is None else target,
             "top": min(max(self.top, LEAST_TOP), model.d_vocab),
             "translators": translators,
@@ -164,7 +164,7 @@ class LogitLensExplorer(PredictionPanel):
 
     @property
     def cell(self) -> tuple[int, int]:
-        """Row and column of the chosen cell of the map."""
+        """Row and column of the selected cell of the map."""
         last, count = self.looked_at[-1].n_layers, self.looked_at[-1].n_positions
         column = self.position
         if not 0 <= column < count:
@@ -173,7 +173,7 @@ class LogitLensExplorer(PredictionPanel):
         return (self.reading if 0 <= self.reading <= last else last), column
 
     def look_at(self, row: int, column: int) -> None:
-        """Choose a cell of the map, -1 for the model's output and for the position before the predicted token.
+        """Select a cell of the map, -1 for the model's output and for the position before the predicted token.
 
         Panels on the same workbench follow to the layer, and to the prompt token or the response token predicted there.
         """
@@ -187,19 +187,19 @@ class LogitLensExplorer(PredictionPanel):
             if row >= 0:
                 self.layer = min(row, self.models[0].n_layers - 1)
             self.reading, self.position = row, column
-            self.target = target  # looking elsewhere is not asking for another token
+            self.target = target  # a new selection keeps the target
         self.redraw()
 
     def follow(self, token: int) -> None:
-        """Make a token the target; ValueError for one that has no text of its own, such as a part of a character."""
+        """Make a token the target; ValueError if its text alone is tokenized differently (part of a character)."""
         text = token_text(self.models[0], token)
         if text is None:
             shown = self.models[0].token_strings([token])[0]
-            raise ValueError(f"the token {shown!r} cannot be the target: its text alone is read as other tokens")
+            raise ValueError(f"the token {shown!r} cannot be the target: its text alone is tokenized differently")
         self.target = text
 
     def _forget_position(self, _: Any) -> None:
-        """Another text or another predicted token: what is looked at is where that is predicted."""
+        """Return to the position of the predicted token when the texts or that token change."""
         self.position = -1
 
     def _prompt_token_linked(self, change: Any) -> None:
@@ -214,18 +214,18 @@ class LogitLensExplorer(PredictionPanel):
 
 
 def translators_at(path: str) -> File | None:
-    """The file of translators at a path; None for no path, FileNotFoundError where there is no file."""
+    """The file of translators at a path; None for no path, FileNotFoundError if there is no such file."""
     if not path:
         return None
     try:
         return File.at(path)
     except OSError as error:
         raise FileNotFoundError(
-            f"there is no file of translators at {path}: check the path, or empty the box for the logit lens"
+            f"there is no file of translators at {path}: check the path, or clear the box to use the logit lens"
         ) from error
 
 
 def token_text(model: Model, token: int) -> str | None:
-    """The text that is read as just this token; None where there is none, as for a part of a character."""
+    """The text that is tokenized as just this token; None if there is none, as for part of a character."""
     text: str = model.token_strings([token])[0]
     return text if model.tokens(text, prepend_bos=False) == [token] else None

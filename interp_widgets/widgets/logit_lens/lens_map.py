@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .explorer import LogitLensExplorer
 
 KEY = (
-    "<b>▔</b> commit layer: from here down the likeliest token stays · "
-    "<b>×</b> interference: the target was the likeliest one layer above and is no more"
+    "<b>▔</b> commit layer: from here down the likeliest token stays the same · "
+    "<b>×</b> interference: the target was the likeliest token one row above and no longer is"
 )
 
 
@@ -35,7 +35,7 @@ class LensMap:
         self.heat = self.maps.views[0]
         self.key = W.HTML(KEY)
         self.key.add_class("iw-hint")
-        shown_if(self.story, panel.screen is None)  # the screen says it beside the panel
+        shown_if(self.story, panel.screen is None)  # a screen shows this text beside the panel
         self.parts = [self.story, self.maps.box]
         for heat in self.maps.views:
             panel.watch(heat, "pinned", self._pinned)
@@ -53,12 +53,12 @@ class LensMap:
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Bring the map up to the explorer's results and selection."""
+        """Update the map to the explorer's results and selection."""
         panel = self.panel
         painted = (panel.results, panel.color, panel.shown, panel.threshold)
-        self._painting = True  # another map drops its selection, which is not the user's doing
+        self._painting = True  # a new map clears its selection, which is not the user's doing
         try:
-            if painted != self._painted:  # a mere selection need not send the map again
+            if painted != self._painted:  # a new selection alone need not send the map again
                 for view, heat in self.maps.drawn():
                     self._paint(view, heat)
                 shown_if(self.key, panel.shown != "difference")
@@ -73,7 +73,9 @@ class LensMap:
         last, difference = shown[-1], view == "difference"
         if difference and shown[0].n_layers != shown[1].n_layers:
             a, b = (result.n_layers for result in shown)
-            heat.empty = f"A difference needs two models of as many layers, these have {a} and {b}: look at A beside B"
+            heat.empty = (
+                f"A difference needs models with the same number of layers, these have {a} and {b}: choose A beside B"
+            )
             heat.set_matrix(None)
             return
         filled = colours(panel.results, panel.color, view)
@@ -94,7 +96,7 @@ class LensMap:
                 heat.x_label += " (marked: the response)"
 
     def _paint_selection(self) -> None:
-        """Show the chosen cell, and say what happened at its position."""
+        """Show the selected cell, and describe its position."""
         panel = self.panel
         row, column = panel.cell
         self.story.value = "<br>".join(
@@ -107,7 +109,7 @@ class LensMap:
                 heat.cross = heat.pinned = [row if 0 <= panel.reading <= last else last, column]
 
     def _notes(self, view: str, shown: tuple[LogitLensResult, ...]) -> list[str]:
-        """Kept, because a slider's move needs them again."""
+        """Tooltips, cached for moves of a slider."""
         if view not in self._noted or self._noted[view][0] != shown:
             self._noted[view] = shown, notes(shown)
         return self._noted[view][1]
@@ -115,7 +117,7 @@ class LensMap:
     def _title(self, view: str, result: LogitLensResult) -> str:
         panel = self.panel
         kind = "Tuned lens" if result.lens == "tuned" else "Logit lens"
-        what = f"{kind}: the next token as each layer would have it, coloured by {COLOR_LABELS[panel.color]}"
+        what = f"{kind}: each layer's next-token prediction, coloured by {COLOR_LABELS[panel.color]}"
         what = pair_view.title_start(panel, view) + what
         return what + (", labels where the likeliest tokens differ" if view == "difference" else "")
 

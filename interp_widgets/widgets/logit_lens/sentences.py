@@ -1,4 +1,4 @@
-"""What the lens shows at one position, in a sentence, and at one cell, in a line."""
+"""The lens at one position in a sentence, and at one cell in a line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def quoted(token: str) -> str:
-    """A token in quotes, its blanks as marks."""
+    """A token in quotes, with its spaces marked."""
     return f"“{visible(token)}”"
 
 
 def share(value: float) -> str:
-    """A probability, small ones as powers of ten.
+    """A probability; small ones as powers of ten.
 
     >>> share(0.40161), share(3.2e-9), share(0.0)
     ('0.402', '3×10⁻⁹', '0')
@@ -33,13 +33,13 @@ def row_name(result: LogitLensResult, row: int) -> str:
 
 
 def story(result: LogitLensResult, column: int) -> str:
-    """How the prediction at one position came about: where it settled, and what became of the target."""
+    """How the prediction at one position came about: its commit layer, and what became of the target."""
     final = result.token_text(int(result.top_token[-1, column]))
     commit = int(result.commit_layer[column])
     if commit == 0:
         settled = "is the likeliest token from layer 0, the embeddings, on"
     elif commit == result.n_layers:
-        settled = "becomes the likeliest token at the output only"
+        settled = "becomes the likeliest token only at the output"
     else:
         settled = f"becomes the likeliest token at layer {commit} and stays"
     where = (

@@ -1,4 +1,4 @@
-"""The viewer of mixtures of depths."""
+"""The Mixture of Depths viewer."""
 
 from .viewer import MoDRoutingViewer
 

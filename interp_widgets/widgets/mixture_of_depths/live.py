@@ -1,4 +1,4 @@
-"""The curves of a tuning while it goes on."""
+"""The curves of a tuning while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from interp_widgets.figures.mixture_of_depths.lines import STATISTICS, StepCurve
 from interp_widgets.tuning.mixture_of_depths import ModStep
 
 INTERVAL = 1.0
-"""Least seconds between two drawings of the curves."""
+"""Seconds between redraws of the curves, at least."""
 
 
 class Live:
@@ -27,7 +27,7 @@ class Live:
         self._drawn = float("-inf")
 
     def add(self, step: ModStep) -> None:
-        """Take one step in; those before it, of an earlier run that was not reported, are NaN until the report."""
+        """Add a step; the steps of an earlier run without a report are NaN."""
         for name, values in self.held.items():
             value = getattr(step, name)
             unknown = (math.nan,) * len(value) if isinstance(value, tuple) else math.nan

@@ -1,4 +1,4 @@
-"""The mixtures that are held for each model, and the options that say how one is tuned."""
+"""The list of mixtures of each model, and the tuning options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class Untrained:
-    """The mixture that tuning starts from."""
+    """The key of an untrained mixture, from which tuning starts."""
 
     k: int
     top_k: int
@@ -55,73 +55,73 @@ class Untrained:
 
 @dataclass(eq=False)
 class Mixture:
-    """A mixture that can be looked at: untrained, as the viewer was opened on it, tuned, or opened from a file."""
+    """A mixture in the list: untrained, passed to the viewer, tuned here, or opened from a file."""
 
     name: str
     model: ModModel | None = None
-    """None for the untrained one, which is made when it is needed."""
+    """None for the untrained mixture, which is made on demand."""
     report: ModReport | None = None
-    """How it was tuned, where that is known."""
+    """The report of its tuning, if known."""
     folder: str = ""
-    """The folder that it is in; empty if it was not saved."""
+    """The folder it is saved in; empty if it was not saved."""
     data: str = ""
-    """The line of a cell that makes the data it was tuned on; empty where that is not known."""
+    """The line of a cell that makes its training data; empty if unknown."""
     failure: str = ""
-    """What ended its tuning before its time; empty for nothing."""
+    """The error that ended its tuning early; empty if there was none."""
     about: str = ""
-    """What it reaches, in a sentence; empty where that was not measured."""
+    """Its measured performance, in a sentence; empty if it was not measured."""
     state: MixtureState | None = None
-    """What was learned, of one that ships with the package: its model is made when it is needed."""
+    """The learned state of a shipped mixture, whose model is made on demand."""
     layers: tuple[int, ...] = ()
     """The layers of its routes."""
     serial: int = dataclasses.field(default_factory=lambda: next(_SERIALS))
-    """Distinguishes it from all others in this kernel."""
+    """Unique within this kernel."""
     _untrained: tuple[Untrained, State, ModModel] | None = None
     _base: Model | None = None
     _as_made: dict[str, Any] | None = None
 
     @property
     def trained(self) -> ModModel:
-        """The mixture itself; ValueError for the untrained one, and one that is not made yet."""
+        """The mixture's model; ValueError for the untrained mixture, and for one not made yet."""
         if self.model is None:
             raise ValueError(f"the mixture “{self.name}” is untrained: tune it first")
         return self.model
 
     @property
     def identity(self) -> str | int:
-        """What distinguishes it from all others in a request: of one that ships its name, in every kernel."""
+        """Its unique key in a request; for a shipped mixture its name, the same in every kernel."""
         return self.serial if self.state is None else self.folder
 
     @property
     def as_shipped(self) -> bool:
-        """Whether it ships, and nobody has changed its model."""
+        """Whether it ships with the package and its model is unchanged."""
         return self.state is not None and (self.model is None or self.model.provenance() == self._as_made)
 
     def put(self, model: ModModel) -> None:
-        """Hold the model of one that ships, as it was just read."""
+        """Set the model of a shipped mixture, just loaded."""
         self._as_made, self.model = model.provenance(), model
 
     @property
     def learned(self) -> MixtureState | None:
-        """What was learned; None for the untrained one."""
+        """The learned state; None for the untrained mixture."""
         return self.state if self.model is None else self.model.state
 
     def untrained(self, model: Model, key: Untrained) -> ModModel:
-        """The untrained mixture of these numbers, made anew where the model has changed; in the worker."""
+        """The untrained mixture for a key, made again if the model has changed; in the worker."""
         state = state_key(model, exact=True)
         if self._untrained is None or self._untrained[:2] != (key, state):
-            self._untrained = None  # quickly made again, and it need not be held beside the new one
+            self._untrained = None  # free the old one first; it is quick to make
             self._untrained = key, state, untrained_mod(model, key.k, top_k=key.top_k, seed=key.seed)
         return self._untrained[2]
 
     def has_made(self, key: Any) -> bool:
-        """Whether the mixture of a request needs not be made first."""
+        """Whether the mixture of a request exists already."""
         if not isinstance(key, Untrained):
             return self.model is not None
         return self._untrained is not None and self._untrained[0] == key
 
     def base(self) -> Model:
-        """The model that it was made on; in the worker. ValueError where that is not known."""
+        """The model it was made on; in the worker. ValueError if unknown."""
         if self._base is None:
             model = self.trained
             if model.state.base is None:
@@ -133,34 +133,35 @@ class Mixture:
 
     @property
     def curves(self) -> Any:
-        """The curves of its tuning; None where they are not known."""
+        """The curves of its tuning; None if unknown."""
         if self.report is not None:
             return self.report
         if self.learned is not None and self.learned.training:
-            with contextlib.suppress(KeyError):  # of an older checkpoint
+            with contextlib.suppress(KeyError):  # an older checkpoint
                 return SavedCurves(self.learned, self.layers if self.model is None else self.model.route_layers)
         return None
 
     @property
     def steps(self) -> int:
-        """Steps that it was tuned for; 0 where that is not known."""
+        """Number of tuning steps; 0 if unknown."""
         return 0 if self.curves is None else len(np.asarray(self.curves.task))
 
     @property
     def options(self) -> dict[str, Any]:
-        """How it was tuned, as options of the viewer; nothing where it does not say."""
-        held = {} if self.learned is None else self.learned.settings
+        """The viewer's options with which it was tuned; empty if unknown."""
+        settings = {} if self.learned is None else self.learned.settings
         names = ("k", "distill", "batch_size", "learning_rate", "seed")
-        if any(name not in held for name in (*names, "top_k")) or held.get("only") is not None:
+        if any(name not in settings for name in (*names, "top_k")) or settings.get("only") is not None:
             return {}
-        options = {name: held[name] for name in names} | {"top_k": held["top_k"] if held["top_k"] < held["k"] else 0}
-        lora = held.get("lora")
+        options = {name: settings[name] for name in names}
+        options["top_k"] = settings["top_k"] if settings["top_k"] < settings["k"] else 0
+        lora = settings.get("lora")
         options["lora"] = lora is not None
         return options if lora is None else options | {"rank": lora["rank"], "lora_layers": lora["layers"]}
 
 
 class SavedCurves:
-    """The curves that a checkpoint keeps for going on."""
+    """The curves that a checkpoint stores for resuming."""
 
     def __init__(self, state: MixtureState, layers: tuple[int, ...]) -> None:
         held = state.training
@@ -172,7 +173,7 @@ class SavedCurves:
 
     @property
     def done(self) -> int:
-        """Steps made."""
+        """Number of steps done."""
         return len(self.task)
 
     def to_frame(self) -> pd.DataFrame:
@@ -182,24 +183,24 @@ class SavedCurves:
 
 @dataclass(frozen=True)
 class Examples(PerModel):
-    """Examples to learn: the user's own, those of a file, or the demo's."""
+    """Training examples: the user's own, those of a file, or the demo's."""
 
-    empty: ClassVar[str] = "the data set is empty: give at least one example with a prompt and a response"
+    empty: ClassVar[str] = "the data set is empty: pass at least one example with a prompt and a response"
     variable: str
-    """What copied code calls them."""
+    """Their variable in copied code."""
     own: Any = dataclasses.field(compare=False)
-    """None for none."""
+    """The user's list, or None."""
     identity: int
-    """Of that list: the same one is the same examples."""
+    """Identity of that list: the same list is the same examples."""
     file: str
     part: Literal["train", "held_out"]
-    """Of the demo's."""
+    """Split of the demo's tasks."""
     count: int
-    """How many of the demo's."""
+    """How many of the demo's tasks."""
     seed: int
 
     def read(self) -> list[Any]:
-        """The examples; ValueError where there are none."""
+        """The examples; ValueError if there are none."""
         if self.own is not None:
             examples = list(self.own)
         else:
@@ -216,7 +217,7 @@ class Examples(PerModel):
         """The line of a cell that makes them."""
         if self.own is not None:
             name = "examples" if self.part == "train" else "ones"
-            return f"{self.variable} = {self.variable}  # the {name} that the viewer was opened with"
+            return f"{self.variable} = {self.variable}  # the {name} passed to the viewer"
         if self.file:
             return f"{self.variable} = read_problems({self.file!r})"
         return f"{self.variable} = {call('demo_problems', repr(self.part), repr(self.count), repr(self.seed))}"
@@ -226,26 +227,26 @@ class Examples(PerModel):
 
 
 def opened_on(model: Model) -> tuple[Mixture, ...]:
-    """The first mixtures of a model: an untrained one and, of a demo model, the one that ships; or the model itself."""
+    """The initial mixtures of a model: an untrained one and, for a demo model, the shipped one; or the model itself."""
     if isinstance(model, ModModel):
-        return (Mixture(f"{model_name(model)} (as given)", model),)
+        return (Mixture(f"{model_name(model)} (as opened)", model),)
     name = f"{model.source}-mixture"
     if name not in DEMO_MIXTURES:
         return (Mixture("untrained"),)
-    state, told = load_state(name), read_table(DEMO_MIXTURES[name] / "report.json")
-    before, after, problems = told["base"], told["mixture"], told["held_out_problems"]
+    state, report = load_state(name), read_table(DEMO_MIXTURES[name] / "report.json")
+    before, after, problems = report["base"], report["mixture"], report["held_out_problems"]
     about = (
-        f"Tuned for {told['steps']:,} steps on the demo's tasks. Of {problems} held-out tasks, the loss of a response "
-        f"token is {after['loss']:.2f} (the model without it: {before['loss']:.2f}), and {after['solved']:.0%} are "
-        f"solved ({before['solved']:.0%})."
+        f"Tuned for {report['steps']:,} steps on the demo's tasks. On {problems} held-out tasks, the loss per response "
+        f"token is {after['loss']:.2f} (base model: {before['loss']:.2f}), and it solves {after['solved']:.0%} "
+        f"of them (base model: {before['solved']:.0%})."
     )
     layers = tuple(range(model.n_layers - state.k, model.n_layers))
-    title = f"shipped: k {state.k}, {told['steps']:,} steps"
+    title = f"shipped: k {state.k}, {report['steps']:,} steps"
     return Mixture("untrained"), Mixture(title, folder=name, about=about, state=state, layers=layers)
 
 
 def base_box(panel: Any) -> Any:
-    """Which model is tuned: a choice where there are two."""
+    """The model to tune: a choice if there are two."""
     names = [model_name(model) for model in panel.models]
     if len(names) == 1:
         return W.Label(f"Base model: {names[0]}")
@@ -254,7 +255,7 @@ def base_box(panel: Any) -> Any:
 
 
 class HeldMixtures(T.Tuple):
-    """A trait for the mixtures of each model: none before the first ones are held, then at least one of each."""
+    """A trait for the mixtures of each model: empty at first, then at least one per model."""
 
     def validate(self, obj: Any, value: Any) -> Any:
         lists = value if isinstance(value, list | tuple) else [value]
@@ -265,34 +266,34 @@ class HeldMixtures(T.Tuple):
         ):
             return tuple(map(tuple, lists))
         raise T.TraitError(
-            f"mixtures are made by the viewer, which got {short(value)}: open it on a model or a mixture, tune one or "
-            "open a file"
+            f"mixtures are made by the viewer and cannot be set, got {short(value)}: open it on a model or a "
+            "mixture, tune one or open a file"
         )
 
 
 class MixtureOptions(T.HasTraits):
-    """Which mixture of each model is looked at, and how one is tuned."""
+    """The selected mixture of each model, and the tuning options."""
 
     models: tuple[Any, ...]
     mixtures = field(HeldMixtures(), argument=None)
-    """Per model, the mixtures that are held for it, the one that the viewer was opened on first."""
+    """Per model, its list of mixtures, starting with the one that the viewer was opened on."""
     chosen = field(T.List(T.Int(min=0)))
-    """Per model, which of its mixtures is looked at: 0 is the untrained or given one."""
+    """Per model, the index of the selected mixture: 0 is the untrained one or the one passed to the viewer."""
     slot = field(T.Int(0, min=0, max=1), label="Base model", group="tune", argument=None, control=base_box)
-    """Which of two models is tuned and tried on the grid."""
+    """Index of the model to tune and to run the studies on."""
     examples = field(
         Annotated[int, Bounds(1, lambda panel: 100_000)], 800, label="Demo tasks", group="tune", width="short",
-        argument=None, help="How many of the demo's tasks are learned",
+        argument=None, help="How many of the demo's tasks to train on",
         shown_if=lambda panel: panel.dataset is None and not panel.data_file.strip(),
     )  # fmt: skip
     data_file = field(
         str, label="Data file", placeholder="the demo's tasks", group="tune",
-        width="grow", argument=None, help="A .json or .jsonl file of problems to learn",
+        width="grow", argument=None, help="A .json or .jsonl file of problems to train on",
         shown_if=lambda panel: panel.dataset is None,
     )  # fmt: skip
     k = field(
         Annotated[int, Bounds(1, lambda panel: 10_000)], USUAL_K, label="k", group="tune", width="short",
-        new_row=True, help="Routes: the last k layers",
+        new_row=True, help="Number of routes: one for each of the last k layers",
     )  # fmt: skip
     top_k = field(
         Annotated[int, Bounds(0, lambda panel: 10_000)], label="top-K (0: all)", group="tune", width="short",
@@ -300,20 +301,20 @@ class MixtureOptions(T.HasTraits):
     )  # fmt: skip
     distill = field(
         Annotated[float, Bounds(0.0, step=1e-4)], 1e-4, label="λ", group="tune", width="short", argument=None,
-        help="Weight of the distillation term: each earlier route's divergence from the last layer; 0 leaves it out",
+        help="Weight of the distillation term: each earlier route's divergence from the last layer; 0: no such term",
     )  # fmt: skip
-    lora = field(bool, label="LoRA", group="tune", argument=None, help="Whether adapters are tuned too")
+    lora = field(bool, label="LoRA", group="tune", argument=None, help="Tune LoRA adapters too")
     rank = field(
         Annotated[int, Bounds(1, lambda panel: 4096)], 8, label="rank", group="tune", width="short", argument=None,
-        shown_if=lambda panel: panel.lora, help="Rank of the adapters",
+        shown_if=lambda panel: panel.lora, help="Rank of the LoRA adapters",
     )  # fmt: skip
     lora_layers = field(
         LORA_LABELS, "last", label="on", group="tune", argument=None, shown_if=lambda panel: panel.lora,
-        help="Which layers have adapters",
+        help="Which layers get adapters",
     )  # fmt: skip
     steps = field(
         Annotated[int, Bounds(1, lambda panel: 10_000_000)], 100, label="steps", group="tune", width="short",
-        new_row=True, argument=None, help="In all, those before a resume included",
+        new_row=True, argument=None, help="Total steps, including those before a resume",
     )  # fmt: skip
     batch_size = field(
         Annotated[int, Bounds(1, lambda panel: 4096)], 16, label="batch", group="tune", width="short", argument=None,
@@ -321,24 +322,24 @@ class MixtureOptions(T.HasTraits):
     )  # fmt: skip
     learning_rate = field(
         Annotated[float, Bounds(step=1e-4)], 3e-4, label="learning rate", group="tune", width="short", argument=None,
-        help="Of AdamW",
+        help="Learning rate of AdamW",
     )  # fmt: skip
     seed = field(
         Seed, label="seed", group="tune", width="short",
-        help="Of the router's first weights, the adapters' and the order of the data",
+        help="Seed of the router's and adapters' initial weights and of the data order",
     )  # fmt: skip
     dataset = field(T.Any(None), argument=None)
-    """Examples with prompt and response to learn; None for `data_file`, or without that the demo's tasks."""
+    """Training examples with prompt and response; None for `data_file` or, without one, the demo's tasks."""
 
     def looked_at(self, slot: int) -> Mixture:
-        """The mixture of a model that is looked at."""
+        """The selected mixture of a model."""
         held: Mixture = self.mixtures[slot][self.chosen[slot]]
         return held
 
     @T.validate("slot")
     def _slot_is_there(self, proposal: Any) -> int:
         if proposal.value >= len(self.models):
-            raise T.TraitError("slot 1 is the second model, and there is one model only: leave slot at 0")
+            raise T.TraitError("slot 1 is the second model, but there is only one model: leave slot at 0")
         return int(proposal.value)
 
     @T.validate("chosen")
@@ -358,7 +359,7 @@ class MixtureOptions(T.HasTraits):
         if value is not None and (isinstance(value, str | Mapping) or not isinstance(value, Iterable)):
             raise T.TraitError(
                 f"{proposal.trait.name} must be a list of examples or None, got {value!r:.60}: "
-                "demo_problems() or read_problems(...) gives some"
+                "demo_problems() and read_problems(...) return one"
             )
         return value
 
@@ -373,46 +374,58 @@ class MixturePanel(MixtureOptions, Panel):
             raise ValueError("both models are the same object, which has one list of mixtures: load the model twice")
         mixtures = tuple(opened_on(model) for model in self.models)
         k = min(USUAL_K, *(int(getattr(model, "n_layers", USUAL_K)) for model in self.models))
-        # who says how a mixture is to be tuned looks at the one that this begins with
-        own = {"k", "top_k", "distill", "lora", "rank", "lora_layers", "batch_size", "learning_rate", "seed"} & keywords
-        chosen = [0 if own else len(held) - 1 for held in mixtures]
+        # with a tuning option as keyword, start on the untrained mixture
+        tuning = {
+            "k",
+            "top_k",
+            "distill",
+            "lora",
+            "rank",
+            "lora_layers",
+            "batch_size",
+            "learning_rate",
+            "seed",
+        } & keywords
+        chosen = [0 if tuning else len(mixtures_of_model) - 1 for mixtures_of_model in mixtures]
         options = {"mixtures": mixtures, "chosen": chosen, "k": k, **mixtures[0][chosen[0]].options}
         return super().defaults(keywords) | {name: value for name, value in options.items() if name not in keywords}
 
     # the mixtures -----------------------------------------------------------------------------------------------------
 
     def add(self, slot: int, mixture: Mixture, *, adopt: bool = False) -> None:
-        """Put another mixture behind the others and look at it."""
-        held = self.mixtures[slot]
-        names, plain, number = {one.name for one in held}, mixture.name, 1
+        """Append a mixture to the list and select it."""
+        others = self.mixtures[slot]
+        names, stem, number = {other.name for other in others}, mixture.name, 1
         while mixture.name in names:
             number += 1
-            mixture.name = f"{plain} ({number})"
+            mixture.name = f"{stem} ({number})"
         with self.hold():
-            self.mixtures = _changed(self.mixtures, slot, (*held, mixture))
-            self.look_at(slot, len(held), adopt=adopt)
+            self.mixtures = _changed(self.mixtures, slot, (*others, mixture))
+            self.look_at(slot, len(others), adopt=adopt)
 
     def forget(self, slot: int) -> None:
-        """Let go of the mixture that is looked at, whose weights then leave the memory, and look at the one before it.
+        """Remove the selected mixture, which frees its weights, and select the one before it.
 
         ValueError for the first one, which the viewer was opened on.
         """
-        held, mixture = self.mixtures[slot], self.looked_at(slot)
-        if mixture is held[0]:
-            raise ValueError(f"“{mixture.name}” is what the viewer was opened on and stays: look at another one first")
+        mixtures, mixture = self.mixtures[slot], self.looked_at(slot)
+        if mixture is mixtures[0]:
+            raise ValueError(
+                f"“{mixture.name}”, on which the viewer was opened, cannot be removed: select another mixture"
+            )
         with self.hold():
-            self.look_at(slot, held.index(mixture) - 1)
-            self.mixtures = _changed(self.mixtures, slot, tuple(one for one in held if one is not mixture))
+            self.look_at(slot, mixtures.index(mixture) - 1)
+            self.mixtures = _changed(self.mixtures, slot, tuple(other for other in mixtures if other is not mixture))
 
     def look_at(self, slot: int, index: int, *, adopt: bool = False) -> None:
-        """Look at a mixture; `adopt` sets the options to those that it was tuned with, so that Resume goes on so."""
+        """Select a mixture; `adopt` sets the options to those it was tuned with, for Resume."""
         with self.hold():
             self.chosen = list(_changed(self.chosen, slot, index))
             for name, value in (self.looked_at(slot).options if adopt and slot == self.slot else {}).items():
                 setattr(self, name, value)
 
     def key(self, slot: int) -> Any:
-        """What distinguishes the chosen mixture from others, in a request; ValueError where it cannot be made."""
+        """The key of the selected mixture in a request; ValueError if it cannot be made."""
         mixture = self.looked_at(slot)
         if mixture.model is not None:
             return mixture.identity, mixture.model.top_k
@@ -422,16 +435,16 @@ class MixturePanel(MixtureOptions, Panel):
         return Untrained(self.k, self.top_k or self.k, self.seed)
 
     def by_key(self, slot: int, key: Any) -> ModModel | None:
-        """The mixture of this key that was given, tuned or opened, which users can edit; None if there is none, or as
-        long as it is the one that ships."""
+        """The model of this key, if users can edit it: one that was passed, tuned or opened, or a shipped one that was
+        changed; else None."""
         mixture = self.named_by(slot, key)
         return None if mixture is None or mixture.as_shipped else mixture.model
 
     def named_by(self, slot: int, key: Any) -> Mixture | None:
-        """The mixture of this key; None for an untrained one, and one that was forgotten."""
+        """The mixture of this key; None for an untrained one, and for one that was removed."""
         if isinstance(key, Untrained):
             return None
-        return next((one for one in self.mixtures[slot] if one.identity == key[0]), None)
+        return next((mixture for mixture in self.mixtures[slot] if mixture.identity == key[0]), None)
 
     def model_of(self, slot: int, key: Any) -> ModModel:
         """The mixture that a request names; in the worker."""
@@ -440,31 +453,31 @@ class MixturePanel(MixtureOptions, Panel):
             return made
         mixture = self.named_by(slot, key)
         if mixture is None:
-            raise ValueError("this mixture was forgotten meanwhile: look at another one")
+            raise ValueError("this mixture has been removed: select another one")
         return self.made(slot, mixture)
 
     def made(self, slot: int, mixture: Mixture) -> ModModel:
-        """A mixture that was given, tuned or opened; one that ships is made now. In the worker."""
+        """The model of a mixture; a shipped one is loaded now. In the worker."""
         if mixture.model is None and mixture.state is not None:
             check_as_loaded(self.models[slot], "the mixture that ships with it")
             mixture.put(self.read_folder(slot, mixture.folder))
         return mixture.trained
 
     def check_numbers(self, slot: int) -> None:
-        """ValueError unless a model can have so many routes."""
+        """ValueError unless a model can have this many routes."""
         check_k(self.k, int(self.models[slot].n_layers))
         if self.top_k:
             check_top_k(self.top_k, self.k)
 
     def base(self, slot: int) -> Model:
-        """The model without a mixture, to tune; in the worker. ValueError where it is not known."""
+        """The base model to tune; in the worker. ValueError if unknown."""
         model = self.models[slot]
         return self.mixtures[slot][0].base() if isinstance(model, ModModel) else model
 
     def read_folder(self, slot: int, folder: str) -> ModModel:
-        """A saved mixture, on this model; another base is refused. In the worker."""
+        """A saved mixture, on this model; a different base is refused. In the worker."""
         if not is_mixture_folder(folder):
-            raise ValueError(f"{folder} holds no mixture of depths: give a folder that Save checkpoint wrote")
+            raise ValueError(f"{folder} holds no mixture of depths: choose a folder that Save checkpoint wrote")
         model = self.models[slot]
         source = model.state.base if isinstance(model, ModModel) else model.source
         loaded = load_model(folder, device=model.device, dtype=model.dtype, backend=model.backend, base=source)
@@ -474,14 +487,14 @@ class MixturePanel(MixtureOptions, Panel):
 
     @property
     def learned(self) -> Examples:
-        """What is tuned on."""
+        """The training data."""
         file = self.data_file.strip()
         return Examples("dataset", self.dataset, id(self.dataset), file, "train", self.examples, self.seed)
 
     # copied code ------------------------------------------------------------------------------------------------------
 
     def cell(self, lines: Sequence[str]) -> str:
-        """A whole cell, with the imports that its lines need."""
+        """A complete cell, with the imports that its lines need."""
         text = "\n".join(lines)
         used = {module: [name for name in names if f"{name}(" in text] for module, names in _MODULES.items()}
         imports = [f"from {module} import {', '.join(names)}" for module, names in used.items() if names]
@@ -489,15 +502,15 @@ class MixturePanel(MixtureOptions, Panel):
         return cell([name for name in _PUBLIC if f"{name}(" in text], self.models, body)
 
     def variable(self, slot: int) -> str:
-        """What a model is called in copied code."""
+        """A model's variable in copied code."""
         return model_variables(self.models)[slot]
 
     def tuning_lines(self, slot: int, mixture: Mixture) -> list[str]:
-        """Data and call that tuned a mixture, from what it says itself."""
-        held, name = dict(mixture.trained.state.settings), self.variable(slot)
-        lora = held.get("lora")
-        options = {key: held[key] for key in ("k", "top_k", "distill", "batch_size", "learning_rate", "seed")}
-        # the step at which a loss was no number belongs to it: the weights are those before
+        """The data and the call that tuned a mixture, from its stored settings."""
+        settings, name = dict(mixture.trained.state.settings), self.variable(slot)
+        lora = settings.get("lora")
+        options = {key: settings[key] for key in ("k", "top_k", "distill", "batch_size", "learning_rate", "seed")}
+        # includes the step at which a loss was NaN, before which the weights were taken
         options["steps"] = mixture.steps + (mixture.report is not None and mixture.report.stopped == "nan")
         if lora is not None:
             options |= {"lora": lora["rank"], "lora_layers": lora["layers"]}
@@ -506,5 +519,5 @@ class MixturePanel(MixtureOptions, Panel):
 
 
 def _changed(values: Sequence[Any], index: int, value: Any) -> tuple[Any, ...]:
-    """The values with another one at an index."""
+    """The values with the one at an index replaced."""
     return (*values[:index], value, *values[index + 1 :])

@@ -1,4 +1,4 @@
-"""What the panels that ask a mixture have in common: which mixture of each model a question is about."""
+"""The base of the panels that run a mixture: a request includes the selected mixture of each model."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from ..base.request import Request, model_variables, result_variables
 from .mixtures import MixturePanel, Untrained
 
 PROMPT = "Instruction: Please name the capital of the country.\nInput: France\nResponse:"
-"""What is read until somebody types something else."""
-_BUILD_SECONDS_PER_PARAMETER = 1e-8  # reading, hashing and converting the base once more
+"""The default prompt."""
+_BUILD_SECONDS_PER_PARAMETER = 1e-8  # loading, hashing and converting the base again
 
 
 @dataclass(frozen=True)
 class MixtureQuestion(Request):
-    """A call of an analysis on the mixture of each model that is looked at."""
+    """A call of an analysis on the selected mixture of each model."""
 
     mixtures: tuple[Hashable, ...] = ()
-    """Which mixture of each model."""
+    """The key of each model's mixture."""
 
 
 class MixtureReading(MixturePanel):
-    """Base of the panels that ask the mixtures looked at, each in the place of its model."""
+    """Base of the panels that run the selected mixtures instead of their models."""
 
     analysis: ClassVar[Callable[..., Any]]
     named: ClassVar[tuple[str, ...]] = ("Prompt", "View")
-    """Labels of the settings that are part of the question; how an untrained mixture would be tuned is not."""
+    """Labels of the settings that belong to the request; the tuning options do not."""
 
     def arguments(self) -> dict[str, Any]:
-        names = inspect.signature(self.analysis).parameters  # how a mixture is tuned is asked by its key
+        names = inspect.signature(self.analysis).parameters  # the tuning options are part of the mixture's key
         return {name: value for name, value in super().arguments().items() if name in names}
 
     def request(self) -> MixtureQuestion:
-        asked = super().request()
+        request = super().request()
         keys = tuple(self.key(slot) for slot in range(len(self.models)))
-        return MixtureQuestion(asked.analysis, asked.arguments, mixtures=keys)
+        return MixtureQuestion(request.analysis, request.arguments, mixtures=keys)
 
     def compute(self, request: MixtureQuestion, model: Model, **reports: Any) -> Any:
         slot = self.slot_of(model)
@@ -70,23 +70,23 @@ class MixtureReading(MixturePanel):
         return forecast + Forecast(_BUILD_SECONDS_PER_PARAMETER * parameters, 4 * parameters)
 
     def slot_of(self, model: Model) -> int:
-        """Which of the models this is: 0 or 1."""
+        """The index of a model: 0 or 1."""
         return next(slot for slot, other in enumerate(self.models) if other is model)
 
     def draw(self, results: tuple[Any, ...], request: Any) -> None:
         self.mixture_names = [self.looked_at(slot).name for slot in range(len(self.models))]
-        """What the mixtures on the screen are called."""
+        """The names of the mixtures on the screen."""
         super().draw(results, request)
 
     def question(self) -> dict[str, str]:
-        asked, letters = super().question(), [""] if len(self.models) == 1 else [" A", " B"]
+        settings, letters = super().question(), [""] if len(self.models) == 1 else [" A", " B"]
         mixtures = zip((f"Mixture{letter}" for letter in letters), self.mixture_names, strict=True)
-        return {label: asked[label] for label in self.named if label in asked} | dict(mixtures)
+        return {label: settings[label] for label in self.named if label in settings} | dict(mixtures)
 
     # copied code ------------------------------------------------------------------------------------------------------
 
     def reading_cell(self, request: MixtureQuestion, analysis: str, **options: Any) -> str:
-        """A cell that makes the mixtures looked at and calls an analysis of each on the prompt."""
+        """A cell that makes the selected mixtures and calls an analysis on each with the prompt."""
         lines = [line for slot in range(len(self.models)) for line in self._lines_of(slot)]
         lines.append(f"prompt = {dict(request.arguments)['prompt']!r}")
         for name, result in zip(model_variables(self.models), result_variables(self.models), strict=True):

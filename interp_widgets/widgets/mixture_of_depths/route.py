@@ -1,4 +1,4 @@
-"""Routes: where each token's prediction is read from, what each route would write, where they disagree."""
+"""Routes: the router's weights at each token, what each route predicts, and where routes disagree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .mixtures import Untrained
 from .reading import PROMPT, MixtureQuestion, MixtureReading
 
 TOP = 8
-"""Likeliest tokens kept per route."""
+"""Number of top tokens stored per route."""
 KEY = (
     "<b>underlined</b> the ensemble and the last layer disagree · <b>×</b> this route's likeliest token is not the "
     "ensemble's"
@@ -42,7 +42,7 @@ SPARSE_KEY = (
 def read_routes(
     model: Model, prompt: str, *, top_k: int, progress: Callable[[int, int], None], check: Callable[[], None]
 ) -> RoutingResult:
-    """`routing` with as many tokens per route as are listed; `top_k` 0: as many routes as the mixture says."""
+    """`routing` with as many tokens per route as the table lists; `top_k` 0: as the mixture was tuned."""
     top = min(TOP, model.d_vocab)
     return routing(model, prompt, top=top, top_k=top_k or None, progress=progress, check=check)
 
@@ -56,14 +56,14 @@ class MixtureRouting(MixtureReading):
 
     prompt = field(
         Annotated[str, Text(2)], label="Prompt", width="grow", help="What the model reads",
-        required="the prompt is empty: type what the model should read",
+        required="the prompt is empty: type a text for the model to read",
     )  # fmt: skip
     prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
-    """The token that is looked at; -1 for the last."""
+    """The selected token; -1 for the last."""
     routes = field(
         Annotated[int, Bounds(0, lambda panel: max(int(model.n_layers) for model in panel.models))],
         label="Routes per token", width="short", new_row=True, argument="top_k",
-        help="How many routes each token uses here, by the largest weights; 0: as many as it was tuned with",
+        help="Number of routes per token, those with the largest weights; 0: as many as in tuning",
     )  # fmt: skip
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
@@ -92,10 +92,10 @@ class MixtureRouting(MixtureReading):
         for second in self.table_boxes[1:]:
             shown_if(second, False)
         self.strips.box.add_class("iw-after")
-        shown_if(self.strips.box, self.screen is None)  # a screen has them above all panels
-        shown_if(self.story, self.screen is None)  # and says it beside the panel
+        shown_if(self.strips.box, self.screen is None)  # a screen has its own above the panels
+        shown_if(self.story, self.screen is None)  # and shows this text beside the panel
         self.arrange([self.strips.box, self.maps.box, self.key_line], spare=[self.state, self.story, *self.table_boxes])
-        self._filling = False  # what the program fills in is not the user's doing
+        self._filling = False  # True while the program, not the user, sets values
         self._list_mixtures()
         for slot, box in enumerate(self.mixture_boxes):
             self.watch(box, "value", partial(self._mixture_chosen, slot))
@@ -107,11 +107,11 @@ class MixtureRouting(MixtureReading):
         self.watch(self, ["mixtures", "chosen"], lambda _: self._list_mixtures())
 
     def _list_mixtures(self) -> None:
-        """Bring the lists of mixtures up to those that are held."""
+        """Update the drop-down lists of mixtures."""
         self._filling = True
         try:
             for slot, box in enumerate(self.mixture_boxes):
-                options = [(one.name, index) for index, one in enumerate(self.mixtures[slot])]
+                options = [(mixture.name, index) for index, mixture in enumerate(self.mixtures[slot])]
                 if tuple(box.options) != tuple(options):
                     box.options = options
                 box.value = self.chosen[slot]
@@ -127,7 +127,7 @@ class MixtureRouting(MixtureReading):
         if not self._filling:
             self.prompt_token = at
 
-    # what the panel asks for ------------------------------------------------------------------------------------------
+    # the request ------------------------------------------------------------------------------------------------------
 
     def request(self) -> MixtureQuestion:
         question = super().request()
@@ -135,12 +135,12 @@ class MixtureRouting(MixtureReading):
             if self.routes > k:
                 raise Refused(
                     "routes",
-                    f"routes per token must be in 0..{k} for a mixture of {k} routes, got {self.routes}: 0 is as tuned",
+                    f"routes per token must be in 0..{k} for a mixture of {k} routes, got {self.routes}; 0: as tuned",
                 )
         return question
 
     def refresh(self, limit: float | None = None) -> None:
-        """As every panel does; a mixture that was tuned or opened is read by itself, unless that takes long."""
+        """Refresh; for a newly tuned or opened mixture with a more generous time limit."""
         before = () if self.shown_request is None else self.shown_request.mixtures
         read = {key[0] for key in before if not isinstance(key, Untrained)}
         fresh = {self.mixtures[slot][index].identity for slot, index in enumerate(self.chosen) if index} - read
@@ -148,29 +148,29 @@ class MixtureRouting(MixtureReading):
         super().refresh(max(limit, FIRST_BACKGROUND_SECONDS) if fresh else limit)
 
     def cost(self, request: MixtureQuestion, model: Model) -> Cost:
-        """One pass, and the unembedding of every route."""
+        """One forward pass, and the unembedding of every route."""
         tokens = max(1, len(model.tokens(dict(request.arguments)["prompt"])))
         reading = 2.0 * model.d_model * model.d_vocab * (self.k_of(self.slot_of(model)) + 1)
         size = row_bytes(model, tokens, tokens) + 8.0 * tokens * model.d_vocab
         return Cost(tokens * (flops_per_token(model) + reading), size)
 
     def k_of(self, slot: int) -> int:
-        """Routes of the mixture of a model that is looked at."""
+        """Number of routes of a model's selected mixture."""
         mixture = self.looked_at(slot)
         return self.k if mixture.learned is None else mixture.learned.k
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
-        return {"prompt_token": (max(one.n_positions for one in self.results), "the tokens of this prompt")}
+        return {"prompt_token": (max(result.n_positions for result in self.results), "the tokens of this prompt")}
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[RoutingResult, ...], request: MixtureQuestion) -> None:
         super().draw(results, request)
-        self._filling = True  # other tokens drop selection and cursor, which is not the user's doing
+        self._filling = True  # new tokens clear selection and cursor, which is not the user's doing
         try:
             self.state.value = "<br>".join(
-                f"{name}{self._describe(slot, request.mixtures[slot], one)}"
-                for slot, (name, one) in enumerate(zip(self._letters("<b>{}</b>: "), results, strict=False))
+                f"{name}{self._describe(slot, request.mixtures[slot], result)}"
+                for slot, (name, result) in enumerate(zip(self._letters("<b>{}</b>: "), results, strict=False))
             )
             for view, heat in self.maps.drawn():
                 self._draw_map(view, heat)
@@ -182,7 +182,7 @@ class MixtureRouting(MixtureReading):
             self._filling = False
 
     def draw_selection(self) -> None:
-        """Show the token that is looked at."""
+        """Show the selected token."""
         if not self.results:
             return
         at = self.position
@@ -191,33 +191,33 @@ class MixtureRouting(MixtureReading):
             for strip in self.strips.shown:
                 strip.selected = at if at < len(strip.tokens) else -1
             for view, heat in self.maps.drawn():
-                one = self.results[pair_view.models_of(view)[-1]]
+                result = self.results[pair_view.models_of(view)[-1]]
                 if heat.shape[1] > at:
-                    heat.cross = [int(one.main_route[at]), at]  # the route with the largest weight
+                    heat.cross = [int(result.main_route[at]), at]  # the route with the largest weight
         finally:
             self._filling = False
         slots, letters = pair_view.looked_at(self), self._letters("{}: ")
         shown = [(letters[slot], self.results[slot], min(at, self.results[slot].n_positions - 1)) for slot in slots]
-        self.story.value = "<br>".join(f"{letter}{_story(one, at)}" for letter, one, at in shown)
+        self.story.value = "<br>".join(f"{letter}{_story(result, at)}" for letter, result, at in shown)
         for index, table in enumerate(self.tables):
             shown_if(self.table_boxes[index], index < len(shown))
             if index < len(shown):
-                letter, one, at = shown[index]
-                _fill(table, one, at, letter)
+                letter, result, at = shown[index]
+                _fill(table, result, at, letter)
 
     def in_words(self) -> Words | None:
         if not self.results:
             return None
         at, first = self.position, self.results[0]
-        if any(one.n_positions <= at for one in self.results):
+        if any(result.n_positions <= at for result in self.results):
             return None
         starts = pair_view.all_starts(self.results)
-        lines = tuple(f"{start}{plain(_story(one, at))}" for start, one in zip(starts, self.results, strict=True))
-        heading = f"Layers that “{visible(first.tokens[at])}” is read from"
-        if any(one.layers != first.layers for one in self.results):
+        lines = tuple(f"{start}{plain(_story(result, at))}" for start, result in zip(starts, self.results, strict=True))
+        heading = f"Router weights at “{visible(first.tokens[at])}”"
+        if any(result.layers != first.layers for result in self.results):
             return Words(heading, lines)
         rows = tuple(
-            (f"layer {layer}", *(decimals(float(one.weights[at, route])) for one in self.results))
+            (f"layer {layer}", *(decimals(float(result.weights[at, route])) for result in self.results))
             for route, layer in enumerate(first.layers)
         )
         names = [letter.strip() or "weight" for letter in pair_view.letters(self.results)]
@@ -225,23 +225,23 @@ class MixtureRouting(MixtureReading):
 
     @property
     def position(self) -> int:
-        """The token that is looked at."""
+        """Index of the selected token."""
         last = self._last.n_positions - 1
         return self.prompt_token if 0 <= self.prompt_token <= last else last
 
     @property
     def _last(self) -> RoutingResult:
-        """The result that is looked at, in a difference the second."""
+        """The result in view; for a difference the second."""
         result: RoutingResult = self.results[pair_view.looked_at(self)[-1]]
         return result
 
     def _letters(self, form: str) -> list[str]:
-        """What to put before what is said of each model: nothing for one."""
+        """Prefixes of the texts about each model; empty for a single one."""
         return [""] if len(self.models) == 1 else [form.format(letter) for letter in pair_view.LETTERS]
 
-    def _describe(self, slot: int, key: Hashable, one: RoutingResult) -> str:
-        """What is looked at, above all whether it was tuned."""
-        where = f"layers {one.layers[0]} to {one.layers[-1]}" if one.k > 1 else f"layer {one.layers[0]}"
+    def _describe(self, slot: int, key: Hashable, result: RoutingResult) -> str:
+        """A description of the mixture, above all whether it was tuned."""
+        where = f"layers {result.layers[0]} to {result.layers[-1]}" if result.k > 1 else f"layer {result.layers[0]}"
         if isinstance(key, Untrained):
             text = (
                 f"<b>This mixture is untrained</b>: its router is random and its norms are copies of the "
@@ -249,23 +249,23 @@ class MixtureRouting(MixtureReading):
             )
         else:
             mixture = self.looked_at(slot)
-            text = f"<b>{escape(mixture.name)}</b>: {one.k} routes over {where}."
+            text = f"<b>{escape(mixture.name)}</b>: {result.k} routes over {where}."
             text += f" {escape(mixture.about)}" if mixture.about else ""
-        used = f"{one.top_k} of {one.k} routes per token" if one.top_k < one.k else "Dense: all routes"
+        used = f"{result.top_k} of {result.k} routes per token" if result.top_k < result.k else "Dense: all routes"
         text += (
-            f" {used}; the ensemble and the last layer alone disagree at {int((~one.agreement[-1]).sum())} of "
-            f"{one.n_positions} tokens."
+            f" {used}; the ensemble and the last layer alone disagree at {int((~result.agreement[-1]).sum())} of "
+            f"{result.n_positions} tokens."
         )
-        if one.top_k < one.k:
-            text += f" {one.skipped_share:.0%} of all layers at all tokens are not needed for their predictions."
+        if result.top_k < result.k:
+            text += f" {result.skipped_share:.0%} of all layer × token computations are not needed for the predictions."
         return text
 
     def _draw_map(self, view: str, heat: Heatmap) -> None:
         shown = [self.results[slot] for slot in pair_view.models_of(view)]
-        one, difference = shown[-1], view == "difference"
+        result, difference = shown[-1], view == "difference"
         matrix = pair_view.of_view(view, [np.asarray(each.weights, dtype=np.float64).T for each in self.results])
-        if matrix is None or shown[0].tokens != one.tokens or shown[0].layers != one.layers:
-            heat.empty = "A difference needs mixtures over the same layers and tokens: look at A beside B"
+        if matrix is None or shown[0].tokens != result.tokens or shown[0].layers != result.layers:
+            heat.empty = "A difference needs mixtures over the same layers and tokens: choose A beside B"
             heat.set_matrix(None)
             return
         with heat.hold_sync():
@@ -277,32 +277,32 @@ class MixtureRouting(MixtureReading):
             )
             heat.value_label = "weight, B − A" if difference else "weight"
             bounds: dict[str, Any] = {"signed": True} if difference else {"vmin": 0.0, "vmax": 1.0}
-            unused = (matrix == 0) & (not difference and one.top_k < one.k)
+            unused = (matrix == 0) & (not difference and result.top_k < result.k)
             heat.set_matrix(
-                np.where(unused, np.nan, matrix), rows=[f"layer {layer}" for layer in one.layers],
-                columns=list(one.tokens), texts=_texts(one), notes=_notes(one), **bounds,
+                np.where(unused, np.nan, matrix), rows=[f"layer {layer}" for layer in result.layers],
+                columns=list(result.tokens), texts=_texts(result), notes=_notes(result), **bounds,
             )  # fmt: skip
-            heat.crossed = [] if difference else np.argwhere(~one.agreement).tolist()
-            heat.edges = [] if difference else _edges(one)
-            heat.column_marks = [] if difference else _spans(~one.agreement[-1])
+            heat.crossed = [] if difference else np.argwhere(~result.agreement).tolist()
+            heat.edges = [] if difference else _edges(result)
+            heat.column_marks = [] if difference else _spans(~result.agreement[-1])
             if difference:
                 heat.row_bars = b""
             else:
                 heat.set_row_bars(matrix.mean(axis=1), maximum=1.0, label="mean")
 
     def _keys_of(self, view: str) -> list[Hashable]:
-        """The mixtures that a view shows, as they were asked for."""
+        """The keys of the mixtures that a view shows."""
         return [self.shown_request.mixtures[slot] for slot in pair_view.models_of(view)]
 
     def _draw_strip(self, view: str, strip: TokenStrip) -> None:
-        one: RoutingResult = self.results[pair_view.models_of(view)[-1]]
+        result: RoutingResult = self.results[pair_view.models_of(view)[-1]]
         letter = f"{view}: " if self.shown == "beside" else ""
         heat = next(heat for name, heat in self.maps.drawn() if name == view)
         with strip.hold_sync():
-            strip.set_tokens(list(one.tokens), special=list(one.special))
-            if one.top_k < one.k:
-                skipped = (one.n_layers - 1 - one.exit_layer).astype(np.float64)
-                strip.set_values(skipped, vmin=0.0, vmax=float(max(one.k - 1, 1)))
+            strip.set_tokens(list(result.tokens), special=list(result.special))
+            if result.top_k < result.k:
+                skipped = (result.n_layers - 1 - result.exit_layer).astype(np.float64)
+                strip.set_values(skipped, vmin=0.0, vmax=float(max(result.k - 1, 1)))
                 strip.label = f"{letter}Prompt, shaded by the number of layers not needed"
             elif heat.is_empty:
                 strip.set_values(None)
@@ -312,8 +312,8 @@ class MixtureRouting(MixtureReading):
                 strip.lut, strip.lut_dark = heat.lut, heat.lut_dark
                 what = "B − A of the last layer's weight" if view == "difference" else "the last layer's weight"
                 strip.label = f"{letter}Prompt, shaded by {what} as in the map"
-            strip.labels = [_tip(one, at) for at in range(one.n_positions)]
-            strip.marks = _spans(~one.agreement[-1])
+            strip.labels = [_tip(result, at) for at in range(result.n_positions)]
+            strip.marks = _spans(~result.agreement[-1])
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class MixtureRouting(MixtureReading):
         return self.reading_cell(request, "routing", top=TOP, **({"top_k": top_k} if top_k else {}))
 
     def frame(self) -> Any:
-        return pair_view.joined(one.to_frame() for one in self.results)
+        return pair_view.joined(result.to_frame() for result in self.results)
 
     def scene(self) -> Scene:
         """Strip and map."""
@@ -332,31 +332,31 @@ class MixtureRouting(MixtureReading):
         return as_one(self.by_letter())
 
 
-# ---- numbers to words
+# ---- numbers as text
 
 
-def _texts(one: RoutingResult) -> list[str]:
-    """Each cell's text: what the route would write."""
-    ids = one.route_ids[..., 0]
-    names = {int(token): visible_token(one.token_text(int(token))) for token in np.unique(ids)}
+def _texts(result: RoutingResult) -> list[str]:
+    """Text of each cell: the route's likeliest token."""
+    ids = result.route_ids[..., 0]
+    names = {int(token): visible_token(result.token_text(int(token))) for token in np.unique(ids)}
     return [names[token] for token in ids.ravel().tolist()]
 
 
-def _notes(one: RoutingResult) -> list[str]:
-    """What the tooltip says of each cell."""
-    ids, chances = one.route_ids[..., 0].ravel().tolist(), one.route_probability[..., 0].ravel().tolist()
-    agree, apart = one.agreement.ravel().tolist(), one.kl.ravel().tolist()
+def _notes(result: RoutingResult) -> list[str]:
+    """Tooltip of each cell."""
+    ids, chances = result.route_ids[..., 0].ravel().tolist(), result.route_probability[..., 0].ravel().tolist()
+    agree, apart = result.agreement.ravel().tolist(), result.kl.ravel().tolist()
     return [
-        f"likeliest {visible(one.token_text(token))}, {chance:.3f}; {'as' if same else 'not as'} the ensemble; "
-        f"KL {max(kl, 0.0):.2f} nats"
+        f"likeliest {visible(result.token_text(token))}, {chance:.3f}; {'same as' if same else 'differs from'} the "
+        f"ensemble; KL {max(kl, 0.0):.2f} nats"
         for token, chance, same, kl in zip(ids, chances, agree, apart, strict=True)
     ]
 
 
-def _edges(one: RoutingResult) -> list[list[int]]:
-    """Where a column's layers are needed no more."""
-    after = one.exit_layer - one.layers[0] + 1
-    return [[int(line), at] for at, line in enumerate(after.tolist()) if line < one.k]
+def _edges(result: RoutingResult) -> list[list[int]]:
+    """Where, in each column, the layers stop being needed."""
+    after = result.exit_layer - result.layers[0] + 1
+    return [[int(line), at] for at, line in enumerate(after.tolist()) if line < result.k]
 
 
 def _spans(flags: Any) -> list[list[int]]:
@@ -365,61 +365,62 @@ def _spans(flags: Any) -> list[list[int]]:
     return [[int(start), int(end)] for start, end in edges.reshape(-1, 2)]
 
 
-def _top(one: RoutingResult, route: int | None, at: int) -> tuple[str, float]:
-    """Likeliest token and its probability of a route, or of the ensemble."""
+def _top(result: RoutingResult, route: int | None, at: int) -> tuple[str, float]:
+    """Top token of a route, or of the ensemble, and its probability."""
     ids, chances = (
-        (one.ensemble_ids[at], one.ensemble_probability[at])
+        (result.ensemble_ids[at], result.ensemble_probability[at])
         if route is None
-        else (one.route_ids[route, at], one.route_probability[route, at])
+        else (result.route_ids[route, at], result.route_probability[route, at])
     )
-    return one.token_text(int(ids[0])), float(chances[0])
+    return result.token_text(int(ids[0])), float(chances[0])
 
 
-def _tip(one: RoutingResult, at: int) -> str:
-    token, chance = _top(one, None, at)
-    last, own = _top(one, one.k - 1, at)
+def _tip(result: RoutingResult, at: int) -> str:
+    token, chance = _top(result, None, at)
+    last, last_chance = _top(result, result.k - 1, at)
     return (
-        f"weights {', '.join(f'{weight:.2f}' for weight in one.weights[at].tolist())}; exit layer "
-        f"{int(one.exit_layer[at])}; ensemble {visible(token)} {chance:.2f}, last layer {visible(last)} {own:.2f}"
+        f"weights {', '.join(f'{weight:.2f}' for weight in result.weights[at].tolist())}; exit layer "
+        f"{int(result.exit_layer[at])}; ensemble {visible(token)} {chance:.2f}, "
+        f"last layer {visible(last)} {last_chance:.2f}"
     )
 
 
-def _story(one: RoutingResult, at: int) -> str:
-    token, chance = _top(one, None, at)
-    last, own = _top(one, one.k - 1, at)
+def _story(result: RoutingResult, at: int) -> str:
+    token, chance = _top(result, None, at)
+    last, last_chance = _top(result, result.k - 1, at)
     agree = token == last
     rest = (
-        f"and so says the last layer alone ({own:.2f})"
+        f"and so does the last layer alone ({last_chance:.2f})"
         if agree
-        else f"the last layer alone says “{escape(visible(last))}” ({own:.2f}): <b>they disagree</b>"
+        else f"the last layer alone “{escape(visible(last))}” ({last_chance:.2f}): <b>they disagree</b>"
     )
-    needed = int(one.exit_layer[at])
+    needed = int(result.exit_layer[at])
     return (
-        f"After “{escape(visible(one.tokens[at]))}” ({at}) the ensemble says “{escape(visible(token))}” "
-        f"({chance:.2f}), {rest}. Exit layer: {needed} of {one.n_layers - 1}."
+        f"After “{escape(visible(result.tokens[at]))}” ({at}) the ensemble predicts “{escape(visible(token))}” "
+        f"({chance:.2f}), {rest}. Exit layer: {needed} of {result.n_layers - 1}."
     )
 
 
-def _fill(table: Table, one: RoutingResult, at: int, letter: str) -> None:
-    """The likeliest tokens of the ensemble and of every route."""
+def _fill(table: Table, result: RoutingResult, at: int, letter: str) -> None:
+    """List the top tokens of the ensemble and of every route."""
     heads: list[dict[str, Any]] = [{"label": "ensemble"}]
-    for route, layer in enumerate(one.layers):
-        tip = f"KL from the ensemble: {max(float(one.kl[route, at]), 0.0):.2f} nats"
-        heads.append({"label": f"layer {layer} · {one.weights[at, route]:.2f}", "title": tip})
+    for route, layer in enumerate(result.layers):
+        tip = f"KL from the ensemble: {max(float(result.kl[route, at]), 0.0):.2f} nats"
+        heads.append({"label": f"layer {layer} · {result.weights[at, route]:.2f}", "title": tip})
     columns = [
-        (one.ensemble_ids[at], one.ensemble_probability[at]),
-        *zip(one.route_ids[:, at], one.route_probability[:, at], strict=True),
+        (result.ensemble_ids[at], result.ensemble_probability[at]),
+        *zip(result.route_ids[:, at], result.route_probability[:, at], strict=True),
     ]
     rows = [
-        [f"{_chance(float(chances[rank]))} {visible(one.token_text(int(ids[rank])))}" for ids, chances in columns]
-        for rank in range(min(TOP, one.ensemble_ids.shape[-1]))
+        [f"{_chance(float(chances[rank]))} {visible(result.token_text(int(ids[rank])))}" for ids, chances in columns]
+        for rank in range(min(TOP, result.ensemble_ids.shape[-1]))
     ]
     with table.hold_sync():
         table.rows, table.selected = [], -1
         table.columns, table.rows = heads, rows
         table.caption = (
-            f"{letter}Likeliest next tokens after “{visible(one.tokens[at])}” ({at}), with probabilities; beside each "
-            "layer its weight"
+            f"{letter}Likeliest next tokens after “{visible(result.tokens[at])}” ({at}), with probabilities; each "
+            "layer's weight is in its heading"
         )
 
 

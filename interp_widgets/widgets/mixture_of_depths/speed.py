@@ -1,4 +1,4 @@
-"""How fast a mixture writes with few routes per token, measured on this machine."""
+"""Generation speed of a mixture by the number of routes per token, measured on this machine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..probe import Prompt, TableView, probe
 from .reading import PROMPT, MixtureQuestion, MixtureReading
 
 TOKENS = 24
-"""Tokens written to take the time of."""
+"""Tokens generated per timed text."""
 REPEATS = 8
-"""Texts written with each number of routes."""
+"""Texts generated per number of routes."""
 
 
 class SpeedView(TableView):
-    """A line per number of routes, the last one dense."""
+    """A row per number of routes, the last one dense."""
 
     tips: ClassVar[Mapping[str, str]] = {
-        "routes": "Routes per token; the last line is dense",
-        "tokens/s": "Written tokens over the (geometric) mean time, the prompt included",
-        "× dense": "These tokens/s over those of the dense line",
-        "95 % interval": "Of × dense, over the texts; wide where other programs use the processor",
+        "routes": "Routes per token; the last row is dense",
+        "tokens/s": "Generated tokens divided by the (geometric) mean time, which includes reading the prompt",
+        "× dense": "Speed-up: tokens/s relative to the dense row",
+        "95 % interval": "Of the speed-up, over the texts; wide if other programs use the processor",
         "beside dense": "Cannot tell: the interval contains 1, no difference",
-        "layers run": "Times that a layer ran, over layers times passes",
-        "text": "Beside the dense text",
+        "layers run": "Share of layers that ran, over all forward passes",
+        "text": "Compared with the dense text",
     }
 
     def frame_of(self, result: RoutingSpeed) -> Any:
@@ -52,9 +52,9 @@ class SpeedView(TableView):
     def caption(self, result: RoutingSpeed, letter: str) -> str:
         start = f"{letter}: " if len(self.tables) > 1 else ""
         how = (
-            f"{result.n_tokens} tokens, mean of {result.seconds.shape[1]} texts each, taken in turns"
+            f"{result.n_tokens} tokens, mean of {result.seconds.shape[1]} texts each, in alternation"
             if result.skips_layers
-            else "no layers are skipped: the model's own modules write, because of its backend or a hook on it"
+            else "no layers are skipped, because the model's own modules run (its backend or a hook on it requires it)"
         )
         return f"{start}{self.panel.mixture_names['AB'.index(letter)]}, measured on this machine: {how}"
 
@@ -62,7 +62,7 @@ class SpeedView(TableView):
 def speed(
     model: Model, prompt: Prompt = PROMPT, *, progress: Callable[[int, int], None], check: Callable[[], None]
 ) -> RoutingSpeed:
-    """Writes the same number of tokens with 1, 2, … k routes per token and takes the time of each."""
+    """Generates the same number of tokens with 1, 2, … k routes per token and times each."""
     room = model.n_ctx - len(model.tokens(prompt))
     if room < 1:
         raise ValueError(f"the prompt fills the model's context of {model.n_ctx} tokens: shorten it")
@@ -72,7 +72,7 @@ def speed(
 
 
 class MixtureSpeed(MixtureReading, probe(speed, view=SpeedView)):  # type: ignore[misc]
-    """How fast the mixture writes the same number of tokens with 1, 2, … k routes per token: press Run."""
+    """How fast the mixture generates the same number of tokens with 1, 2, … k routes per token: press Run."""
 
     waits, reuses = True, False
 

@@ -1,4 +1,4 @@
-"""Studies: accuracy for every k and top-K, the two ablations, and what late layers lose; each on a tab of its own."""
+"""Studies, each on its own tab: accuracy for every k and top-K, two ablations, and the losses of late layers."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from .cost import study_seconds
 from .mixtures import Examples, MixtureOptions, MixturePanel
 
 NEEDS_LORA = 8
-"""Rank of the adapters with which late layers are tuned where the Tune tab has none."""
+"""LoRA rank for the late-layers study if the Tune tab sets none."""
 TUNING = ("k", "distill", "steps", "batch_size", "learning_rate", "lora", "lora_layers")
-"""Arguments of the studies that are options of a tuning."""
+"""Arguments of the studies that are tuning options."""
 
 
 class Problems(Examples):
     """Held-out problems, the first `count` of them."""
 
-    empty = "there are no problems to solve: give at least one"
+    empty = "there are no problems to solve: pass at least one"
 
     def read(self) -> list[Any]:
         problems = super().read()
@@ -55,16 +55,16 @@ class Problems(Examples):
 
 @dataclass(frozen=True)
 class StudyQuestion(Request):
-    """A study of the base of one model."""
+    """A study on the base of one model."""
 
     slot: int = 0
-    """Which of the models."""
+    """Index of the model."""
     seconds: float = data(default=0.0, compare=False)
-    """What it will take where none was timed."""
+    """Estimated time until one has been timed."""
 
 
 class StudyPanel(MixturePanel, ProbePanel):
-    """Base of the studies: tunings with the options of the Tune tab, and held-out problems for what they make."""
+    """Base of the studies: tunings with the options of the Tune tab, evaluated on held-out problems."""
 
     waits, reuses, gives_way = True, False, True
     slot = variant(MixtureOptions.slot, argument="")
@@ -85,21 +85,21 @@ class StudyPanel(MixturePanel, ProbePanel):
     )  # fmt: skip
     n_problems = field(
         Annotated[int, Bounds(1, lambda panel: 100_000)], 20, label="held-out problems", group="grid", width="short",
-        help="How many of the held-out problems are tried",
+        help="How many of the held-out problems to solve",
     )  # fmt: skip
     problem_file = field(
         str, label="Problem file", placeholder="empty: the demo's tasks; else .json or .jsonl", group="grid",
         width="grow", shown_if=lambda panel: panel.problems is None, help="A .json or .jsonl file of held-out problems",
     )  # fmt: skip
     problems = field(T.Any(None))
-    """Held-out problems of the studies; None for `problem_file`, or without that the demo's tasks."""
+    """Held-out problems of the studies; None for `problem_file` or, without one, the demo's tasks."""
 
     @property
     def asked_models(self) -> tuple[Any, ...]:
         return (self.models[self.slot],)
 
     def counts(self) -> tuple[int, int, int]:
-        """Tunings, models that solve the problems, and routes."""
+        """Number of tunings, of models that solve the problems, and of routes."""
         raise NotImplementedError
 
     def build(self) -> None:
@@ -109,13 +109,13 @@ class StudyPanel(MixturePanel, ProbePanel):
         self.inputs.children = [*self.inputs.children, *self.controls.rows("grid"), self.words]
 
     def refresh(self, limit: float | None = None) -> None:
-        """As every panel does, and say what is taken from the Tune tab."""
+        """Refresh, and show the options used from the Tune tab."""
         if self.dataset is not None:
-            learned = f"{len(self.dataset):,} examples as given"
+            learned = f"{len(self.dataset):,} of your examples"
         else:
             learned = self.data_file.strip() or f"{self.examples:,} of the demo's tasks"
         parts = [f"k = {self.k}"] if self.fields()["k"].recomputes else []
-        parts += [f"learns {learned}", f"batch {self.batch_size}", f"learning rate {self.learning_rate:g}"]
+        parts += [f"trained on {learned}", f"batch {self.batch_size}", f"learning rate {self.learning_rate:g}"]
         parts += [f"λ {self.distill:g}"] if self.fields()["distill"].recomputes else []
         parts += [f"LoRA of rank {self.rank}"] if self.lora else []
         self.words.value = f"As on the Tune tab: {', '.join(parts)}. Accuracy is the share of held-out problems solved."
@@ -127,7 +127,7 @@ class StudyPanel(MixturePanel, ProbePanel):
         if self.problems is None and not self.problem_file.strip() and (self.dataset is not None or self.learned.file):
             raise Incomplete(
                 "problem_file",
-                "there are no held-out problems for this data set: give a file of problems, or problems=",
+                "there are no held-out problems for this data set: choose a problem file, or pass problems=",
             )
         solved = Problems(
             "problems", self.problems, id(self.problems), self.problem_file.strip(), "held_out", self.n_problems,
@@ -138,9 +138,9 @@ class StudyPanel(MixturePanel, ProbePanel):
 
     def request(self) -> StudyQuestion:
         self.check_numbers(self.slot)
-        asked = super().request()
+        request = super().request()
         seconds = study_seconds(self, *self.counts())
-        return StudyQuestion(asked.analysis, asked.arguments, slot=self.slot, seconds=seconds)
+        return StudyQuestion(request.analysis, request.arguments, slot=self.slot, seconds=seconds)
 
     def compute(self, request: Any, model: Model, **reports: Any) -> Any:
         return super().compute(request, self.base(request.slot), **reports)
@@ -156,7 +156,7 @@ class StudyPanel(MixturePanel, ProbePanel):
         return super().question() | {"Base model": model_name(self.models[slot])}
 
     def code(self, request: Any) -> str:
-        """The study on the screen; before that the one that the inputs ask for."""
+        """The study on the screen, or else that of the current inputs."""
         shown = self.shown_request or request
         return self.cell([*shown.lines_on(self.variable(shown.slot), "result", ""), "result.to_frame()"])
 
@@ -167,7 +167,7 @@ class SeededStudy(StudyPanel):
     seed = variant(MixtureOptions.seed, argument="first_seed")
     grid_seeds = field(
         Annotated[int, Bounds(1, 20)], 1, label="seeds", group="grid", width="short", argument="n_seeds",
-        help="Tunings per cell or variant, each with a seed of its own; more than one give intervals",
+        help="Tunings per cell or variant, each with its own seed; two or more give confidence intervals",
     )  # fmt: skip
 
     def arguments(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class SeededStudy(StudyPanel):
 
 
 class GridView(ValueView):
-    """A map of k and top-K; what is done so far is drawn as it comes."""
+    """A map of k and top-K; finished cells are drawn during the run."""
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
@@ -200,7 +200,7 @@ class GridView(ValueView):
                 if top > k:
                     notes.append("top-K above k")
                 elif not np.isfinite(value):
-                    notes.append("not yet computed" if grid.partial else "the loss was no number")
+                    notes.append("not yet computed" if grid.partial else "the loss was NaN")
                 else:
                     seeds = int(known[i, j].sum())
                     notes.append(f"95 % interval ± {half[i, j]:.1%}" if np.isfinite(half[i, j]) else f"{seeds} seed")
@@ -244,7 +244,7 @@ class LateLayersView(ValueView):
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
         self.curves, self.overlap = LateLayerCurves(), OverlapBars()
-        charts = W.VBox([BokehFigure(one.figure, on_error=panel.show_error) for one in (self.curves, self.overlap)])
+        charts = W.VBox([BokehFigure(chart.figure, on_error=panel.show_error) for chart in (self.curves, self.overlap)])
         charts.add_class("iw-maps")
         self.parts = [charts]
 
@@ -258,10 +258,10 @@ class LateLayersView(ValueView):
 
 
 def ks_box(panel: Any) -> W.Text:
-    """The numbers of routes, with commas between them."""
+    """A box for the numbers of routes, separated by commas."""
     box = TextLine(
         description="k", value=_listed(panel.grid_ks), continuous_update=False, placeholder="1, 2, 3",
-        tooltip="Numbers of routes on the grid",
+        tooltip="Numbers of routes k on the grid",
     )  # fmt: skip
     panel.watch(box, "value", lambda change: setattr(panel, "grid_ks", _numbers(change.new)))
     panel.watch(panel, "grid_ks", lambda change: setattr(box, "value", _listed(change.new)))
@@ -298,7 +298,7 @@ class MixtureGrid(probe(mod_grid, base=SeededStudy, view=GridView, title="Grid o
 
 
 class MixtureVariants(probe(mod_ablations, base=SeededStudy, view=VariantsView, title="Variants")):  # type: ignore[misc]
-    """The whole method, without its norms, and without distillation."""
+    """The full method, without its norms, and without distillation."""
 
     def arguments(self) -> dict[str, Any]:
         if not self.distill:
@@ -311,7 +311,7 @@ class MixtureVariants(probe(mod_ablations, base=SeededStudy, view=VariantsView, 
 
 
 class LateLayers(probe(late_layer_losses, base=StudyPanel, view=LateLayersView, title="Late layers")):  # type: ignore[misc]
-    """Loss of each of the last k layers, itself tuned or not, LoRA on all."""
+    """Loss of each of the last k layers, with and without tuning that layer itself, LoRA on all."""
 
     distill = variant(MixtureOptions.distill, argument=None)
     lora_layers = variant(MixtureOptions.lora_layers, argument=None)
@@ -328,8 +328,8 @@ def _listed(values: Any) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    """The whole numbers in a text; ValueError for anything else in it."""
+    """The integers in a text; ValueError for anything else in it."""
     parts = [part for part in text.replace(",", " ").split() if part]
     if any(not part.isdecimal() for part in parts):
-        raise ValueError(f"k must be whole numbers with commas between them, such as 1, 2, 3, got {short(repr(text))}")
+        raise ValueError(f"k must be whole numbers separated by commas, such as 1, 2, 3, got {short(repr(text))}")
     return [int(part) for part in parts]

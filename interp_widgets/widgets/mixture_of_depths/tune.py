@@ -36,7 +36,7 @@ from .mixtures import Mixture, MixturePanel
 
 
 class _Stopped(Exception):
-    """Raised between two steps when the user has pressed Stop: what was learned is kept."""
+    """Raised between two steps when the user has pressed Stop; progress is kept."""
 
 
 class MixtureTuning(MixturePanel):
@@ -47,27 +47,27 @@ class MixtureTuning(MixturePanel):
     def build(self) -> None:
         self._halt: threading.Event | None = None
         self.going = False
-        """Whether a tuning is under way or waits for its turn."""
+        """Whether a tuning is under way or queued."""
         self.curves: Any = None
-        """The curves that are drawn."""
+        """The curves on the screen."""
         self._unsaved: Mixture | None = None
         self.tune_button = self._button("Tune", self.tune, "Tune a new mixture from the start", button_style="primary")
-        self.stop_button = self._button("Stop", self.stop, "Stop after this step and keep what was learned")
+        self.stop_button = self._button("Stop", self.stop, "Stop after this step and keep what has been learned")
         self.stop_button.disabled = True
         self.resume_button = self._button(
-            "Resume", self.resume, "Go on with the mixture looked at, up to so many steps in all"
+            "Resume", self.resume, "Continue tuning the selected mixture up to the total number of steps"
         )
         self.folder = TextLine(
             description="Folder",
             value="",
             placeholder="beside the notebook",
-            tooltip="Where the checkpoint is or will be",
+            tooltip="Folder to save the checkpoint to or open it from",
         )
         self.folder.add_class("iw-grow")
         self.save_button = self._button("Save checkpoint", self.save_checkpoint)
         self.open_button = self._button("Open checkpoint", self.open_checkpoint)
         self.forget_button = self._button(
-            "Forget", self.forget_mixture, "Let go of the mixture looked at; its weights leave the memory"
+            "Forget", self.forget_mixture, "Remove the selected mixture from the list and free its memory"
         )
         self.words, self.hint = W.HTML(""), W.HTML("")
         self.hint.add_class("iw-hint")
@@ -76,7 +76,7 @@ class MixtureTuning(MixturePanel):
         self.charts |= {name: RouteStatistic(name) for name in STATISTICS}
         charts = W.VBox([BokehFigure(chart.figure, on_error=self.show_error) for chart in self.charts.values()])
         charts.add_class("iw-maps")
-        examples = [] if self.dataset is None else [W.Label(f"Data set: {len(self.dataset):,} examples as given")]
+        examples = [] if self.dataset is None else [W.Label(f"Data set: {len(self.dataset):,} examples")]
         self.inputs.children = [
             *self.controls.rows("tune", after={"slot": examples}),
             row(self.tune_button, self.stop_button, self.resume_button, self.hint),
@@ -92,7 +92,7 @@ class MixtureTuning(MixturePanel):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def show_mixture(self) -> None:
-        """Show the mixture that is looked at; while one is tuned, its curves stay."""
+        """Show the selected mixture; during a tuning, its curves stay."""
         if self.going:
             return
         mixture = self.looked_at(self.slot)
@@ -106,7 +106,7 @@ class MixtureTuning(MixturePanel):
         self.resume_button.disabled = mixture.learned is None or not mixture.learned.training
 
     def refresh(self, limit: float | None = None) -> None:
-        """Bring the forecast beside the buttons up to the inputs."""
+        """Update the forecast beside the buttons."""
         try:
             self.check_numbers(self.slot)
         except ValueError as error:
@@ -114,7 +114,9 @@ class MixtureTuning(MixturePanel):
             return
         flops = tuning_flops(self, self.steps, self.k)
         seconds = speedometer.seconds(TUNING, str(self.models[self.slot].device), flops, own_speed=True)
-        self.hint.value = f"{self.steps:,} steps: about {describe_seconds(seconds)}; curves and Stop as it goes"
+        self.hint.value = (
+            f"{self.steps:,} steps: about {describe_seconds(seconds)}; with live curves, and Stop at any step"
+        )
 
     def appear(self) -> None:
         super().appear()
@@ -134,7 +136,7 @@ class MixtureTuning(MixturePanel):
     # tuning -----------------------------------------------------------------------------------------------------------
 
     def tuning_options(self) -> dict[str, Any]:
-        """The options of `tune_mod` as the inputs name them."""
+        """The options of `tune_mod` from the inputs."""
         lora: dict[str, Any] = {"lora": self.rank, "lora_layers": self.lora_layers} if self.lora else {}
         return {
             "k": self.k, "top_k": self.top_k or None, "distill": self.distill, "steps": self.steps,
@@ -146,22 +148,22 @@ class MixtureTuning(MixturePanel):
         self._start(None)
 
     def resume(self) -> None:
-        """Go on with the mixture that is looked at."""
+        """Continue tuning the selected mixture."""
         mixture = self.looked_at(self.slot)
         if mixture.learned is None or not mixture.learned.training:
-            raise ValueError("there is nothing to go on from: tune a mixture first, or open one that was saved")
+            raise ValueError("there is nothing to resume: tune a mixture first, or open a saved one")
         if mixture.steps >= self.steps:
-            raise ValueError(f"all {self.steps} steps are made: ask for more than {mixture.steps} steps to go on")
+            raise ValueError(f"all {self.steps} steps are done: set steps above {mixture.steps} to resume")
         self._start(mixture)
 
     def stop(self) -> None:
-        """Stop behind the step that is being made; what was learned is kept."""
+        """Stop after the current step; what was learned is kept."""
         if self._halt is not None and self.going:
             self._halt.set()
             self.status.cancelling(channel=self.jobs.on_line("tune"))
 
     def cancel(self) -> None:
-        """Stop what is running; a tuning keeps what it has learned so far."""
+        """Cancel all runs; a tuning keeps what it has learned so far."""
         self.stop()
         self.jobs.cancel(but=["tune"])
 
@@ -176,7 +178,7 @@ class MixtureTuning(MixturePanel):
         live = Live(None if before is None else before.curves, tuple(range(layers - k, layers)))
 
         def work(job: Job) -> Any:
-            kept: list[tuple[Any, ModReport]] = []
+            partial: list[tuple[Any, ModReport]] = []
 
             def check() -> None:
                 job.give_way()  # between two steps: a tuning has its own copy of the weights
@@ -194,21 +196,21 @@ class MixtureTuning(MixturePanel):
                 base, began = self.base(slot), time.monotonic()
                 tuned = tune_mod(
                     base, dataset, resume=True if before is None else self.made(slot, before),
-                    progress=job.progress, check=check, on_step=on_step, on_partial=kept.append, **options,
+                    progress=job.progress, check=check, on_step=on_step, on_partial=partial.append, **options,
                 )  # fmt: skip
                 speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began - job.given_away)
-                halt.clear()  # pressed behind the last step
+                halt.clear()  # pressed after the last step
                 return tuned, None
             except _Stopped:
                 pass
-            except Exception as error:  # the buttons have to hear of it too
+            except Exception as error:  # passed on, so that the buttons are reset
                 failure = error
-            return (kept[-1] if kept else None), failure
+            return (partial[-1] if partial else None), failure
 
         self._mark_going(True)
         self._steps = steps
         self._draw_curves(live.curves(), steps)
-        self.words.value = "The data set is read; the first step follows."
+        self.words.value = "Reading the data set; the first step follows."
         self.jobs.start(
             work, lambda ended: self._take(ended[0], ended[1], live, slot, line), title="Tuning", channel="tune",
             on_partial=self._show_live, gives_way=True, stopped=halt.is_set,
@@ -218,30 +220,30 @@ class MixtureTuning(MixturePanel):
         curves, stopped = partial
         if self.active:
             self._draw_curves(curves, self._steps)
-        self.curves = curves  # drawn when the panel is looked at
+        self.curves = curves  # drawn when the panel is shown
         if stopped:
             self.stop_button.disabled = True
-            self.status.running("Making the mixture of what was learned", channel=self.jobs.on_line("tune"))
+            self.status.running("Building the mixture from what was learned", channel=self.jobs.on_line("tune"))
             self.words.value = f"Stopped after {len(curves.task):,} of {self._steps:,} steps."
             return
         self.words.value = (
-            f"Step {len(curves.task):,} of {self._steps:,}. Other cells may run meanwhile; Stop keeps what was learned."
+            f"Step {len(curves.task):,} of {self._steps:,}. Other cells can run meanwhile; Stop keeps what was learned."
         )
 
     def _take(self, tuned: Any, failure: Exception | None, live: Live, slot: int, line: str) -> None:
-        """The end of a tuning: a mixture more, or what went wrong, or both."""
+        """Handle the end of a tuning: a new mixture, an error, or both."""
         self._mark_going(False)
         if tuned is None:
             self.show_mixture()
             if failure is None:
-                self.words.value = "Stopped before the first step: nothing was learned, and all is as it was."
+                self.words.value = "Stopped before the first step: nothing was learned or changed."
                 return
             curves = live.curves()
             if len(curves.task):
-                self._draw_curves(curves, len(curves.task))  # they tell more than the sentence
+                self._draw_curves(curves, len(curves.task))  # they say more than the sentence
                 self.words.value = (
                     f"<b role='alert'>The tuning failed after {len(curves.task):,} steps, and no mixture was kept; "
-                    "its curves are below.</b> Why: see the end of the panel."
+                    "its curves are below.</b> The error is at the end of the panel."
                 )
             raise failure
         model, report = tuned
@@ -255,15 +257,17 @@ class MixtureTuning(MixturePanel):
     # checkpoints ------------------------------------------------------------------------------------------------------
 
     def save_checkpoint(self) -> None:
-        """Write the mixture that is looked at into a folder."""
+        """Save the selected mixture to a folder."""
         mixture = self.looked_at(self.slot)
         if mixture.learned is None:
-            raise ValueError("an untrained mixture is not worth a file: tune it first")
+            raise ValueError("an untrained mixture has nothing to save: tune it first")
         typed = checked_path(self.folder.value, "the checkpoint folder")
         if typed:
             target = Path(typed).expanduser()
             if target.exists() and (not target.is_dir() or any(target.iterdir())):
-                raise ValueError(f"{target} is there already and not empty: give another folder, nothing was written")
+                raise ValueError(
+                    f"{target} already exists and is not empty: choose another folder, nothing was written"
+                )
         else:
             target = free_name(Path.cwd() / file_stem(f"{model_name(self.models[self.slot])} {mixture.name}"))
         mixture.folder = str(self.made(self.slot, mixture).save(target))
@@ -271,22 +275,22 @@ class MixtureTuning(MixturePanel):
         self.status.idle(f"Saved {mixture.folder}")
 
     def forget_mixture(self) -> None:
-        """Let go of the mixture that is looked at; one that was not saved has to be asked for twice."""
+        """Remove the selected mixture; an unsaved one needs a second press."""
         mixture = self.looked_at(self.slot)
         if mixture.model is not None and not mixture.folder and self._unsaved is not mixture:
             self._unsaved = mixture
             self.words.value = (
-                f"<b>{escape(mixture.name)}</b> is not saved.{instruction(' Press Forget once more to let go of it.')}"
+                f"<b>{escape(mixture.name)}</b> is not saved.{instruction(' Press Forget once more to remove it.')}"
             )
             return
         self.forget(self.slot)
 
     def open_checkpoint(self) -> None:
-        """Read a mixture from a folder; one that was made on another base is refused."""
+        """Load a mixture from a folder; one made on a different base is refused."""
         typed, slot = checked_path(self.folder.value, "the checkpoint folder"), self.slot
         if not typed:
             raise ValueError("the checkpoint folder is empty: type the folder to open")
-        folder = str(Path(typed).expanduser().absolute())  # the copied code has to find it from elsewhere
+        folder = str(Path(typed).expanduser().absolute())  # so that copied code finds it from anywhere
         self.jobs.start(
             lambda job: self.read_folder(slot, folder),
             lambda model: self.add(slot, Mixture(Path(folder).name, model, folder=folder), adopt=True),
@@ -296,7 +300,7 @@ class MixtureTuning(MixturePanel):
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: Any) -> str:
-        """How the mixture that is looked at was tuned; of an untrained one, how the inputs would tune it."""
+        """The code that tuned the selected mixture; for an untrained one, the tuning with the current inputs."""
         mixture, name = self.looked_at(self.slot), self.variable(self.slot)
         if mixture.report is not None:
             return self.cell([*self.tuning_lines(self.slot, mixture), "report.to_frame()"])
@@ -305,7 +309,7 @@ class MixtureTuning(MixturePanel):
         return self.cell([self.learned.line, f"{name}_mixture, report = {tuned}", "report.to_frame()"])
 
     def question(self) -> dict[str, str]:
-        """How the mixture that is looked at was tuned."""
+        """The options with which the selected mixture was tuned."""
         mixture, fields = self.looked_at(self.slot), self.fields()
         options = {**mixture.options, "steps": mixture.steps}
         return {fields[name].label: fields[name].text(value) for name, value in options.items()}
@@ -319,8 +323,8 @@ class MixtureTuning(MixturePanel):
         if mixture.report is not None:
             return mixture.report
         if mixture.curves is not None:
-            raise ValueError("a checkpoint holds the curves of its tuning and no report: save them as CSV or Parquet")
-        raise ValueError("there is nothing to save on the tab Tune yet: press Tune first")
+            raise ValueError("a checkpoint holds the curves of its tuning but no report: save them as CSV or Parquet")
+        raise ValueError("there is nothing to save on the Tune tab yet: press Tune first")
 
     def scene(self) -> Scene:
         """The charts as they are drawn."""
@@ -336,7 +340,7 @@ class MixtureTuning(MixturePanel):
 
 
 def tuned_name(model: ModModel, report: ModReport) -> str:
-    """What to call a mixture that was tuned here."""
+    """The name of a mixture that was tuned here."""
     lora = model.state.lora
     parts = [f"k {model.k}"]
     if model.top_k < model.k:
@@ -347,7 +351,7 @@ def tuned_name(model: ModModel, report: ModReport) -> str:
 
 
 def _words(mixture: Mixture) -> str:
-    """What is known of a mixture, in a line or two."""
+    """A description of a mixture in a line or two."""
     report = mixture.report
     saved = f" Saved in {escape(mixture.folder)}." if mixture.folder else ""
     if report is None:
@@ -355,7 +359,7 @@ def _words(mixture: Mixture) -> str:
             return f"This mixture is untrained{instruction(': press Tune')}."
         if mixture.about:
             return f"<b>{escape(mixture.name)}</b>. {escape(mixture.about)}"
-        added = f"{mixture.trained.added_parameters:,} parameters beside the base's own"
+        added = f"{mixture.trained.added_parameters:,} parameters in addition to the base's"
         return f"<b>{escape(mixture.name)}</b>: {added}.{saved}"
     parts = [
         f"{name} {count:,}"

@@ -1,4 +1,4 @@
-"""The viewer of mixtures of depths: where each token's prediction is read from, and how a mixture is tuned."""
+"""The Mixture of Depths viewer: which layers each token's prediction comes from, and how a mixture is tuned."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .tune import MixtureTuning
 
 
 class MoDRoutingViewer(MixtureOptions, Stack):
-    """Mixtures of depths: routes of every token, tuning with live curves, and what k, top-K and the parts are worth.
+    """Mixtures of depths: routes of every token, tuning with live curves, and the effect of k, top-K and each part.
 
     *Route*: a map, token × route, of the router's weights, with each route's likeliest token; where routes disagree;
-    up to which layer a token has to be computed. *Tune*: a router and norms for the last k layers of a frozen model,
-    with or without LoRA, stopped and resumed at will. *Grid*: accuracy for every k and top-K. *Variants*: what the
-    norms and the distillation are worth. *Late layers*: what each of them loses, itself tuned or not. *Speed*: tokens
-    per second with few routes per token.
+    the exit layer of each token. *Tune*: a router and norms for the last k layers of a frozen model,
+    with or without LoRA, stopped and resumed at will. *Grid*: accuracy for every k and top-K. *Variants*: the
+    effect of the norms and the distillation. *Late layers*: the loss of each, itself tuned or not. *Speed*: tokens
+    per second by the number of routes per token.
 
-    ``MoDRoutingViewer(model)`` starts with an untrained mixture on the model, on a demo model with the tuned one that
-    ships (unless an option such as `k` says how to tune another), ``(mod_model)`` with the one given;
+    ``MoDRoutingViewer(model)`` starts with an untrained mixture, or on a demo model with the tuned one that
+    ships (unless a tuning option such as `k` is passed), ``(mod_model)`` with that mixture;
     ``(a, b)``, ``(pair)`` compare two; ``(workbench)`` shares prompt and token. Every trait of its panels is a keyword
     too. `run()` computes the routing, whichever tab is open, and returns a :class:`RoutingResult` (a pair of them with
-    two models), which `result` keeps; `mixture` is the `ModModel` that is looked at and `report` how it was tuned.
+    two models), which `result` keeps; `mixture` is the selected `ModModel` and `report` its tuning.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.
 
@@ -45,7 +45,7 @@ class MoDRoutingViewer(MixtureOptions, Stack):
 
     @property
     def result(self) -> Any:
-        """The last good routing, of two models a pair of them."""
+        """The last good routing; a pair for two models."""
         return self["route"].result
 
     @property
@@ -58,21 +58,21 @@ class MoDRoutingViewer(MixtureOptions, Stack):
         return self["route"].run(fresh=fresh)
 
     def go(self) -> None:
-        """Press Run of the routing."""
+        """Press Run on the routing."""
         self["route"].go()
 
     @property
     def mixture(self) -> Any:
-        """The `ModModel` that is looked at (of the model chosen by `slot`); None before an untrained one was made."""
+        """The selected `ModModel` (of the model chosen by `slot`); None before an untrained one is made."""
         mixture, panel = self.looked_at(self.slot), self.current
         if mixture.model is not None:
             return mixture.model
         key = panel.key(self.slot)
         if mixture.learned is None and not mixture.has_made(key):
             return None
-        return panel.model_of(self.slot, key)  # one that ships is made now
+        return panel.model_of(self.slot, key)  # a shipped one is loaded now
 
     @property
     def report(self) -> Any:
-        """The `ModReport` of the mixture that is looked at; None if it was not tuned here."""
+        """The `ModReport` of the selected mixture; None if it was not tuned here."""
         return self.looked_at(self.slot).report

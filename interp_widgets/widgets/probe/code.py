@@ -20,10 +20,10 @@ from .parameters import REPORTS
 
 
 def code_of(kind: type, request: Request, models: Sequence[Model]) -> str:
-    """A cell that repeats a probe's question: with an import where the probe is in a module, else with its source."""
+    """A cell that repeats a probe's run: with an import if the probe is in a module, else with its source."""
     names = [("model", "result")] if len(models) == 1 else [("base", "result_a"), ("tuned", "result_b")]
     imports, sources = {"from interp_widgets import load_model"}, list[str]()
-    checked: Any = request.analysis  # around the function
+    checked: Any = request.analysis  # the wrapper around the function
     called, reports = _made_known(kind, checked.__wrapped__, imports, sources)
     loading = load_lines(models)
     if any("torch." in line for line in loading):
@@ -37,7 +37,7 @@ def code_of(kind: type, request: Request, models: Sequence[Model]) -> str:
 def _made_known(
     kind: type, function: Callable[..., Any], imports: set[str], sources: list[str]
 ) -> tuple[str, list[str]]:
-    """Import a probe or its function, or write the function down; what is called then, and the reports it needs."""
+    """Import a probe or its function, or include its source; the name to call, and the callbacks it needs."""
     name, home = function.__name__, _home(function.__name__, function)
     if home:
         imports.add(f"from {home} import {name}")
@@ -57,12 +57,12 @@ def _made_known(
 
 
 def _collect(function: Callable[..., Any], imports: set[str], sources: list[str], done: set[str]) -> None:
-    """What a function's source needs, then the source itself; helpers of the same notebook come before it."""
+    """Collect what a function's source needs, then the source itself, after helpers from the same notebook."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError) as error:
         raise ValueError(
-            f"the source of {function.__name__} is not known, so that no code can be copied: "
+            f"the source of {function.__name__} is not available, so there is no code to copy: "
             "define it in a cell or in a module"
         ) from error
     outer = inspect.getclosurevars(function).nonlocals
@@ -76,7 +76,7 @@ def _collect(function: Callable[..., Any], imports: set[str], sources: list[str]
 
 
 def _define(name: str, value: Any, imports: set[str], sources: list[str], done: set[str]) -> None:
-    """Lines that make a name mean again what it means to a function."""
+    """Lines that define a name as the function sees it."""
     if isinstance(value, ModuleType):
         imports.add(f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}"))
         return
@@ -92,7 +92,7 @@ def _define(name: str, value: Any, imports: set[str], sources: list[str], done: 
 
 
 def _home(name: str, value: Any) -> str:
-    """A module from which the value can be imported under this name; empty for none."""
+    """A module from which the value can be imported under this name; empty if there is none."""
     import interp_widgets
 
     if getattr(interp_widgets, name, None) is value:
@@ -105,13 +105,13 @@ def _home(name: str, value: Any) -> str:
 
 
 def _importable(value: Any, module: str, name: str) -> bool:
-    """Whether a module that is no notebook has this very value under this name."""
+    """Whether a module (not a notebook) has this same object under this name."""
     home = sys.modules.get(module)
     return module != "__main__" and getattr(home, "__file__", None) is not None and getattr(home, name, None) is value
 
 
 def _written(value: Any) -> bool:
-    """Whether the value can be written down as Python writes it."""
+    """Whether the value's repr reproduces it."""
     try:
         return bool(ast.literal_eval(repr(value)) == value)
     except (ValueError, SyntaxError, TypeError):
@@ -119,20 +119,20 @@ def _written(value: Any) -> bool:
 
 
 def _names(source: str) -> list[str]:
-    """Names that a source reads, in their order."""
+    """Names that a source reads, in order."""
     names = [node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
     return list(dict.fromkeys(names))
 
 
 def _joined(imports: set[str]) -> list[str]:
-    """Imports with those from one module in one line, whole modules first."""
-    whole = sorted(line for line in imports if line.startswith("import "))
+    """Imports, one line per module, with whole modules first."""
+    modules = sorted(line for line in imports if line.startswith("import "))
     names: dict[str, list[str]] = {}
-    for line in imports - set(whole):
+    for line in imports - set(modules):
         _, module, _, name = line.split(" ")
         names.setdefault(module, []).append(name)
-    return [*whole, *(f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names))]
+    return [*modules, *(f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names))]
 
 
 class _Missing:
-    """No value of this name is known."""
+    """Marks a name without a known value."""

@@ -42,7 +42,7 @@ def probe(
     view: type[ValueView] | None = None,
     base: type[Panel] | None = None,
 ) -> Callable[[Callable[..., Any]], type[ProbePanel]]:
-    """What makes the panel of the function below it: ``@probe(title=...)``."""
+    """A decorator that makes the panel of the function below it: ``@probe(title=...)``."""
 
 
 @checked
@@ -54,31 +54,31 @@ def probe(
     view: type[ValueView] | None = None,
     base: type[Panel] | None = None,
 ) -> Any:
-    """Turn a typed function ``f(model, prompt, ...)`` into a panel that asks it.
+    """Turn a typed function ``f(model, prompt, ...)`` into a panel that runs it.
 
     The parameters' types choose the controls: ``Prompt``, ``Response``, ``Layer``, ``Head``, ``Neuron``, ``Position``
     are shared with the other panels of a workbench; ``Token``, ``Literal[...]``, ``bool``, ``str``, ``list[str]``,
     ``Path``, and ``Annotated[int, Bounds(low, high)]`` or the same of float are the panel's own. The type that it
     returns chooses the view: ``LayerByPosition``, ``HeadMap``, ``TokenValues``, ``Curves``, ``Table``, a Bokeh figure,
-    or any :class:`Result`. Of two models the first four show a difference too, and all but ``Curves`` A beside B.
-    What should look otherwise has a `view` of its own, and what should behave otherwise a class derived
+    or any :class:`Result`. With two models the first four can show the difference, and all but ``Curves`` A beside B.
+    For a different look pass a `view`, and for different behaviour derive a class
     from the panel: ``class Speed(probe(speed, view=SpeedView)): waits = True``.
 
-    The function runs in the background and its results are kept, so everything that a result depends on must be a
-    parameter. Where ``progress``, ``check`` or ``on_partial`` are among its parameters, it gets functions:
-    ``progress(done, total)`` moves the bar, ``check()`` stops it where the user has cancelled, and
-    ``on_partial(result)`` draws what is known so far. Its docstring is the panel's, and what that
-    says of a parameter under ``Args:`` is the control's tooltip.
+    The function runs in the background and its results are cached, so everything that a result depends on must be a
+    parameter. Parameters named ``progress``, ``check`` or ``on_partial`` receive callbacks:
+    ``progress(done, total)`` moves the bar, ``check()`` raises if the user has cancelled, and
+    ``on_partial(result)`` draws a partial result. Its docstring is the panel's, and what it
+    says about a parameter under ``Args:`` is the control's tooltip.
 
     Args:
         function: the function; its first parameter is ``model``.
-        title: what the panel is called; by default the function's name.
-        cost: the operations that a run takes, from the same arguments: ``cost(model, ...)``. By default as one
-            pass over the texts; what that takes in seconds is learned from the runs that finished.
+        title: the title of the panel; by default the function's name.
+        cost: the FLOPs of a run, from the same arguments: ``cost(model, ...)``. By default those of one
+            forward pass over the texts; the seconds per FLOP are learned from finished runs.
         view: a class derived from `interp_widgets.widgets.probe.ValueView` or one of the views there; by default
             that of the return type.
-        base: a class of panels with options of its own, each a `field`: those that are arguments of the function are
-            asked there, with their labels, bounds and hints. A function that was written for something else may so
+        base: a panel class with its own options, each a `field`: those that are arguments of the function
+            keep their labels, bounds and hints. So a function written for something else can
             become a panel, whatever its annotations: ``probe(mod_grid, base=StudyPanel, view=GridView)``.
 
     Returns:
@@ -86,7 +86,7 @@ def probe(
         ``(workbench)``. ``attention_entropy.analysis(model, ...)`` calls the function itself.
 
     Raises:
-        TypeError: the function has a parameter or a return type that no panel can show, said in one sentence.
+        TypeError: the function has a parameter or a return type that no panel can show.
 
     Example:
         >>> import torch
@@ -106,7 +106,7 @@ def probe(
     if view is not None and not (isinstance(view, type) and issubclass(view, ValueView)):
         raise TypeError(f"view must be a class derived from ValueView, got {short(view)}")
     if base is not None and (not issubclass(base, Panel) or issubclass(ValuePanel, base)):
-        raise TypeError(f"base must be a class derived from Panel, with options of its own, got {short(base)}")
+        raise TypeError(f"base must be a class derived from Panel, with its own options, got {short(base)}")
 
     def make(function: Callable[..., Any]) -> type[ProbePanel]:
         parameters, returned = parameters_of(function, base)
@@ -116,8 +116,7 @@ def probe(
             name = parameter.name
             if name in TAKEN or name.startswith("_") or hasattr(ValuePanel, name):
                 raise TypeError(
-                    f"the parameter {name} of {function.__name__} has a name that every panel uses for itself: "
-                    "give it another one"
+                    f"the parameter {name} of {function.__name__} has a name that is reserved for panels: rename it"
                 )
         kind = ProbePanel if usual_view is VIEWS[LayoutDOM] else ValuePanel
         members: dict[str, Any] = {parameter.trait: parameter.field(position_strip) for parameter in parameters}
@@ -149,7 +148,7 @@ def probe(
 
 
 def _view(name: str, returned: Any) -> type[ValueView]:
-    """The view of a return type; TypeError in one sentence for a type that has none."""
+    """The view of a return type; TypeError for a type that has none."""
     for kind, view in VIEWS.items():
         if isinstance(returned, type) and issubclass(returned, kind):
             return view
@@ -161,7 +160,7 @@ def _view(name: str, returned: Any) -> type[ValueView]:
 
 
 def _alias(parameter: Parameter) -> property:
-    """A trait under the name of the function's parameter."""
+    """An alias of a trait, under the name of the function's parameter."""
     return property(
         lambda panel: getattr(panel, parameter.trait), lambda panel, value: setattr(panel, parameter.trait, value)
     )
@@ -170,7 +169,7 @@ def _alias(parameter: Parameter) -> property:
 def _checked(
     function: Callable[..., Any], parameters: list[Parameter], returned: type, view: type[ValueView]
 ) -> Callable[..., Any]:
-    """The function, its indices counted from 0, and with a sentence for a result that is not what was announced."""
+    """The function, with indices normalised to count from 0, and a check of the type it returns."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -193,8 +192,8 @@ def _checked(
         value = function(*bound.args, **bound.kwargs)
         if not isinstance(value, returned):
             raise TypeError(
-                f"{function.__name__} announces a {returned.__name__} and returned {short(value)}: return what the "
-                "annotation says, or change it"
+                f"{function.__name__} is annotated to return {returned.__name__} but returned {short(value)}: return "
+                "what the annotation says, or change it"
             )
         view.check(value, model)
         if isinstance(value, Result) and not value.provenance:
@@ -205,4 +204,4 @@ def _checked(
 
 
 def _no_report(*_: Any) -> None:
-    """In the place of `progress`, `check` and `on_partial` where nobody asks."""
+    """Stands in for `progress`, `check` and `on_partial` if the caller passes none."""

@@ -1,4 +1,4 @@
-"""The panel of a probe: its options come from the function's parameters, its view from what the function returns."""
+"""The panel of a probe: its options come from the function's parameters, its view from the return type."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ TAKEN = {
     "jobs", "models", "picture", "plot", "results", "run_button", "save_menu", "screen", "shares_status", "stack",
     "status", "usual", "workbench",
 }  # fmt: skip
-"""Names that a panel uses for itself, besides those of its class."""
+"""Reserved names, besides those of the panel's class."""
 
 
 @dataclass(frozen=True)
 class FirstRun(Forecast):
-    """Of a run whose time nobody knows yet: long enough to go to the background."""
+    """The forecast of a first run, whose time is unknown: long enough to go to the background."""
 
     seconds: float = 2.0
     bytes: int = 0
 
     def describe(self) -> str:
-        """In words."""
-        return "the first run tells how long it takes"
+        """As text."""
+        return "time unknown until the first run"
 
 
 class ProbePanel(Panel):
-    """Base of the panels that `probe` makes of functions; ``panel.analysis(model, ...)`` calls the function itself."""
+    """Base of the panels that `probe` makes from functions; ``panel.analysis(model, ...)`` calls the function."""
 
     analysis: ClassVar[Callable[..., Any]]
     """The function."""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     """The parameters of the function that are options of the panel."""
     view_of: ClassVar[type[ValueView]] = ValueView
-    """What draws the function's results."""
+    """The view of the function's results."""
     cost_of: ClassVar[Any] = None
-    """The function's own estimate of its operations."""
+    """The function's own estimate of its FLOPs."""
     has_base: ClassVar[bool] = False
-    """Whether a base class asks some of the function's arguments."""
+    """Whether a base class has fields for some of the function's arguments."""
     _timed: ClassVar[bool] = False
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -76,7 +76,7 @@ class ProbePanel(Panel):
         for parameter in self.parameters:
             role, name, default = parameter.role, parameter.name, parameter.default
             size = role.size and min(getattr(model, role.size) for model in self.models)
-            if size and parameter.has_default:  # of a smaller model the nearest there is
+            if size and parameter.has_default:  # clipped to the range of a smaller model
                 values[parameter.trait] = max(0, min(default + size * (default < 0), size - 1))
             elif role.name == "Prompt" and not parameter.has_default:
                 values[parameter.trait] = PRESETS[0].prompt
@@ -100,15 +100,15 @@ class ProbePanel(Panel):
 
     @property
     def read_text(self) -> str:
-        """The prompt, where the function has one."""
+        """The prompt, if the function has one."""
         return str(getattr(self, "prompt", ""))
 
     def prompt_tokens(self) -> tuple[str, ...]:
-        """The prompt's tokens without the BOS; none where there is no prompt that the model can read."""
+        """The prompt's tokens without the BOS; empty without a prompt that the model can read."""
         try:
             return read_prompt(self.models[0], self.read_text).tokens()
         except ValueError:
-            return ()  # the request says what is wrong with it
+            return ()  # the request reports what is wrong with it
 
     def request(self) -> Request:
         self.require()
@@ -125,12 +125,12 @@ class ProbePanel(Panel):
         return Request.of(self.analysis, {**self._of_base(), **arguments})
 
     def _of_base(self) -> dict[str, Any]:
-        """The arguments that the options of a base class are."""
+        """The arguments from the options of a base class."""
         if not self.has_base:
             return {}
-        taken = inspect.signature(self.analysis).parameters
-        any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
-        return {name: value for name, value in self.arguments().items() if any_name or name in taken}
+        parameters = inspect.signature(self.analysis).parameters
+        any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        return {name: value for name, value in self.arguments().items() if any_name or name in parameters}
 
     def compute(self, request: Request, model: Model, **reports: Any) -> Any:
         value = request.answer(model, **reports)
@@ -138,7 +138,9 @@ class ProbePanel(Panel):
         return value
 
     def cost(self, request: Request, model: Model) -> Cost | None:
-        if self.cost_of is None:  # in proportion to one pass over the texts, so that a longer prompt takes longer
+        if (
+            self.cost_of is None
+        ):  # proportional to one forward pass over the texts, so that a longer prompt takes longer
             arguments, roles = dict(request.arguments), ("Prompt", "Response")
             texts = [arguments[parameter.name] for parameter in self.parameters if parameter.role.name in roles]
             length = max(1, sum(len(model.tokens(text)) for text in texts))
@@ -159,12 +161,12 @@ class ProbePanel(Panel):
         return code_of(type(self), request, self.models)
 
     def _prompt_changed(self, _: Any) -> None:
-        """Another text has other tokens: a selection in the old one means nothing."""
+        """Clear a selection that belongs to the old text."""
         self.prompt_token = -1
 
 
 class ValuePanel(ProbePanel):
-    """A probe whose results can be saved: all but those that return a Bokeh figure."""
+    """A probe whose results can be saved: all except those that return a Bokeh figure."""
 
     def frame(self) -> Any:
         tables = [result.to_frame() for result in self.results]
@@ -181,12 +183,10 @@ class ValuePanel(ProbePanel):
 
 
 def position_strip(trait: str) -> Callable[[Any], TokenStrip]:
-    """Makes the control of a position: the prompt's tokens, of which one can be clicked."""
+    """Make the control of a position: the prompt's tokens, to click one."""
 
     def make(panel: ProbePanel) -> TokenStrip:
-        strip = TokenStrip(
-            label="Position", instruction="click a token; the last one where none is chosen", max_lines=3
-        )
+        strip = TokenStrip(label="Position", instruction="click a token; without one, the last is used", max_lines=3)
 
         def fill(_: Any = None) -> None:
             chosen, tokens = getattr(panel, trait), panel.prompt_tokens()

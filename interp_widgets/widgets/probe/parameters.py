@@ -1,4 +1,4 @@
-"""What the parameters of a probe mean: each annotation is a control, and some are what panels on a workbench share."""
+"""The parameters of a probe: each annotation is a control, and some are shared by the panels on a workbench."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ..base.workbench import SHARED
 
 @dataclass(frozen=True)
 class Role:
-    """What a parameter stands for, beside its plain type."""
+    """The role of a parameter, besides its plain type."""
 
     name: str
-    """As in the annotation."""
+    """The name in the annotation."""
     shared: str = ""
-    """The trait of a workbench that it is linked with."""
+    """The trait of a workbench that it is linked to."""
     size: str = ""
-    """The size of a model that an index is below."""
+    """The model attribute that bounds an index."""
 
 
 Prompt = Annotated[str, Role("Prompt", "prompt"), Text(3)]
 """The text that the model reads: a box of several lines, shared by the panels on a workbench."""
 Response = Annotated[str, Role("Response", "response"), Text(3)]
-"""What the model answered: a box of several lines, shared by the panels on a workbench."""
+"""The model's response: a box of several lines, shared by the panels on a workbench."""
 Layer = Annotated[int, Role("Layer", "layer", "n_layers")]
 """A layer of the model, from 0: a slider, shared by the panels on a workbench."""
 Head = Annotated[int, Role("Head", "head", "n_heads")]
@@ -42,9 +42,9 @@ Head = Annotated[int, Role("Head", "head", "n_heads")]
 Neuron = Annotated[int, Role("Neuron", "neuron", "d_mlp")]
 """An MLP neuron of a layer, from 0: a box with a number, shared by the panels on a workbench."""
 Position = Annotated[int, Role("Position", "prompt_token")]
-"""A token of the prompt, from 0 without a BOS: the prompt's tokens to click at, shared by the panels on a workbench.
+"""A token of the prompt, from 0 without a BOS: the prompt's tokens to click on, shared by the panels on a workbench.
 
-The function gets the last one where none is chosen.
+Without a choice the function gets the last one.
 """
 Token = Annotated[str, Role("Token")]
 """The text of exactly one token, such as ``" Paris"``."""
@@ -57,11 +57,11 @@ ALLOWED = (
     "or Path"
 )
 REPORTS = ("progress", "check", "on_partial")
-"""Parameters by which a function reports and is cancelled: no options of the panel."""
+"""Parameters for progress and cancellation: not options of the panel."""
 _LEFT_EMPTY = {
-    "Prompt": "the prompt is empty: type what the model should read",
-    "Response": "the response is empty: type what the model answered",
-    "Token": "no token yet: type the text of one, with the space that it begins with",
+    "Prompt": "the prompt is empty: type a text for the model to read",
+    "Response": "the response is empty: type the model's response",
+    "Token": "no token yet: type the text of one, including its leading space",
 }
 
 
@@ -75,12 +75,12 @@ class Parameter:
     default: Any
     """`inspect.Parameter.empty` for none."""
     trait: str
-    """The trait of the panel: another name than the parameter's where that is what the workbench calls it."""
+    """The trait of the panel; it differs from the parameter's name if the workbench uses another."""
     help: str = ""
 
     @property
     def role(self) -> Role:
-        """What it stands for; an empty role for plain types."""
+        """Its role; an empty one for plain types."""
         return _extra(self.kind, Role) or Role("")
 
     @property
@@ -89,7 +89,7 @@ class Parameter:
         return self.default is not inspect.Parameter.empty
 
     def field(self, control: Callable[[str], Callable[[Any], Any]]) -> Any:
-        """The option of a panel; `control` makes what a position is chosen with."""
+        """The option of a panel; `control` makes the control of a position."""
         base, role = _base(self.kind), self.role
         default = self.default if self.has_default else None
         label = self.name if len(self.name) == 1 else self.name.replace("_", " ").capitalize()
@@ -119,9 +119,9 @@ class Parameter:
 
 
 def parameters_of(function: Callable[..., Any], base: type[Any] | None = None) -> tuple[list[Parameter], Any]:
-    """The options of a probe, and what it announces to return; TypeError in one sentence for what no panel can ask.
+    """The options of a probe and its return annotation; TypeError for a parameter that has no control.
 
-    What the `base` of the panel has a field for, or no control can ask, is left to that base.
+    Parameters for which the `base` panel has a field, or that have no control, are left to that base.
     """
     name = getattr(function, "__name__", "the probe")
     if not inspect.isfunction(function):
@@ -149,21 +149,21 @@ def parameters_of(function: Callable[..., Any], base: type[Any] | None = None) -
         if not sentence and parameter.name not in answered:
             defaults[parameter.name] = parameter.default
     if "return" not in hints:
-        raise TypeError(f"{name} must say what it returns, such as def {name}(...) -> HeadMap")
+        raise TypeError(f"{name} needs a return annotation, such as def {name}(...) -> HeadMap")
     linked = _linked({label: hints[label] for label in defaults})
     texts = _described(function)
     parameters = [Parameter(label, hints[label], default, linked.get(label, label), texts.get(label, ""))
                   for label, default in defaults.items()]  # fmt: skip
-    for asked in parameters:
-        _check_default(name, asked)
-    roles = {asked.role.name for asked in parameters}
+    for option in parameters:
+        _check_default(name, option)
+    roles = {option.role.name for option in parameters}
     if "Position" in roles and "Prompt" not in roles:
-        raise TypeError(f"{name} has a Position, which is one in a Prompt: add a parameter prompt: Prompt")
+        raise TypeError(f"{name} has a Position, which is a position in a Prompt: add a parameter prompt: Prompt")
     return parameters, hints["return"]
 
 
 def read(parameter: Parameter, value: Any, model: Model, prompt: str) -> Any:
-    """The value that the function gets: indices counted from 0, paths as such; ValueError for what it cannot be."""
+    """The value that the function gets: indices counted from 0, `Path` objects; ValueError if it is invalid."""
     role = parameter.role
     if role.size:
         return index(value, getattr(model, role.size), parameter.name, f"model ({model.name})")
@@ -175,7 +175,7 @@ def read(parameter: Parameter, value: Any, model: Model, prompt: str) -> Any:
 
 
 def _linked(hints: dict[str, Any]) -> dict[str, str]:
-    """By the parameter, which trait of a workbench it is: that of its name, else the first of its type has it."""
+    """The workbench trait of each parameter: the one of its name, else of its type if it is the first of that type."""
     traits: dict[str, str] = {}
     for kind in ROLES.values():
         shared = get_args(kind)[1].shared
@@ -186,14 +186,14 @@ def _linked(hints: dict[str, Any]) -> dict[str, str]:
 
 
 def _no_control(function: str, name: str, hint: Any) -> str:
-    """Why a parameter has no control, in one sentence; empty where it has one."""
+    """Why a parameter has no control; empty if it has one."""
     if hint is None:
         return f"the parameter {name} of {function} must have an annotation: {ALLOWED}"
     base, role = _base(hint), _extra(hint, Role)
     start = f"the parameter {name} of {function}"
     if name in SHARED and (role is None or role.shared != name):
         meant = [f"annotate it as {label}, or " for label, kind in ROLES.items() if get_args(kind)[1].shared == name]
-        return f"{start} has the name of what panels on a workbench share: {''.join(meant)}call it otherwise"
+        return f"{start} has a name that panels on a workbench share: {''.join(meant)}rename it"
     if base in (int, float):
         bounds = _extra(hint, Bounds)
         if role is None and (bounds is None or None in (bounds.low, bounds.high)):
@@ -222,7 +222,7 @@ def _check_default(function: str, parameter: Parameter) -> None:
 
 
 def _base(hint: Any) -> Any:
-    """The plain type of an annotation; every kind of list of texts is a list."""
+    """The plain type of an annotation; any sequence of strings counts as a list."""
     base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(base) in (list, Sequence, tuple) and set(get_args(base)) <= {str, ...}:
         return list
@@ -234,16 +234,16 @@ def _extras(hint: Any) -> tuple[Any, ...]:
 
 
 def _extra(hint: Any, kind: type) -> Any:
-    """What an annotation says of this kind, such as its bounds; None if it says nothing."""
+    """The part of an annotation that has this type, such as its bounds, or None."""
     return next((extra for extra in _extras(hint) if isinstance(extra, kind)), None)
 
 
 def _written(hint: Any) -> str:
-    """An annotation as one would write it."""
+    """The source text of an annotation."""
     return "None" if hint is NoneType else hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:
-    """What the docstring says of each parameter under ``Args:``, for the tooltips."""
+    """The docstring's text about each parameter under ``Args:``, for the tooltips."""
     lines = re.findall(r"^\s+(\w+): (.+)$", inspect.getdoc(function) or "", re.MULTILINE)
     return {name: text.strip() for name, text in lines}

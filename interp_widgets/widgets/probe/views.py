@@ -1,4 +1,4 @@
-"""How each kind of value that a probe returns is drawn, of one model or of two."""
+"""The views: how each type that a probe can return is drawn, for one model or two."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from .panel import ProbePanel
 
 MOST_ROWS = 500
-"""Rows of a table that are shown; a saved one has all."""
+"""Most rows of a table on the screen; a saved one has all."""
 LONGEST = 120
-"""Characters of a field of a result that has no table."""
+"""Most characters of a field of a result without a table."""
 
 
 class ValueView:
-    """Base of the views: `paint` draws results, one per model, and `scene` is the picture of what is drawn.
+    """Base of the views: `paint` draws results, one per model, and `scene` returns the static picture.
 
-    A view of one's own is given to the probe whose results it draws. It puts its widgets into `parts`; without a
+    Pass your own view to the probe whose results it draws. It puts its widgets into `parts`; without a
     `scene` the panel saves no SVG or PNG.
 
     Example:
@@ -60,7 +60,7 @@ class ValueView:
     of_both: ClassVar[tuple[str, ...]] = ("beside",)
     """Views of two models besides A and B: ``difference``, ``beside`` (A beside B) or both."""
     selects: ClassVar[tuple[str, ...]] = ()
-    """Traits of a workbench that are chosen by a click on it."""
+    """Traits of a workbench that a click on the view sets."""
 
     def __init__(self, panel: ProbePanel) -> None:
         self.panel = panel
@@ -68,18 +68,18 @@ class ValueView:
 
     @classmethod
     def check(cls, value: Any, model: Model) -> None:
-        """Raise ValueError for a value whose axes are not those of the model."""
+        """Raise ValueError for a value whose axes do not match the model."""
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
         """Draw what is `shown` of two models: ``A``, ``B``, their ``difference``, or A ``beside`` B; of one ``A``."""
         raise NotImplementedError
 
     def scene(self) -> Scene:
-        """What is drawn, as a static picture."""
+        """The view as a static picture."""
         raise NotImplementedError
 
     def title(self, shown: str) -> str:
-        """What is drawn, in words."""
+        """The title of the picture."""
         return pair_view.title_start(self.panel, shown) + self.panel.title
 
 
@@ -109,7 +109,7 @@ class MapView(ValueView):
         raise NotImplementedError
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
-        self._painting = True  # another map drops its selection, which is not the user's doing
+        self._painting = True  # a new map clears its selection, which is not the user's doing
         try:
             for view, heat in self.maps.drawn():
                 self._paint(results, view, heat)
@@ -121,7 +121,7 @@ class MapView(ValueView):
         try:
             value = looked_at(results, shown)
         except ValueError as error:
-            heat.empty = f"{error}: look at A beside B"
+            heat.empty = f"{error}: choose A beside B"
             heat.set_matrix(None)
             return
         layers = len(value.values) if value.layers is None else 0
@@ -144,7 +144,7 @@ class MapView(ValueView):
             self.maps.follow(change)
 
     def _pinned(self, change: Any) -> None:
-        """A clicked cell is chosen in all panels of the workbench."""
+        """Select a clicked cell in all panels of the workbench."""
         if self._painting or not change.new:
             return
         layer = self.rows[change.owner][change.new[0]]
@@ -152,15 +152,15 @@ class MapView(ValueView):
         self.panel.workbench.select(**selection, **self.chosen(change.new[1]))
 
     def chosen(self, column: int) -> dict[str, int]:
-        """What a click on a column chooses, beside its layer."""
+        """What a click on a column selects besides the layer."""
         raise NotImplementedError
 
     def column(self) -> int:
-        """The chosen column; -1 for none."""
+        """The selected column; -1 for none."""
         raise NotImplementedError
 
     def _select(self) -> None:
-        """Put the cursor on what is chosen."""
+        """Move the cursor to the selection."""
         column, layer = self.column(), getattr(self.panel, "layer", -1)
         for heat in self.maps.shown:
             rows = self.rows.get(heat, [])
@@ -236,7 +236,7 @@ class StripView(ValueView):
         try:
             value = looked_at(results, shown)
         except ValueError as error:
-            strip.empty = f"{error}: look at A beside B"
+            strip.empty = f"{error}: choose A beside B"
             strip.set_tokens([])
             return
         low, high, signed = scale([value] if shown == "difference" else results)
@@ -270,7 +270,7 @@ class CurveView(ValueView):
             value = looked_at(results, shown)
         except ValueError as error:
             self.drawn = None
-            self.chart.clear(f"{error}: look at A or B")
+            self.chart.clear(f"{error}: choose A or B")
             return
         low, high, _ = scale([value] if shown == "difference" else results)
         self.drawn = value, self.title(shown)
@@ -278,15 +278,15 @@ class CurveView(ValueView):
 
     def scene(self) -> Scene:
         if self.drawn is None:
-            raise ValueError("there are no curves to save: look at A or at B, then save")
+            raise ValueError("there are no curves to save: choose A or B, then save")
         return probe_curves_scene(self.drawn[0], title=self.drawn[1])
 
 
 class TableView(ValueView):
-    """A table, or one per model; a view derived from it may have other columns, tooltips and captions."""
+    """A table, or one per model; a derived view may change columns, tooltips and captions."""
 
     tips: ClassVar[Mapping[str, str]] = {}
-    """What the heading of a column says when the pointer rests on it, by its name."""
+    """Tooltips of the column headings, by column."""
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
@@ -306,7 +306,7 @@ class TableView(ValueView):
         return result.to_frame()
 
     def caption(self, result: Any, letter: str) -> str:
-        """What stands above the table of one result."""
+        """The caption of one result's table."""
         name = f" · {model_name(self.panel.models['AB'.index(letter)])}" if len(self.tables) > 1 else ""
         return self.title(letter) + name
 
@@ -332,7 +332,7 @@ class TableView(ValueView):
 
 
 class ResultView(TableView):
-    """Any result: its table, or where it has none its fields."""
+    """Any result: its table, or its fields if it has none."""
 
     def frame_of(self, result: Result) -> Any:
         import pandas as pd
@@ -373,11 +373,11 @@ VIEWS: dict[type, type[ValueView]] = {
     Result: ResultView,
     LayoutDOM: FigureView,
 }
-"""The view of each kind of value; of a class that is derived from several of these the first."""
+"""The view of each type of value; for a class derived from several of these, the first one's."""
 
 
 def looked_at(results: Sequence[Any], shown: str) -> Any:
-    """The result that is looked at: the first, the second, or the second minus the first; ValueError if they differ."""
+    """The result in view: the first, the second, or the second minus the first; ValueError if their axes differ."""
     if shown == "difference":
         first, second = results
         return second.minus(first)
@@ -385,7 +385,7 @@ def looked_at(results: Sequence[Any], shown: str) -> Any:
 
 
 def scale(values: Sequence[Values]) -> tuple[float, float, bool]:
-    """Lowest and highest number of a colour scale that all values share, and whether it has two sides."""
+    """Lowest and highest number of a colour scale that all values share, and whether it is diverging."""
     low = min(float(value.values.min()) for value in values)
     high = max(float(value.values.max()) for value in values)
     if low < 0:
@@ -400,7 +400,7 @@ def _check_layers(value: LayerByPosition | HeadMap, model: Model, allowed: tuple
         if rows not in allowed:
             wanted = " or ".join(map(str, allowed))
             raise ValueError(
-                f"a {name} of this model must have {wanted} layers, got {rows}: say which they are, layers=[...]"
+                f"a {name} of this model must have {wanted} layers, got {rows}: name them with layers=[...]"
             )
         return
     wrong = [layer for layer in value.layers if not 0 <= layer <= model.n_layers]
@@ -409,7 +409,7 @@ def _check_layers(value: LayerByPosition | HeadMap, model: Model, allowed: tuple
 
 
 def _brief(value: Any) -> str:
-    """A field of a result in a few words."""
+    """A short text for a field of a result."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"{value.dtype} of shape {value.shape}"
     text = str(value)
@@ -417,7 +417,7 @@ def _brief(value: Any) -> str:
 
 
 def _beside(widgets: Sequence[Any]) -> Any:
-    """Widgets beside each other where there is room."""
+    """Widgets side by side if there is room."""
     box = row(*widgets)
     box.layout.align_items = "flex-start"
     for widget in widgets:
@@ -426,7 +426,7 @@ def _beside(widgets: Sequence[Any]) -> Any:
 
 
 def _shown(cell: Any) -> Any:
-    """A cell as a table in the browser takes it."""
+    """A cell converted for a table in the browser."""
     if isinstance(cell, str):
         return axis_name(cell)
     plain = cell.item() if isinstance(cell, np.generic) else cell
@@ -434,7 +434,7 @@ def _shown(cell: Any) -> Any:
 
 
 def _copy(figure: LayoutDOM) -> LayoutDOM:
-    """The same figure once more: one figure can be shown by one panel only."""
+    """A copy of a figure, since only one panel can show a figure."""
     document = figure.document
     if document is None:
         document = Document()

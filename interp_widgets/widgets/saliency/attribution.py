@@ -1,4 +1,4 @@
-"""What the panels of the saliency explorer have in common: method and target, prompt and response, densities."""
+"""The options that the panels of the saliency explorer share: method, target, baseline, density."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ METHOD_LABELS = {
     "random": "random: baseline",
 }
 BASELINE_LABELS = {
-    "usual": "the usual",
+    "usual": "default",
     "zero": "zero",
     "mean": "mean embedding",
-    "resample": "drawn tokens, averaged",
+    "resample": "random tokens, averaged",
 }
 TARGET_LABELS = {
     "probability": "probability",
@@ -33,12 +33,12 @@ TARGET_LABELS = {
 
 
 def resamples(panel: Any) -> bool:
-    """Whether a panel replaces embeddings by those of drawn tokens."""
+    """Whether a panel replaces embeddings by those of random tokens."""
     return panel.baseline == "resample" and panel.method in ("exact", "integrated_gradients")
 
 
 def own_baseline(panel: Any) -> tuple[str, int]:
-    """What the check replaces embeddings by, and how many tokens it draws: the panel's choice, usually zero."""
+    """The check's baseline and its number of random tokens: the panel's choice, by default zero."""
     baseline = "zero" if panel.baseline == "usual" else panel.baseline
     return baseline, panel.draws if baseline == "resample" else 1
 
@@ -46,15 +46,15 @@ def own_baseline(panel: Any) -> tuple[str, int]:
 class Attribution(Panel):
     """Base of the panels that attribute responses to their prompts."""
 
-    method = field(METHOD_LABELS, "exact", label="Method", group="attribution", help="How importance is found")
+    method = field(METHOD_LABELS, "exact", label="Method", group="attribution", help="Attribution method")
     target = field(
         TARGET_LABELS, "probability", label="Target", group="attribution",
-        help="Which number of a response token is attributed",
+        help="The quantity of each response token that is attributed to the prompt",
     )  # fmt: skip
     foil = field(
         str, label="Foil", placeholder="one token", width="short", group="attribution",
-        help="The token set against each response token", shown_if=lambda panel: panel.target == "logit_difference",
-        required="the target logit_difference needs a foil: type the token to set the response against",
+        help="The token to compare each response token with", shown_if=lambda panel: panel.target == "logit_difference",
+        required="the target logit_difference needs a foil: type the token to compare the response with",
     )  # fmt: skip
     steps = field(
         Annotated[int, Bounds(1, 1024)], 32, label="Steps", width="short", group="attribution",
@@ -62,25 +62,25 @@ class Attribution(Panel):
     )  # fmt: skip
     baseline = field(
         BASELINE_LABELS, "usual", label="Replaced by", group="attribution",
-        help="What a token's embedding is replaced by; usual is zero, as in the paper, but the mean for integrated "
-        "gradients of models with RMSNorm",
+        help="What a token's embedding is replaced by. The default is zero, as in the paper, but the mean for "
+        "integrated gradients of models with RMSNorm",
         shown_if=lambda panel: panel.method in ("exact", "integrated_gradients"),
     )  # fmt: skip
     draws = field(
         Annotated[int, Bounds(1, 256)], 8, label="Drawn", width="short", group="attribution",
-        help="How many tokens are drawn for every place; that many times the runs",
+        help="Random tokens per position; the number of runs grows with it",
         shown_if=resamples,
     )  # fmt: skip
     random_seed = field(
         Seed, label="Random seed", width="short", group="attribution", argument="seed",
-        help="Seed of the random importance, or of the tokens drawn",
+        help="Seed of the random importance, or of the random tokens",
         shown_if=lambda panel: panel.method == "random" or resamples(panel),
     )  # fmt: skip
 
     def arguments(self) -> dict[str, Any]:
         arguments = super().arguments()
         if arguments.get("baseline") == "usual":
-            del arguments["baseline"]  # each method has its own
+            del arguments["baseline"]  # each method has its own default
         return arguments
 
 
@@ -96,24 +96,24 @@ class ResponsePanel(WrittenResponse, Attribution):
 
 
 class DensityPanel(Attribution):
-    """Base of the panels with scores in levels and their density."""
+    """Base of the panels with scores from 0 to L and their density."""
 
     levels = field(
         Annotated[int, Bounds(1, 100)], 10, label="L, levels", width="short", redraws=True,
-        help="Number of levels of a score",
+        help="Scores are integers from 0 to L",
     )  # fmt: skip
     density_threshold = field(
         Annotated[float, Bounds(0.0, lambda panel: panel.levels, 0.5, slider=True, shown_as=".1f")], 7.0,
         label="b, density", redraws=True, argument="threshold",
-        help="Scores at or under it count as 0 in the density",
+        help="Scores at or below it count as 0 in the density",
     )  # fmt: skip
     p = field(
         Annotated[float, Bounds(1.01, 64.0, 0.5)], 4.0, label="p, density", width="short", redraws=True,
-        help="Order of the norm under the density",
+        help="Order p of the norm in the density",
     )  # fmt: skip
     min_importance = field(
         Annotated[float, Bounds(low=0.0)], FLOOR, label="Floor", width="short", redraws=True,
-        help="Response tokens whose largest importance is under it, in the target's unit, are left out of the scores "
+        help="Response tokens whose largest importance is below it, in the target's unit, are left out of the scores "
         "and counted; 0: none, as in the paper",
     )  # fmt: skip
 
@@ -122,5 +122,5 @@ class DensityPanel(Attribution):
         self.watch(self, "levels", lambda _: self.fit_thresholds())
 
     def fit_thresholds(self) -> None:
-        """No threshold is above the highest level."""
+        """Keep the thresholds at or below the highest level."""
         self.density_threshold = min(self.density_threshold, self.levels)

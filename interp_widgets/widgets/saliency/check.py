@@ -1,4 +1,4 @@
-"""The check: can the scores be trusted? Every method beside random orders, and against the exact one."""
+"""The check: can the scores be trusted? Every method against random orders, and against the exact one."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ REPLACING = ("exact", "integrated_gradients")
 """The methods that replace embeddings."""
 TAKEN_AWAY = {
     "zero": "embedding set to zero",
-    "mean": "embedding set to the mean one",
-    "resample": "embedding set to those of drawn tokens",
+    "mean": "embedding set to the mean",
+    "resample": "embedding set to those of random tokens",
 }
 CURVES = ("deletion", "insertion", "comprehensiveness", "sufficiency")
 COLUMNS = {
-    "method": "How the importance was found",
+    "method": "Attribution method",
     "agreement with exact": "Spearman's rank correlation over the prompt tokens, mean over the response tokens",
-    "against random orders": "Whether the target falls more without the map's top tokens than without random ones",
-    "comprehensiveness ↑": "Fall of the target without the top 1 to 50 % of the prompt tokens, mean",
-    "sufficiency ↓": "Fall of the target with the top 1 to 50 % only, mean",
-    "deletion ↓": "Area under the target while the top tokens go first",
-    "insertion ↑": "Area under the target while the top tokens come first",
+    "against random orders": "Whether the target drops more without the map's top tokens than without random ones",
+    "comprehensiveness ↑": "Mean drop of the target without the top 1 to 50 % of the prompt tokens",
+    "sufficiency ↓": "Mean drop of the target with only the top 1 to 50 %",
+    "deletion ↓": "Area under the target's curve as tokens are deleted, top ones first",
+    "insertion ↑": "Area under the target's curve as tokens are inserted, top ones first",
     "seconds": "Time of the saliency map alone",
 }
 MEASURES = ("aopc_comprehensiveness", "aopc_sufficiency", "deletion_area", "insertion_area")
@@ -67,9 +67,9 @@ def check_methods(
     check: Callable[[], None],
     **options: Any,
 ) -> Results:
-    """The map of every method and how faithful it is, by their names; `options` are the target and its foil.
+    """The map and the faithfulness of every method, by name; `options` are the target and its foil.
 
-    All orders are judged by one baseline, zero unless another is given, which makes the maps too where it can.
+    All orders are judged with one baseline, by default zero, which is used for the maps too where a method has one.
     """
     parts: dict[str, Result] = {}
     seconds: dict[str, float] = {}
@@ -94,12 +94,12 @@ def check_methods(
 
 
 def _own(method: str, baseline: str | None, draws: int) -> dict[str, Any]:
-    """Keywords of a method's map for a baseline that was chosen."""
+    """Keywords of a method's map for a chosen baseline."""
     return {} if baseline is None or method not in REPLACING else {"baseline": baseline, "draws": draws}
 
 
 def faithful_name(method: str) -> str:
-    """Under which name it is kept how faithful a method is."""
+    """The name of a method's faithfulness among the results."""
     return f"{method} faithfulness"
 
 
@@ -149,12 +149,12 @@ class SaliencyCheck(ResponsePanel):
             )
             for method in METHOD_LABELS
         ]
-        # each order, the map's and five random ones, is a pass per number of tokens taken away and per number kept
+        # each order, the map's and five random ones, takes a pass per number of tokens deleted and per number kept
         orders = 12 * len(METHOD_LABELS) * saliency_cost(model, n_prompt, n_response, "exact", draws=draws).flops
         return Cost(sum(cost.flops for cost in maps) + orders, max(cost.bytes for cost in maps))
 
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
-        """A check of other texts or of another target is not left standing."""
+        """Clear a check of other texts or of another target."""
         super().mark(stale=stale, forecast=forecast)
         if stale:
             self.forget_results()
@@ -215,8 +215,8 @@ class SaliencyCheck(ResponsePanel):
 
 def _about(baseline: str) -> str:
     return (
-        f"A map is faithful if the response suffers when its top tokens are taken away ({TAKEN_AWAY[baseline]}), "
-        "more than for tokens in a random order."
+        f"A map is faithful if deleting its top tokens ({TAKEN_AWAY[baseline]}) hurts the response "
+        "more than deleting tokens in a random order."
     )
 
 
@@ -239,12 +239,12 @@ def _rows(results: Results, model: str = "") -> list[list[Any]]:
 
 
 def _against_random(faithful: FaithfulnessResult) -> str:
-    """The verdict in a cell: the words, and the difference with its interval."""
+    """The verdict of a table cell: in words, and the difference with its interval."""
     mean, low, high = faithful.advantage()
     words = {True: "better", False: "worse", None: "cannot tell"}[faithful.beats_random]
     return f"{words}: {mean:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
 
 
 def _part(progress: Callable[[int, int], None], number: int) -> Callable[[int, int], None]:
-    """The progress of one part out of all: a map and a check of each method."""
+    """The progress of one part of the whole: a map and a check of each method."""
     return lambda done, total: progress(number * total + done, 2 * len(METHOD_LABELS) * total)

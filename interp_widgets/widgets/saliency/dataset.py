@@ -1,4 +1,4 @@
-"""The data set: many prompts scored at once, followed and A/B tests, and where in a sentence density lies."""
+"""The data set: many prompts scored together, followed and A/B tests, and density by position in a sentence."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from ..views import BokehFigure, Table
 from .attribution import DensityPanel, ResponsePanel
 
 PROMPT_SHOWN = 48
-"""Characters of a prompt in the table."""
+"""Most characters of a prompt in the table."""
 SHORTEST = 5
-"""Response tokens under which the paper leaves a case out."""
+"""Minimum response length in the paper, in tokens."""
 COLUMNS = ("score", "score without floor", "context score", "response tokens", "under floor")
-"""Numbers of the table of cases."""
+"""Numeric columns of the table of cases."""
 SAMPLED = 8
-"""Cases whose cost stands for that of all."""
+"""Number of cases from which the cost of all is estimated."""
 
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases to score: the user's own, else as many of the demo's."""
+    """The cases to score: the user's own, else this many of the demo's."""
 
     own: tuple[SaliencyCase, ...]
     count: int
 
     @property
     def cases(self) -> list[SaliencyCase]:
-        """The cases themselves."""
+        """The list of cases."""
         return list(self.own) or demo_cases(self.count)
 
 
 def followed(case: SaliencyCase, response: str) -> bool | None:
-    """Whether a written response follows its case's instruction, where the case can tell."""
+    """Whether a generated response follows its case's instruction; None if the case cannot tell."""
     return case.follows(response) if case.follows is not None else None
 
 
 class DatasetSaliency(DensityPanel):
-    """Instruction scores of many cases, compared; a click on a row opens its case in the map."""
+    """Instruction scores of many cases; a click on a row opens its case in the map."""
 
     title = "Saliency of a data set"
     waits = True
@@ -63,18 +63,23 @@ class DatasetSaliency(DensityPanel):
         ListOf(SaliencyCase),
         control=lambda _: W.FileUpload(accept=".json,.jsonl,.csv", description="Open cases"),
     )  # fmt: skip
-    """The :class:`SaliencyCase` list to score; the demo's own where none is given."""
+    """The list of :class:`SaliencyCase` to score; by default the demo's."""
     case_count = field(
         Annotated[int, Bounds(2, 2000)], 24, label="Cases", width="short",
-        help="How many of the demo's cases are scored", shown_if=lambda panel: not panel.cases,
+        help="How many of the demo's cases to score", shown_if=lambda panel: not panel.cases,
     )  # fmt: skip
-    # The paper leaves out responses under 5 tokens; the demo's one-word answers would nearly all go
+    # The paper leaves out responses under 5 tokens, which would be nearly all of the demo's one-word answers
     min_response = field(
         Annotated[int, Bounds(1, 1000)], 1, label="Shortest response", width="short",
-        help="Cases with fewer response tokens are left out and counted: their density is not stable",
+        help="Cases with fewer response tokens are left out and counted: their density is unstable",
     )  # fmt: skip
     min_importance = variant(DensityPanel.min_importance, redraws=False)
-    generate = field(bool, True, label="let each model write its responses", help="Whether responses are written anew")
+    generate = field(
+        bool,
+        True,
+        label="let each model write its responses",
+        help="Generate new responses instead of using those of the cases",
+    )
     max_new_tokens = variant(ResponsePanel.max_new_tokens, argument="", shown_if=lambda panel: panel.writes)
     levels = variant(DensityPanel.levels, redraws=False)
     density_threshold = variant(DensityPanel.density_threshold, redraws=False)
@@ -97,7 +102,7 @@ class DatasetSaliency(DensityPanel):
         self.followed = GroupStrips(None, kind="followed")
         self.pair = GroupStrips(None, kind="models")
         self.profile = PositionProfile()
-        # Each in a box of its own: a view that is on the page already cannot be hidden itself
+        # Each in its own box: a view that is already on the page cannot be hidden itself
         self.figures = {
             name: W.VBox([BokehFigure(chart.figure, on_error=self.show_error)])
             for name, chart in (("followed", self.followed), ("models", self.pair), ("profile", self.profile))
@@ -117,14 +122,14 @@ class DatasetSaliency(DensityPanel):
 
     @property
     def asked_models(self) -> tuple[Any, ...]:
-        return self.models[:1]  # two are compared within one result
+        return self.models[:1]  # one result compares both
 
     def depends_on(self, request: Request, model: Model) -> tuple[Any, ...]:
         return self.models[1:]
 
     @property
     def writes(self) -> bool:
-        """Whether models write responses: all of them, or those that cases lack."""
+        """Whether models generate responses: all of them, or those that cases lack."""
         return self.generate or any(not case.response for case in self.cases)
 
     def arguments(self) -> dict[str, Any]:
@@ -134,7 +139,7 @@ class DatasetSaliency(DensityPanel):
         self.require()
         cases = Cases(tuple(self.cases), 0 if self.cases else self.case_count)
         if not any(case.instruction for case in cases.cases):
-            raise ValueError("no case says where its instruction is: give each an instruction, words of its prompt")
+            raise ValueError("no case has an instruction: give each one, as words of its prompt")
         return Request.of(saliency_dataset, self.arguments(), cases)
 
     def compute(self, request: Request, model: Model, **reports: Any) -> SaliencyDatasetResult:
@@ -148,11 +153,11 @@ class DatasetSaliency(DensityPanel):
         costs = []
         for case in cases[:SAMPLED]:
             written = options["generate"] or not case.response
-            for asked in self.models:
-                after = options["max_new_tokens"] if written else len(asked.tokens(case.response, prepend_bos=False))
-                length = len(asked.tokens(case.prompt))
+            for each in self.models:
+                after = options["max_new_tokens"] if written else len(each.tokens(case.response, prepend_bos=False))
+                length = len(each.tokens(case.prompt))
                 kept = {name: options[name] for name in ("steps", "draws") if name in options}
-                costs.append(saliency_cost(asked, length, after, options["method"], **kept))
+                costs.append(saliency_cost(each, length, after, options["method"], **kept))
         flops = sum(cost.flops for cost in costs) * len(cases) / len(cases[:SAMPLED])
         return Cost(flops, max(cost.bytes for cost in costs))
 
@@ -171,10 +176,10 @@ class DatasetSaliency(DensityPanel):
         self.followed.update(result, kind="followed")
         self.pair.update(result, kind="models")
         self.profile.update(result)
-        for kind in ("followed", "models"):  # where a comparison cannot be made, the lines beside say why
+        for kind in ("followed", "models"):  # if a comparison cannot be made, the text beside says why
             shown_if(self.figures[kind], any(test.kind == kind for test in result.tests))
         shown_if(self.figures["profile"], True)
-        # One line of plain text each; the names in it may be the user's
+        # plain text, escaped, since names in it may be the user's
         self.summary.value = "<br>".join(escape(line) for line in result.summary().splitlines())
         heads: list[dict[str, Any]] = [{"label": "case"}, {"label": "model"}, {"label": "prompt"}]
         heads += [{"label": name, "align": "right"} for name in COLUMNS]
@@ -185,7 +190,7 @@ class DatasetSaliency(DensityPanel):
             self.table.rows = [_row(result, index, cases) for index in range(len(result.names))]
 
     def _picked(self, change: Any) -> None:
-        """Open a case in the map, as the model of that row answered it."""
+        """Open a case in the map, with the response of that row's model."""
         if change.new < 0 or not self.results or self.stack is None:
             return
         result: SaliencyDatasetResult = self.results[0]
@@ -213,7 +218,9 @@ class DatasetSaliency(DensityPanel):
     def scene(self) -> Scene:
         charts = [chart for chart in (self.followed, self.pair, self.profile) if not chart.message]
         if not charts:
-            raise ValueError("there is no picture to save: these cases give no comparison and no profile of sentences")
+            raise ValueError(
+                "there is no picture to save: these cases allow no comparison and no profile over sentences"
+            )
         return stack_scenes([chart.scene() for chart in charts], columns=2, title=self.title)
 
     def stored(self) -> Result:

@@ -23,7 +23,7 @@ class SaliencyExplorer(Stack):
 
     ``SaliencyExplorer(model)``, ``SaliencyExplorer(base, tuned)``, ``SaliencyExplorer(pair)`` or, to share prompt and
     selection with other widgets, ``SaliencyExplorer(workbench)``. Every trait of its panels is a keyword too. `run()`
-    computes the tab that is looked at and returns, of the map, the :class:`SaliencyResult` (a pair of them with two
+    computes the active tab and returns, for the map, the :class:`SaliencyResult` (a pair for two
     models), which `result` keeps.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4, Fig. 1.
@@ -61,15 +61,15 @@ class SaliencyExplorer(Stack):
         self.watch(self, "prompt", self._other_prompt)
 
     def _other_prompt(self, _: Any) -> None:
-        """What belongs to the prompt before goes with it, also while no tab shows it."""
+        """Clear what belongs to the previous prompt, even before the map has been opened."""
         self.instruction = None
         if self.write_anew:
             self.response = ""
-        if "map" not in self._opened:  # else it lets go of them once it has the new tokens
+        if "map" not in self._opened:  # else the map clears them once it has the new tokens
             self.prompt_token = self.response_token = -1
             self.set_trait("marks", [])
 
     def write(self) -> None:
-        """Let a model write a new response to the prompt, and attribute that."""
+        """Generate a new response to the prompt, and attribute it."""
         self.open_tab("map", response="")
         self.go()

@@ -15,7 +15,7 @@ from interp_widgets.figures.labels import axis_name, visible
 from interp_widgets.models import Model
 
 LONG = 128
-"""Prompts of more tokens than this open by sentence."""
+"""Prompts with more tokens than this open by sentence."""
 ROWS_LABELS = {
     "automatic": "automatic",
     "tokens": "token",
@@ -25,33 +25,33 @@ ROWS_LABELS = {
     "turns": "turn of a chat",
     "marks": "marked span",
 }
-"""What one row of the map may be."""
+"""What a row of the map may be."""
 NAMES = {
     "tokens": "token", "words": "word", "sentences": "sentence", "roles": "role", "turns": "turn", "marks": "span",
 }  # fmt: skip
-"""What it is called."""
+"""The name of a row."""
 RULE_LABELS = {
     "together": "all replaced together",
     "sum": "sum over its tokens",
     "mean": "mean over its tokens",
     "maximum": "maximum over its tokens",
 }
-"""How the importance of a row of several tokens is made."""
+"""How the importance of a row of several tokens is computed."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What the rows of a map stand for: spans of the prompt's tokens, in their order."""
+    """The rows of a map: spans of the prompt's tokens, in order."""
 
     kind: str
-    """Of :data:`NAMES`."""
+    """A key of :data:`NAMES`."""
     tokens: tuple[str, ...]
     """All tokens of the prompt."""
     special: tuple[bool, ...]
     spans: tuple[tuple[int, int], ...]
     """[start, end) tokens of each row."""
     roles: tuple[str, ...] | None = None
-    """Of all tokens, in a chat."""
+    """The role of every token, in a chat."""
 
     @classmethod
     def of(cls, result: SaliencyResult, kind: str, model: Model) -> Rows:
@@ -72,12 +72,12 @@ class Rows:
 
     @property
     def name(self) -> str:
-        """What a row is called."""
+        """The name of a row."""
         return NAMES[self.kind]
 
     @cached_property
     def _row_of(self) -> NDArray[np.int64]:
-        """(tokens,) the row that each token is in, -1 where it is in none; of two rows the first."""
+        """(tokens,) the row of each token, -1 for none; the first if there are two."""
         rows = np.full(len(self.tokens), -1)
         for row in range(len(self.spans) - 1, -1, -1):
             start, end = self.spans[row]
@@ -85,11 +85,11 @@ class Rows:
         return rows
 
     def row(self, token: int) -> int:
-        """The row that a token is in; -1 for none."""
+        """The row of a token; -1 for none."""
         return int(self._row_of[token]) if 0 <= token < len(self.tokens) else -1
 
     def token(self, row: int, chosen: int) -> int:
-        """The token that a click on a row selects: the chosen one if it is in there, else its first."""
+        """The token that a click on a row selects: the chosen one if the row contains it, else its first."""
         start, end = self.spans[row]
         return chosen if start <= chosen < end else start
 
@@ -99,11 +99,11 @@ class Rows:
         return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
     def per_token(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(tokens,) the number of each token's row, NaN where it is in none."""
+        """(tokens,) the value of each token's row, NaN if it is in none."""
         return np.where(self._row_of >= 0, np.asarray(values, dtype=np.float64)[self._row_of], np.nan)
 
     def labels(self) -> list[str]:
-        """(rows,) what each row says, the role in front of it in a chat."""
+        """(rows,) the label of each row, starting with the role in a chat."""
         texts = ["".join(self.tokens[start:end]).replace("⋯", "") or "⋯" for start, end in self.spans]
         if self.roles is None or self.kind not in ("roles", "turns"):
             return texts
@@ -113,12 +113,12 @@ class Rows:
         return [f"{names[0] if names else 'template'}: {text}" for names, text in zip(inside, texts, strict=True)]
 
     def in_words(self) -> list[str]:
-        """(rows,) the same in a table: blanks of a token are marks, a longer text stands on one line."""
+        """(rows,) the labels for a table: spaces of a token are marked, a longer text is on one line."""
         marked = visible if self.kind == "tokens" else axis_name
         return [marked(label) for label in self.labels()]
 
     def described(self, row: int) -> str:
-        """A row in words: its name and its tokens."""
+        """A description of a row: its name and its tokens."""
         start, end = self.spans[row]
         if self.kind == "tokens":
             return f"prompt token {start}"
@@ -126,7 +126,7 @@ class Rows:
 
 
 def with_gaps(marks: Sequence[Sequence[int]], size: int) -> tuple[tuple[int, int], ...]:
-    """Marked spans and what lies between them, so that every token is in one.
+    """The marked spans and the gaps between them, so that every token is in a span.
 
     >>> with_gaps([[4, 6], [1, 2]], 8)
     ((0, 1), (1, 2), (2, 4), (4, 6), (6, 8))

@@ -1,4 +1,4 @@
-"""The map: token strips above, prompt × response map, densities, and the numbers in words."""
+"""The saliency map: token strips, prompt × response map, densities, and a table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TABLE_ROWS = 60
 LINES = 4
 """Lines of a strip before it scrolls, so that the map begins on the first screen."""
 NOTED = 10_000
-"""Most cells of which each says on hover what it is."""
+"""Most cells for which each has its own tooltip."""
 VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
 
 
@@ -52,25 +52,25 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     analysis = staticmethod(prompt_saliency)
     values = field(
         VALUE_LABELS, "score", label="Show", redraws=True,
-        help="Scores 0 to L, each column by its own maximum, or the importance itself",
+        help="Scores 0 to L, each column scaled by its own maximum, or the raw importance",
     )  # fmt: skip
     threshold = field(
         Annotated[float, Bounds(0.0, lambda panel: panel.levels, 0.5, slider=True, shown_as=".1f")], 0.0,
-        label="b, map", redraws=True, help="Scores at or under it count as 0 in the map",
+        label="b, map", redraws=True, help="Scores at or below it count as 0 in the map",
     )  # fmt: skip
     rows = field(
         ROWS_LABELS, "automatic", label="Rows", argument="spans",
-        help="What one row is: a token, word or sentence, a role or turn of a chat, or a span marked in the prompt; "
-        f"automatic: a token, in prompts of more than {LONG} tokens a sentence",
+        help="One row per token, word or sentence, per role or turn of a chat, or per span marked in the prompt; "
+        f"automatic: per token, or per sentence in prompts of more than {LONG} tokens",
     )  # fmt: skip
     span_rule = field(
         RULE_LABELS, "together", label="made by", argument="span_rule",
-        help="All tokens of a row are replaced in one run, or the importance of its single tokens is put together, "
-        "which is another quantity; first order and integrated gradients are summed instead of replaced",
+        help="Replace all tokens of a row in one run, or combine the importance of its single tokens, "
+        "which is a different quantity; first order and integrated gradients are summed instead of replaced",
         shown_if=lambda panel: panel.rows not in ("automatic", "tokens"),
     )  # fmt: skip
     within = field(T.List(T.Int()), argument="within")
-    """Prompt tokens [start, end) whose rows are shown alone, such as those of one sentence; empty: all."""
+    """Prompt tokens [start, end) to restrict the rows to, such as one sentence; empty: all."""
     prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
     """The selected prompt token, -1 for none."""
     response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
@@ -80,7 +80,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     marks = field(T.List(T.List(T.Int())), selects=True)
     """Spans [start, end) of prompt tokens marked as the instruction."""
     instruction = T.Tuple(T.Int(), T.Int(), default_value=None, allow_none=True)
-    """Characters [start, end) of the prompt that are to be marked as the instruction; None once they are."""
+    """Characters [start, end) of the prompt to mark as the instruction; None once they are marked."""
 
     def build(self) -> None:
         super().build()
@@ -106,13 +106,13 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
         clear = self.on_click(W.Button(description="Clear marks"), lambda: setattr(self, "marks", []))
         self.scores, self.verdict = W.HTML(""), VerdictLine(self, self._title_maps)
-        self.inside = W.Button(description="Look inside", tooltip="Single tokens of the chosen row only")
-        self.outside = W.Button(description="Back to all rows", tooltip="Rows of the whole prompt again")
+        self.inside = W.Button(description="Look inside", tooltip="Show the single tokens of the selected row")
+        self.outside = W.Button(description="Back to all rows", tooltip="Show the rows of the whole prompt")
         for button in (self.inside, self.outside):
             shown_if(button, False)
         self.on_click(self.inside, self.look_inside)
         self.on_click(self.outside, lambda: setattr(self, "within", []))
-        on_screen = self.screen is not None  # where room is short
+        on_screen = self.screen is not None  # where space is short
         often, seldom = ([], [marking]) if on_screen else ([marking], [])
         above = self.controls.row("rows", "span_rule", self.inside, self.outside, "values", *often)
         scoring = self.controls.row("min_importance", "levels", "threshold", "density_threshold", "p", *seldom, clear)
@@ -121,13 +121,13 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
         for name in ("iw-beside", "iw-strips"):
             self.strips.add_class(name)
-        shown_if(self.strips, not on_screen)  # a screen has them above all panels
+        shown_if(self.strips, not on_screen)  # a screen has its own above the panels
         self.arrange([self.strips, self.maps.box], beside=[self.verdict.box, self.scores, self.table], width=420)
         for strip in self.prompt_strips.views:
             self.bind(strip, "prompt_token", key="selected")
         texts_above = [] if self.screen is None else [self.screen.texts.prompt_strip]
         self.marked_strips = [*self.prompt_strips.views, *texts_above]
-        """Where the instruction is marked."""
+        """The strips on which the instruction is marked."""
         for strip in self.marked_strips:
             self.bind(strip, "marks", key="marks")
             self.watch(strip, "brush", lambda change: setattr(self, "brush", list(change.new)))
@@ -152,57 +152,57 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._densities: tuple[NDArray[np.float64], ...] = ()
         self._noted: dict[str, tuple[SaliencyResult, float, list[str]]] = {}
 
-    # what the panel asks for ------------------------------------------------------------------------------------------
+    # the request ------------------------------------------------------------------------------------------------------
 
     def arguments(self) -> dict[str, Any]:
         arguments = super().arguments()
         for name in ("spans", "span_rule", "within"):
-            arguments.pop(name, None)  # `request` knows the prompt that they are of
+            arguments.pop(name, None)  # `request` adds them, since they depend on the prompt
         return arguments
 
     def request(self) -> Request:
         request = super().request()
         prompt = request.inputs[0].read_by(self.models[0])
         if self.rows in ("roles", "turns") and not is_chat(prompt):
-            raise Incomplete("rows", "roles and turns are of a chat, this prompt is a text: choose other rows")
+            raise Incomplete("rows", "only a chat has roles and turns, and this prompt is a text: choose other rows")
         if self.rows == "marks" and not self.marks:
             raise Incomplete("rows", "mark spans of the prompt first: press Mark and drag over its words")
-        asked = dict(request.arguments)
+        arguments = dict(request.arguments)
         if self.within:
-            asked["within"] = tuple(self.within)
+            arguments["within"] = tuple(self.within)
         size = self._size(request)
         kind = self._kind(size)
         if kind != "tokens" and (self.rule == "together" or self.within):
-            asked["spans"] = with_gaps(self.marks, size) if kind == "marks" else kind
-        return replace(request, arguments=tuple(asked.items()))
+            arguments["spans"] = with_gaps(self.marks, size) if kind == "marks" else kind
+        return replace(request, arguments=tuple(arguments.items()))
 
     def _size(self, request: Request) -> int:
-        """How many tokens of its prompt are on the axis."""
+        """Number of prompt tokens on the axis."""
         model = self.models[0]
         ids = model.tokens(request.inputs[0].read_by(model))
         return len(ids) - (ids[:1] == [model.bos_token_id])
 
     def _kind(self, size: int) -> str:
-        """What the rows of a prompt of so many tokens are."""
+        """The kind of rows for a prompt of this many tokens."""
         if self.within and self.rows != "words":
             return "tokens"
         return self.rows if self.rows != "automatic" else "tokens" if size <= LONG else "sentences"
 
     @property
     def rule(self) -> str:
-        """How the importance of a row of several tokens is made."""
+        """How the importance of a row of several tokens is computed."""
         return "together" if self.rows == "automatic" else self.span_rule
 
     def cost(self, request: Request, model: Model) -> Cost:
         options = dict(request.arguments)
-        kept: dict[str, Any] = {name: options[name] for name in ("steps", "draws") if name in options}
+        keywords: dict[str, Any] = {name: options[name] for name in ("steps", "draws") if name in options}
         spans, within = options.get("spans"), options.get("within")
         if spans is not None or within is not None:
             prompt = read_prompt(model, request.inputs[0].read_by(model))
-            kept["spans"] = len(
+            keywords["spans"] = len(
                 read_spans(spans, within, prompt.tokens(), prompt.special(), prompt.roles, prompt.turns)
             )
-        return saliency_cost(model, *lengths(request, model), options["method"], **kept)
+        return saliency_cost(model, *lengths(request, model), options["method"], **keywords)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         first = self.results[0]
@@ -219,26 +219,26 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     # numbers ----------------------------------------------------------------------------------------------------------
 
     def _numbers(self, view: str) -> NDArray[np.float64]:
-        """(prompt, response) the numbers of the map of a view."""
+        """(prompt, response) the values in a view's map."""
         return np.asarray(pair_view.of_view(view, self._matrices))
 
     def _density(self, view: str) -> NDArray[np.float64]:
-        """(prompt,) the densities beside it."""
+        """(prompt,) the densities in a view."""
         return np.asarray(pair_view.of_view(view, self._densities))
 
     def _signed(self, view: str) -> bool:
-        """Whether the numbers of a view can be negative."""
+        """Whether a view's values can be negative."""
         return view == "difference" or self.values == "importance"
 
     def _unit(self, view: str) -> str:
-        """What the numbers of a view are."""
+        """The name of a view's values."""
         target = TARGET_LABELS[self.results[0].target] if self.results else "importance"
         name = "score" if self.values == "score" else f"change of {target}"
         return name + (", B − A" if view == "difference" else "")
 
     @property
     def shape(self) -> dict[str, Any]:
-        """Keywords of the densities."""
+        """Keywords for the densities."""
         return {
             "levels": self.levels, "threshold": self.density_threshold, "p": self.p,
             "min_importance": self.min_importance,
@@ -246,7 +246,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     @property
     def map_shape(self) -> dict[str, Any]:
-        """Keywords of the scores in the map."""
+        """Keywords for the scores in the map."""
         return {"levels": self.levels, "threshold": self.threshold, "min_importance": self.min_importance}
 
     def mask(self) -> NDArray[np.bool_]:
@@ -264,17 +264,17 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         return np.where(known, scores, np.nan)
 
     def _notes(self, view: str) -> list[str]:
-        """What each cell of one model's map says besides its number; nothing of a map too large to write all down."""
+        """Tooltips of a model's map besides the value; none if the map is too large."""
         if view == "difference" or self._matrices[0].size > NOTED:
             return []
         result, floor = self._in_rows[view == "B"], self.min_importance
-        kept = self._noted.get(view)
-        if kept is None or kept[0] is not result or kept[1] != floor:  # most redraws change neither
-            self._noted[view] = kept = (result, floor, _cell_notes(result, floor, self._rows))
-        return kept[2]
+        cached = self._noted.get(view)
+        if cached is None or cached[0] is not result or cached[1] != floor:  # most redraws change neither
+            self._noted[view] = cached = (result, floor, _cell_notes(result, floor, self._rows))
+        return cached[2]
 
     def _range(self, view: str) -> tuple[float, float]:
-        """One colour scale for A and B, and for their difference one about 0."""
+        """One colour scale for A and B, and one centred on 0 for their difference."""
         if self.values == "score" and view != "difference":
             return 0.0, float(self.levels)
         largest = pair_view.largest(view, [self._matrices])
@@ -294,7 +294,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._densities = tuple(result.density(**self.shape) for result in self._in_rows)
         self.fit_side(len(first.response_tokens))
         beside = self.shown == "beside"
-        (self.strips.remove_class if beside else self.strips.add_class)("iw-beside")  # two of each are two rows
+        (self.strips.remove_class if beside else self.strips.add_class)("iw-beside")  # A beside B needs two rows
         for view, heat in self.maps.drawn():
             low, high = self._range(view)
             with heat.hold_sync():
@@ -313,7 +313,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.verdict.ask(results)
 
     def _show_rows(self, results: tuple[SaliencyResult, ...], request: Request) -> None:
-        """The rows of the map: those of the results, or single tokens put together to spans."""
+        """Set the rows of the map: those of the results, or single tokens combined into spans."""
         first, size = results[0], len(results[0].prompt_ids)
         kind = self._kind(size)
         spans: Any = with_gaps(self.marks, size) if kind == "marks" else kind
@@ -326,12 +326,12 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             heat.strips = (above, beside) if self._rows.single else None
 
     def _show_texts(self, result: SaliencyResult, prompt: str) -> None:
-        """Show the tokens; of other tokens than before, nothing is selected or marked."""
+        """Show the tokens; if they have changed, clear selection and marks."""
         before, axes = self._axes, (prompt, tuple(result.prompt_ids), tuple(result.response_ids))
         if axes == before:
             return
-        self._matrices = self._densities = ()  # of other texts: a selection must not look them up
-        # what was selected when the panel opened is of these texts
+        self._matrices = self._densities = ()  # values of the old texts, which a selection must not index
+        # a selection made before the first result belongs to these texts
         prompt_token, response_token = (-1, -1) if before else (self.prompt_token, self.response_token)
         if axes[:2] != before[:2]:
             tokens = self._rows.tokens
@@ -351,8 +351,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         """Mark the instruction that came with the prompt, once its tokens are on the screen."""
         if self.instruction is None or not self.results or self._axes[:1] != (self.prompt,):
             return
-        asked = self.shown_request.inputs[0].read_by(self.models[0])
-        spans, instruction, self.instruction = read_prompt(self.models[0], asked).spans, self.instruction, None
+        prompt = self.shown_request.inputs[0].read_by(self.models[0])
+        spans, instruction, self.instruction = read_prompt(self.models[0], prompt).spans, self.instruction, None
         inside = np.flatnonzero([] if spans is None else spans_to_mask(spans, [instruction]))
         self.marks = [[int(inside[0]), int(inside[-1]) + 1]] if inside.size else []
 
@@ -391,12 +391,12 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             heat.row_marks = [[a, b] for a, b in (self._rows.rows(*span) for span in self.marks) if a < b]
         mask = self.mask()
         if self.results[0].spans is not None:
-            told = ["The instruction score is of all single tokens, this map is not", *self._floor_text()]
-            self.scores.value = ". ".join(line[0].upper() + line[1:] for line in told) + "."
+            lines = ["The instruction score needs a map of single tokens, which this is not", *self._floor_text()]
+            self.scores.value = ". ".join(line[0].upper() + line[1:] for line in lines) + "."
             return
         if not mask.any():
-            told = ["No instruction marked: its score needs the words that say what to do", *self._floor_text()]
-            self.scores.value = ". ".join(line[0].upper() + line[1:] for line in told) + "."
+            lines = ["No instruction marked: mark the words that say what to do to see its score", *self._floor_text()]
+            self.scores.value = ". ".join(line[0].upper() + line[1:] for line in lines) + "."
             return
         texts = []
         for name in ("instruction_score", "context_score"):
@@ -413,7 +413,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.scores.value = text[0].upper() + text[1:]
 
     def _floor_text(self) -> list[str]:
-        """How many response tokens are under the floor, where any is."""
+        """The number of response tokens below the floor, if there are any."""
         counts = [int(result.under_floor(self.min_importance).sum()) for result in self._in_rows]
         if not any(counts):
             return []
@@ -427,7 +427,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         return (column if 0 <= column < self._matrices[0].shape[1] else None), (line if line >= 0 else None)
 
     def _shade(self) -> None:
-        """Prompt by the chosen response token's column, response by the chosen prompt tokens' rows."""
+        """Shade the prompt by the selected response token, and the response by the selected prompt tokens."""
         if not self._matrices:
             return
         columns = self._matrices[0].shape[1]
@@ -441,7 +441,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             self._shade_response(view, strip, span)
 
     def _letter(self, view: str) -> str:
-        """What to begin the label of a strip with: of A beside B its letter."""
+        """Prefix of a strip's label: the model's letter for A beside B."""
         return f"{view}: " if self.shown == "beside" else ""
 
     def _shade_prompt(self, view: str, strip: TokenStrip, column: int | None) -> None:
@@ -457,7 +457,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._shade_rows(strip, self._density(view), -limit if difference else 0.0, limit, signed=difference)
 
     def _by(self) -> str:
-        """What a strip's label says of rows that are no single tokens."""
+        """Suffix of a strip's label if the rows are not single tokens."""
         if self._rows.single:
             return ""
         start, end = self._rows.spans[0][0], self._rows.spans[-1][1]
@@ -467,19 +467,19 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def _shade_rows(
         self, strip: TokenStrip, values: NDArray[np.float64], low: float, high: float, *, signed: bool
     ) -> None:
-        """Shade each token by the number of its row, and say which row that is."""
+        """Shade each token by the value of its row, and name the row in its tooltip."""
         per_token = self._rows.per_token(values)
         strip.set_values(per_token, vmin=low, vmax=high, signed=signed)
         if self._rows.single:
             strip.labels = []
             return
-        said = [
+        tooltips = [
             f"{self._rows.described(row)}: {number(value)} {strip.value_label}" if np.isfinite(value)
             else f"{self._rows.described(row)}: no {strip.value_label}"
             for row, value in enumerate(values)
         ]  # fmt: skip
         rows = (self._rows.row(token) for token in range(len(per_token)))
-        strip.labels = ["not among the rows" if row < 0 else said[row] for row in rows]
+        strip.labels = ["not among the rows" if row < 0 else tooltips[row] for row in rows]
 
     def _shade_response(self, view: str, strip: TokenStrip, span: tuple[int, int] | None) -> None:
         letter, unit = self._letter(view), self._unit(view)
@@ -489,15 +489,15 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             strip.set_values(None)
             return
         low, high = self._range(view)
-        one, name = span[1] == span[0] + 1, self._rows.name
+        single, name = span[1] == span[0] + 1, self._rows.name
         start, end = self._rows.spans[span[0]][0], self._rows.spans[span[1] - 1][1]
-        what = self._rows.described(span[0]) if one else f"the prompt {name}s of tokens {start} to {end - 1}"
-        strip.label = f"{letter}Response: {unit if one else f'mean {unit}'} of {what}"
+        what = self._rows.described(span[0]) if single else f"the prompt {name}s of tokens {start} to {end - 1}"
+        strip.label = f"{letter}Response: {unit if single else f'mean {unit}'} of {what}"
         values = self._numbers(view)[span[0] : span[1]].mean(axis=0)
         strip.set_values(values, vmin=low, vmax=high, signed=self._signed(view))
 
     def _span(self, line: int | None) -> tuple[int, int] | None:
-        """The rows that shade the response: of the hovered prompt token, else the brushed ones, else the selected."""
+        """The rows that shade the response: those of the hovered, else the brushed, else the selected prompt tokens."""
         hovered = self._rows.row(max(strip.hovered for strip in self.prompt_strips.shown))
         if hovered >= 0 and not self.brush:
             return hovered, hovered + 1
@@ -529,23 +529,23 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         first, (column, _) = self._in_rows[0], self._selected()
         letters = pair_view.letters(self.results)
         if column is None:
-            return Words("Saliency", ("Click a response token: what it depends on stands here.",))
+            return Words("Saliency", ("Click a response token to list what it depends on.",))
         numbers = [result.importance[:, column] for result in self._in_rows]
         order = np.argsort(-np.max(np.nan_to_num(numbers), axis=0), kind="stable")
-        kept = [int(i) for i in order if max(np.nan_to_num([each[i] for each in numbers])) >= self.min_importance]
+        above = [int(i) for i in order if max(np.nan_to_num([each[i] for each in numbers])) >= self.min_importance]
         names = self._rows.in_words()
-        rows = [(names[i], *(decimals(float(each[i])) for each in numbers)) for i in kept[:IN_WORDS]]
+        rows = [(names[i], *(decimals(float(each[i])) for each in numbers)) for i in above[:IN_WORDS]]
         floor = f"{self.min_importance:g} or more"
-        if len(kept) <= IN_WORDS:
-            sentence = f"No {'other ' if rows else ''}prompt {self._rows.name} matters by {floor}."
+        if len(above) <= IN_WORDS:
+            sentence = f"No {'other ' if rows else ''}prompt {self._rows.name} has an importance of {floor}."
         else:
-            sentence = f"{len(kept) - IN_WORDS} more matter by {floor}."
+            sentence = f"{len(above) - IN_WORDS} more have an importance of {floor}."
         heads = (f"prompt {self._rows.name}", *(letter.strip() or "importance" for letter in letters))
         what = f"Importance for “{visible(first.response_tokens[column])}”"
         return Words(what, (sentence,), heads, tuple(rows))
 
     def _list(self, column: int | None) -> None:
-        """The rows by the size of their number, for one response token or over all."""
+        """List the rows by magnitude, for one response token or over all."""
         first = self.results[0]
         letters = pair_view.letters(self._matrices)
         numbers = [
@@ -563,12 +563,12 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         for i in self._listed:
             values = [float(n[i]) if np.isfinite(n[i]) else None for n in numbers]
             if len(values) == 2:
-                one, other = (float(n[i]) for n in numbers)
-                alike = np.isclose(one, other, rtol=1e-6, atol=0)  # what rounding leaves is no difference
-                values.append(None if None in values else 0.0 if alike else other - one)
+                first_value, second_value = (float(n[i]) for n in numbers)
+                equal = np.isclose(first_value, second_value, rtol=1e-6, atol=0)  # up to rounding
+                values.append(None if None in values else 0.0 if equal else second_value - first_value)
             start, end = self._rows.spans[i]
-            place = start if end == start + 1 else f"{start}–{end - 1}"
-            rows.append([place, names[i], *values])
+            position = start if end == start + 1 else f"{start}–{end - 1}"
+            rows.append([position, names[i], *values])
         what = "all response tokens (density)"
         if column is not None:
             starts = pair_view.all_starts(self.results)
@@ -600,7 +600,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             self.prompt_token = self._rows.token(self._listed[change.new], self.prompt_token)
 
     def look_inside(self) -> None:
-        """Show the single tokens of the row of the selected prompt token, and of no other."""
+        """Restrict the map to the single tokens of the selected row."""
         row = self._rows.row(self.prompt_token)
         if row >= 0:
             self.within = list(self._rows.spans[row])
@@ -647,12 +647,12 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
 
 def _score(score: float, sign: str = "") -> str:
-    """A score in a sentence; that of a response which is under the floor altogether is none."""
+    """A score as text; "none" if the whole response is below the floor."""
     return format(score, f"{sign}.3f").replace("-", "−") if np.isfinite(score) else "none"
 
 
 def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows) -> list[str]:
-    """The importance and probability of every cell in words, row by row, and why some have no score."""
+    """Tooltips of all cells, row by row: importance, probability, and why some have no score."""
     under = f"; no score: under the floor of {floor:g}"
     ends = [
         f", probability {chance:.3g}" + under * bool(faint)
@@ -665,8 +665,8 @@ def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows) -> list[str
     ]
     if result.method == "exact" and in_rows.spans[-1][1] == len(in_rows.tokens):
         what = "this token is" if in_rows.kind == "tokens" else "its last token is"
-        notes[-len(ends)] += f"; {what} also the query that predicts this one, which goes with it"
+        notes[-len(ends)] += f"; {what} also the query position that predicts this one, so its query is replaced too"
     if not in_rows.single:
-        places = [f"{in_rows.described(row)}; " for row in range(len(in_rows.spans))]
-        notes = [places[i // len(ends)] + note if note else note for i, note in enumerate(notes)]
+        names = [f"{in_rows.described(row)}; " for row in range(len(in_rows.spans))]
+        notes = [names[i // len(ends)] + note if note else note for i, note in enumerate(notes)]
     return notes

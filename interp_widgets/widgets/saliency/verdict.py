@@ -1,4 +1,4 @@
-"""Whether a saliency map can be trusted, in words beside it: its agreement with the exact one, and with chance."""
+"""A verdict beside the saliency map: its agreement with the exact one, and whether it beats random orders."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from .rows import LONG
 ORDERS = 5
 """Random orders that a map is compared with, as in the check."""
 KIND = "check of a saliency map"
-"""What the speed of checks is learned under."""
+"""The speedometer's key for checks."""
 SLOW = 1e10
-"""Operations per second of a slow processor."""
+"""FLOPs per second of a slow processor."""
 QUICK_SECONDS = 10.0
-"""A map is checked by itself where that is forecast to take no longer."""
+"""Seconds: a map is checked automatically if that is forecast to take no longer."""
 WELL, PARTLY = 0.7, 0.4
-"""Rank correlations with exact from which on a map agrees well, and in part."""
+"""Rank correlations with exact above which a map agrees well, and partly."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one map."""
+    """The verdict on one map."""
 
     method: str
     agreement: float | None
@@ -54,19 +54,19 @@ class Verdict:
 
     @property
     def warning(self) -> str:
-        """A few words on a map that is not to be trusted; empty for another."""
+        """A short warning about a map that cannot be trusted; empty otherwise."""
         if self.agreement is not None and not self.agreement >= PARTLY:
             return f"agrees poorly with exact: rank correlation {_signed(self.agreement)}"
         return {True: "", False: "worse than random", None: "no better than random"}[self.faithful.beats_random]
 
     @property
     def sentences(self) -> str:
-        """What was found, in full."""
+        """The verdict in full."""
         name = METHOD_LABELS[self.method].split(":")[0].capitalize()
         order = f"is {self.faithful.verdict}".replace("-", "−").replace("log−", "log-")
         if self.agreement is None:
             return f"{name} {order}."
-        words = "well" if self.agreement >= WELL else "in part" if self.agreement >= PARTLY else "poorly"
+        words = "well" if self.agreement >= WELL else "partly" if self.agreement >= PARTLY else "poorly"
         return f"{name} agrees {words} with exact here (rank correlation {_signed(self.agreement)}). It {order}."
 
 
@@ -80,7 +80,7 @@ def judge(
     progress: Callable[[int, int], None],
     check: Callable[[], None],
 ) -> Verdict:
-    """Compare a map of single tokens with the exact one and with random orders, all by one baseline."""
+    """Compare a map of single tokens with the exact one and with random orders, all with one baseline."""
     reports: dict[str, Any] = {"progress": progress, "check": check}
     by: dict[str, Any] = {"baseline": baseline, "draws": draws, "seed": seed}
     agreement = None
@@ -97,17 +97,17 @@ def judge(
 
 
 def judging_cost(model: Model, result: SaliencyResult, draws: int) -> Cost:
-    """Operations and bytes of `judge`."""
+    """FLOPs and bytes of `judge`."""
     exact = saliency_cost(model, len(result.prompt_ids), len(result.response_ids), "exact", draws=draws)
-    # five shares of the prompt, taken away and kept, by the map's order and the random ones
+    # five shares of the prompt, deleted and kept, in the map's order and the random ones
     passes = 10 * (1 + ORDERS) / (len(result.prompt_ids) / 2)
     return Cost(exact.flops * (passes + (result.method != "exact")), exact.bytes)
 
 
 class VerdictLine:
-    """What the check found of the maps on the screen, in a line with a button that leads to all of it.
+    """The verdict on the maps on the screen, in a line with a button that opens the full check.
 
-    It is found in the background where the prompt is short and the check quick; `changed()` is called once it is there.
+    It is computed in the background if the prompt is short and the check quick; `changed()` is called when it is ready.
     """
 
     def __init__(self, panel: Any, changed: Callable[[], object]) -> None:
@@ -115,7 +115,7 @@ class VerdictLine:
         self.text = W.HTML("")
         for style in ("iw-hint", "iw-grow"):
             self.text.add_class(style)
-        self.button = W.Button(description="Check", tooltip="Every method beside exact and beside random orders")
+        self.button = W.Button(description="Check", tooltip="Compare every method with exact and with random orders")
         panel.on_click(self.button, lambda: panel.stack.open_tab("check"))
         self.box = row(self.text, self.button)
         shown_if(self.box, False)
@@ -124,7 +124,7 @@ class VerdictLine:
         )
 
     def ask(self, results: tuple[SaliencyResult, ...]) -> None:
-        """Have maps judged, unless they are partial or that would take long, and say what is known."""
+        """Start judging the maps, unless they are partial or it would take long, and show the current state."""
         panel = self._panel
         shown_if(self.box, True)
         shown_if(self.button, panel.stack is not None)
@@ -133,14 +133,14 @@ class VerdictLine:
         self._say()
 
     def warning(self, view: str) -> str:
-        """A few words for the title of a map that is not to be trusted."""
+        """A short warning for the title of a map that cannot be trusted."""
         verdicts = self._verdicts()
         shown = [verdicts[index] for index in pair_view.models_of(view)] if verdicts else []
         starts = pair_view.all_starts(shown)
-        said = [start + verdict.warning for start, verdict in zip(starts, shown, strict=True) if verdict.warning]
+        warnings = [start + verdict.warning for start, verdict in zip(starts, shown, strict=True) if verdict.warning]
         if len(shown) > 1 and len({verdict.warning for verdict in shown}) == 1:
-            said = [f"both {shown[0].warning}"] * bool(said)
-        return f" · {', '.join(said)}" if said else ""
+            warnings = [f"both {shown[0].warning}"] * bool(warnings)
+        return f" · {', '.join(warnings)}" if warnings else ""
 
     def _wanted(self, results: tuple[SaliencyResult, ...]) -> bool:
         if any(result.partial or result.spans is not None for result in results):
@@ -152,7 +152,7 @@ class VerdictLine:
         return sum(_seconds(model, judging_cost(model, result, draws)) for model, result in pairs) <= QUICK_SECONDS
 
     def _key(self) -> Hashable:
-        """What verdicts are of: the maps on the screen."""
+        """The key of the verdicts: the maps on the screen."""
         return tuple(map(id, self._panel.results)), own_baseline(self._panel), self._panel.random_seed
 
     def _work(
@@ -181,16 +181,16 @@ class VerdictLine:
             starts = pair_view.all_starts(verdicts)
             text = " ".join(start + verdict.sentences for start, verdict in zip(starts, verdicts, strict=True))
         elif any(result.spans is not None for result in results):
-            text = "The check is of all single tokens of the prompt, these rows are not."
+            text = "The check needs a map of all single tokens of the prompt, which this is not."
         elif self._panel.jobs.runs("verdict"):
             text = "Checking whether this map can be trusted…"
         else:
-            text = "Whether this map can be trusted has not been checked."
+            text = "This map has not been checked."
         self.text.value = escape(text)
 
 
 def _seconds(model: Model, cost: Cost) -> float:
-    """What a check takes, by the ones before it; the first as on a slow processor."""
+    """Expected seconds of a check, from earlier ones; for the first, those of a slow processor."""
     device = device_of(model)
     if not speedometer.knows(KIND, device):
         return float(cost.flops) / SLOW

@@ -1,4 +1,4 @@
-"""Token decomposition: what each token brought to a prediction."""
+"""Token decomposition: what each token contributed to a prediction."""
 
 from .explorer import TokenDecompositionExplorer
 

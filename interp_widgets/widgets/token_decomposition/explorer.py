@@ -1,4 +1,4 @@
-"""The token decomposition explorer: what each token brought to a prediction, layer by layer, of one model or two."""
+"""The token decomposition explorer: each token's contribution to a prediction, by layer, for one model or two."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from .source_details import SourceDetails
 from .source_map import SourceMap
 
 BAR_LABELS = {"logit": "share of the final logit", "norm": "share of the norms at the last layer", "none": "none"}
-BIASES_LABELS = {"separate": "a part of their own", "spread": "spread over the tokens"}
+BIASES_LABELS = {"separate": "a separate part", "spread": "spread over the tokens"}
 LENS_LABELS = {"own": "each part by its own scale", "frozen": "all by the stream's scale"}
 
 
 class TokenDecompositionExplorer(PredictionPanel):
-    """The residual stream of one position as a sum of parts, one per token that the model has read.
+    """The residual stream of one position as a sum of parts, one per token of the context.
 
-    Attention patterns, norm scales and MLP slopes frozen, every layer is linear, so that the parts (and the biases')
-    add up to the model's own residual stream. The map shows for every source token and layer what its part alone would
-    predict; bars and shading say how much of the target's logit each token brought.
+    With attention patterns, norm scales and activation slopes fixed, every layer is linear, so that the parts (and the
+    biases') add up to the model's own residual stream. The map shows for every source token and layer what its part
+    alone would predict; bars and shading show how much of the target's logit each token contributed.
 
     ``TokenDecompositionExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other
     widgets, ``(workbench)``. Every trait below is a keyword too. `run()` computes and returns the :class:`Decomposed`
-    (a pair of them with two models), which `result` keeps.
+    (a pair for two models), which `result` keeps.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
     Eqs 4.1 to 4.3, Fig. 4.4, and appendix B.2, Figs B.3 and B.4.
@@ -54,31 +54,31 @@ class TokenDecompositionExplorer(PredictionPanel):
     title: ClassVar[str] = "Token decomposition"
     of_both = ("difference", "beside")
     position = field(int, -1)
-    """Token of what the model has read whose residual stream is taken apart, from 0 without a BOS or from the end."""
+    """Token of the context whose residual stream is decomposed, from 0 without a BOS or from the end."""
     foil = field(
         str, label="Foil", placeholder="none", group="prediction", width="short",
-        help="A token whose logit is taken off the target's: what speaks for the one against the other",
+        help="A token whose logit is subtracted from the target's: what favours the target over the foil",
     )  # fmt: skip
     biases = field(
         BIASES_LABELS, "separate", label="Biases", more=True,
-        help="Where the biases go: a part of their own, or onto the tokens' parts in proportion to their norms",
+        help="Biases form a separate part, or are spread over the tokens' parts in proportion to their norms",
     )  # fmt: skip
     lens = field(
         LENS_LABELS, "own", label="Lens", more=True,
-        help="By what the final norm divides a part when it is read alone: its own scale, or the whole stream's",
+        help="The scale of the final norm when a part is read alone: the part's own, or the whole stream's",
     )  # fmt: skip
-    color = field(COLOR_LABELS, "probability", label="Colour", redraws=True, help="Which number colours the map")
+    color = field(COLOR_LABELS, "probability", label="Colour", redraws=True, help="Quantity shown as colour")
     threshold = field(
         Share, 0.2, label="Labels from", redraws=True, more=True,
-        help="A part's top token is written into its cell from this probability on",
+        help="Minimum probability for a part's top token to be written into its cell",
     )  # fmt: skip
     bars = field(
-        BAR_LABELS, "logit", label="Bars", redraws=True, more=True, help="Which number the bars beside the rows are"
+        BAR_LABELS, "logit", label="Bars", redraws=True, more=True, help="Quantity shown by the bars beside the rows"
     )
     source = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
-    """The selected row: a source token, or behind the last one the biases; -1 for none."""
+    """The selected row: a source token, or after the last one the biases; -1 for none."""
     column = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
-    """The selected column: the stream entering that layer, `n_layers` for what the final norm reads; -1 for that."""
+    """The selected column: the stream entering that layer, or with `n_layers` or -1 the final norm."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.rows: tuple[Rows, ...] = ()
@@ -94,13 +94,13 @@ class TokenDecompositionExplorer(PredictionPanel):
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {
             "prompt_token": (self.texts.in_prompt, "the tokens of this prompt"),
-            "source": (len(self._sources or ()) + 1, "the tokens that were read and the biases, which come last"),
+            "source": (len(self._sources or ()) + 1, "the tokens of the context and the biases, which come last"),
             "column": (max(model.n_layers for model in self.models) + 1, "the layers and the final norm"),
         }
 
     @classmethod
     def preset_values(cls, chosen: Preset) -> dict[str, Any]:
-        return {"foil": ""}  # one of another example means nothing here
+        return {"foil": ""}  # an example's foil does not apply here
 
     def build(self) -> None:
         self.position_control = PositionControl(self)
@@ -139,8 +139,8 @@ class TokenDecompositionExplorer(PredictionPanel):
         return decomposition_cost(model, read.offset + read.position(dict(parts.arguments)["position"]) + 1)
 
     def draw(self, results: tuple[Decomposed, ...], request: Steps) -> None:
-        held = {id(rows.result): rows for rows in self.rows}
-        self.rows = tuple(held.get(id(result)) or Rows(result) for result in results)
+        previous = {id(rows.result): rows for rows in self.rows}
+        self.rows = tuple(previous.get(id(result)) or Rows(result) for result in results)
         self._carry_selection(results[0])
         self.fit_side(self.rows[0].n_layers + 1)
         self.map.paint()
@@ -175,7 +175,7 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     @property
     def at_column(self) -> int:
-        """The column that tables and cursor stand at."""
+        """The column of tables and cursor."""
         last = self.looked_at[-1].n_layers
         return last if self.column < 0 else min(self.column, last)
 
@@ -185,7 +185,7 @@ class TokenDecompositionExplorer(PredictionPanel):
             self.column, self.source = column, source
 
     def _selection_changed(self, _: Any) -> None:
-        """Tell the workbench, and redraw what depends on the selection."""
+        """Update the workbench, and redraw what depends on the selection."""
         with self.hold():
             self.prompt_token = self.source if 0 <= self.source < self.texts.in_prompt else -1
             if self.column >= 0:
@@ -195,7 +195,7 @@ class TokenDecompositionExplorer(PredictionPanel):
             self.about.paint()
 
     def _token_linked(self, _: Any) -> None:
-        """A prompt token chosen elsewhere is a source, if the position comes after it."""
+        """A prompt token chosen elsewhere becomes the source."""
         if 0 <= self.prompt_token < self.texts.in_prompt:
             self.source = self.prompt_token
         elif 0 <= self.source < self.texts.in_prompt:
@@ -206,7 +206,7 @@ class TokenDecompositionExplorer(PredictionPanel):
             self.column = self.layer
 
     def _carry_selection(self, result: Decomposed) -> None:
-        """Keep the selected row if it is the same token still."""
+        """Keep the selected row if it is still the same token."""
         before, ids = self._sources, tuple(result.tokens.ids[: result.sources])
         self._sources = ids
         source = self.source
@@ -220,7 +220,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     # position ---------------------------------------------------------------------------------------------------------
 
     def _forget_position(self, _: Any) -> None:
-        """Another text, or another of its tokens predicted: what was read ends elsewhere."""
+        """Return to the last position when the texts or the predicted token change."""
         self.position = -1
 
     def texts_read(self) -> None:

@@ -1,4 +1,4 @@
-"""The slider of the position whose residual stream is taken apart."""
+"""The slider of the position whose residual stream is decomposed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from interp_widgets.figures.labels import visible
 
 
 class PositionControl:
-    """The slider that says which token's residual stream is taken apart; its right end is the last one read."""
+    """The slider of the decomposed position; its right end is the last token of the context."""
 
     def __init__(self, panel: Any) -> None:
         self.panel = panel
         self.slider = W.IntSlider(
             description="Position", min=0, max=1, readout=False, continuous_update=False,
-            tooltip="Whose residual stream is taken apart; at the right end the one that predicts what comes next",
+            tooltip="The token whose residual stream is decomposed; the rightmost one predicts the next token",
         )  # fmt: skip
         self.label = W.HTML("")
         self.label.add_class("iw-hint")
@@ -27,7 +27,7 @@ class PositionControl:
         panel.watch(panel, "position", lambda _: self.fit())
 
     def fit(self) -> None:
-        """Show the position among the tokens that the model has read."""
+        """Show the position among the tokens of the context."""
         tokens, at = self.panel.texts.axis, self.panel.position
         count = len(tokens)
         inside = -count <= at < count

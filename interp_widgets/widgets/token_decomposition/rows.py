@@ -1,4 +1,4 @@
-"""One model's decomposition as the rows and columns of the map: sources, then what no source brought."""
+"""One model's decomposition as the rows and columns of the map: sources, then the rest (biases, BOS)."""
 
 from __future__ import annotations
 
@@ -28,60 +28,60 @@ COLOR_LABELS = {
     "target_probability": "probability of the target",
     "target_logit": "share of the target's logit",
 }
-"""What the numbers that can colour the map are called."""
+"""Names of the quantities that can colour the map."""
 MOST_NOTES = 6_000
-"""Cells of a map of which each gets a note."""
+"""Largest map, in cells, that has tooltips."""
 
 
 @dataclass(frozen=True)
 class Decomposed:
-    """One model's answer: the parts of the residual stream, and the shares of one logit."""
+    """One model's result: the parts of the residual stream, and the shares of one logit."""
 
     tokens: TokenDecompositionResult
     logit: LogitShareResult
 
     @property
     def partial(self) -> bool:
-        """Whether the run was stopped midway."""
+        """Whether the run was stopped early."""
         return self.tokens.partial
 
     @property
     def provenance(self) -> Mapping[str, Scalar]:
-        """What it takes to repeat it."""
+        """What is needed to repeat it."""
         return self.tokens.provenance
 
     @property
     def sources(self) -> int:
-        """Tokens that can have brought something: those up to the position."""
+        """Number of tokens that can have contributed: those up to the position."""
         return self.tokens.position + 1
 
 
 def decomposed(shares: LogitShareResult, parts: TokenDecompositionResult) -> Decomposed:
-    """What the two calls brought."""
+    """Combine the results of the two calls."""
     return Decomposed(parts, shares)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Numbers of a map with a row for each source up to the position and one for the rest (biases, BOS)."""
+    """The values of a map with a row for each source up to the position and one for the rest (biases, BOS)."""
 
     result: Decomposed
     held: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
-    """Matrices made so far: a redraw must not take the norms of all parts again."""
+    """Cached matrices, so that a redraw does not compute the norms of all parts again."""
 
     @property
     def sources(self) -> int:
-        """Rows that are tokens; the row behind them is the rest."""
+        """Number of rows that are tokens; the last row is the rest."""
         return self.result.sources
 
     @property
     def n_layers(self) -> int:
-        """Blocks of the model; the map has one column more."""
+        """Number of layers; the map has one more column."""
         return self.result.tokens.n_layers
 
     @property
     def rest(self) -> str:
-        """What the last row is: biases, the BOS, or both; in the logit they are apart even where they are spread."""
+        """The name of the last row: biases, the BOS, or both; in the logit they are separate even if spread."""
         return rest_name(self.result.logit)
 
     @property
@@ -95,7 +95,7 @@ class Rows:
         return layer_names(self.n_layers)
 
     def matrix(self, color: str) -> Array:
-        """(rows, columns) the numbers of one colouring; NaN where the rest has none, or a part of zero says nothing."""
+        """(rows, columns) the values of one colouring; NaN where the rest has none, or the part is zero."""
         if color not in self.held:
             self.held[color] = self._make(color)
         return self.held[color]
@@ -166,8 +166,8 @@ class Rows:
 
 
 def cell_texts(rows: tuple[Rows, ...], threshold: float) -> list[str]:
-    """Labels of the map, row by row: the top token of every part that gives it `threshold` or more; of two models'
-    parts ``a → b`` where they differ and either reaches it."""
+    """Labels of the map, row by row: the top token of every part that gives it `threshold` or more; for two models
+    ``a → b`` where their top tokens differ and either reaches it."""
     tops, chances = [each.top() for each in rows], [each.matrix("probability") for each in rows]
     shown = np.any([np.nan_to_num(chance, nan=-1) >= threshold for chance in chances], axis=0)
     texts = [""] * shown.size
@@ -178,7 +178,7 @@ def cell_texts(rows: tuple[Rows, ...], threshold: float) -> list[str]:
 
 
 def cell_notes(rows: tuple[Rows, ...]) -> list[str]:
-    """What the tooltip says of every cell besides its number, row by row; of a very large map nothing."""
+    """Tooltips besides the values, row by row; none for a very large map."""
     shape = rows[0].top().shape
     if shape[0] * shape[1] > MOST_NOTES:
         return []
@@ -190,7 +190,7 @@ def cell_notes(rows: tuple[Rows, ...]) -> list[str]:
 
 
 def _note(rows: Rows, top: NDArray[np.int64], numbers: dict[str, Array], cell: tuple[int, ...]) -> str:
-    """One cell's numbers in words."""
+    """One cell's values as text."""
     if top[cell] < 0:
         return "nothing yet"
     parts = [f"alone “{visible(rows.text(int(top[cell])))}” {number(numbers['probability'][cell])}"]

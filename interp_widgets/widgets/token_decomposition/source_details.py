@@ -1,4 +1,4 @@
-"""Below the map: the sources in numbers, what a clicked part would predict alone, and the norms over the layers."""
+"""Below the map: a table of sources, what a clicked part alone would predict, and charts over the layers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 TABLE_ROWS = 200
 """Most sources in the table."""
 CHART_HEIGHT = 304
-"""Pixels of the charts, which end where the list beside them does."""
+"""Height of the charts in pixels, the same as the list beside them."""
 TOP = 10
-"""Tokens listed of a part."""
+"""Number of tokens listed for a part."""
 
 
 class SourceDetails:
-    """Follows the selection of its explorer; without one it lists the source with the largest share."""
+    """Shows the selection of its explorer, or else the source with the largest share."""
 
     def __init__(self, panel: TokenDecompositionExplorer) -> None:
         self.panel = panel
@@ -53,7 +53,7 @@ class SourceDetails:
 
     @property
     def listed_source(self) -> int:
-        """The row that the second table is about: the selected one, else the source with the largest share."""
+        """The row that the second table shows: the selected one, else the source with the largest share."""
         panel = self.panel
         if 0 <= panel.source <= panel.looked_at[-1].sources:
             return panel.source
@@ -64,7 +64,7 @@ class SourceDetails:
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Draw the tables and the charts, if anything of what they show has changed."""
+        """Draw the tables and the charts if their contents have changed."""
         panel = self.panel
         shows = (tuple(rows.result for rows in panel.rows), panel.shown, panel.source, panel.at_column)
         if shows == self._shows:
@@ -84,7 +84,7 @@ class SourceDetails:
         return Words(about, (f"All shares: {self._sums(shares)}.",), heads, tuple(rows))
 
     def _list_sources(self) -> None:
-        """The sources by the size of their shares, and what each part alone would predict at the chosen layer."""
+        """List the sources by the size of their shares, and what each part alone would predict at the chosen layer."""
         panel, shares = self.panel, [rows.logit_share() for rows in self.panel.rows]
         order = np.argsort(-np.max(np.abs(shares), axis=0), kind="stable")[:TABLE_ROWS]
         self._listed = [int(i) for i in order]
@@ -106,7 +106,7 @@ class SourceDetails:
         where, comparing = self._where(), len(self.panel.rows) == 2
         heads = [{"label": "at", "align": "right", "title": "Position"}, {"label": "part of"}]
         for name in ("A", "B") if comparing else ("share",):
-            heads.append({"label": name, "align": "right", "title": "What it brought to the logit"})
+            heads.append({"label": name, "align": "right", "title": "Its contribution to the logit"})
         if comparing:
             heads.append({"label": "B − A", "align": "right", "title": "Difference of the shares"})
         views = pair_view.drawn(self.panel)
@@ -114,14 +114,14 @@ class SourceDetails:
         norms = f"Share of the parts' norms {where}"
         heads += [{"label": f"norm{end}", "align": "right", "title": norms + after(view)}
                   for view, end in zip(views, ends, strict=True)]  # fmt: skip
-        heads.append({"label": "alone", "title": f"The token that the part alone would put first {where}"})
+        heads.append({"label": "alone", "title": f"The top token of the part alone, {where}"})
         return heads + [
             {"label": f"prob.{end}", "align": "right", "title": f"Probability of that token{after(view)}"}
             for view, end in zip(views, ends, strict=True)
         ]
 
     def _lines(self, shares: list[Array]) -> list[list[Any]]:
-        """A line of the table for each row of the map."""
+        """A table row for each row of the map."""
         panel, shown = self.panel, self.panel.looked_at
         norms, chances = (
             [
@@ -142,7 +142,7 @@ class SourceDetails:
         return lines
 
     def _within(self, rows: Rows) -> int:
-        """The chosen column, of a model that may have fewer layers."""
+        """The chosen column, for a model that may have fewer layers."""
         return min(self.panel.at_column, rows.n_layers)
 
     def _where(self) -> str:
@@ -157,7 +157,7 @@ class SourceDetails:
         )
 
     def _draw_charts(self) -> None:
-        """The looked-at models over the layers; two that follow different targets have no chart of one logit."""
+        """Draw the models in view over the layers; two with different targets have no common logit chart."""
         panel, sources = self.panel, self._followed()
         drawn = (tuple(rows.result for rows in panel.looked_at), sources)
         if drawn == self._drawn:
@@ -169,12 +169,12 @@ class SourceDetails:
         norms.update(shown, names=names, sources=sources)
         if len({tokens.target for tokens in shown}) > 1:
             logit.update([])
-            logit.say("The two models put different tokens first: only the logits of one target compare.")
+            logit.say("The two models have different targets, whose logits cannot be compared: type a target.")
         else:
             logit.update(shown, names=names, sources=sources)
 
     def _followed(self) -> tuple[int, ...]:
-        """The sources with lines of their own: those that brought most to the logit or the norm, and the selected."""
+        """The sources with their own lines: those with the largest shares of logit or norm, and the selected one."""
         sizes = np.zeros(self.panel.looked_at[-1].sources)
         for rows in self.panel.looked_at:
             for numbers in (rows.logit_share()[:-1], rows.norm_share(-1)[:-1]):
@@ -187,10 +187,10 @@ class SourceDetails:
     # one part ---------------------------------------------------------------------------------------------------------
 
     def _read_part(self) -> None:
-        """List what the part alone would predict; the worker reads it, for it takes the model's unembedding."""
+        """List what the part alone would predict; computed in the worker, since it needs the model's unembedding."""
         panel = self.panel
         if any(rows.result.partial for rows in panel.rows):
-            return  # the worker is at the rest of it
+            return  # the worker is computing it
         source = self.listed_source
         calls = [
             (panel.models[panel.rows.index(rows)], rows.result.tokens, self._within(rows),
@@ -228,7 +228,7 @@ class SourceDetails:
             longest = max(map(len, columns))
             self.part.rows = [[c[k] if k < len(c) else None for c in columns] for k in range(longest)]
             self.part.caption = self._part_name(source) + ":"
-            self.part.empty = "This part is zero here: the token has not reached the position yet"
+            self.part.empty = "This part is zero here: the token has not contributed to the position yet"
 
     # what a user does -------------------------------------------------------------------------------------------------
 
@@ -238,5 +238,5 @@ class SourceDetails:
 
 
 def _finite(columns: Sequence[Any], line: int) -> list[float | None]:
-    """The numbers of one line, None for those that are not there."""
+    """The numbers of one line, None for missing ones."""
     return [float(column[line]) if np.isfinite(column[line]) else None for column in columns]

@@ -1,4 +1,4 @@
-"""The map tab of what was read: the tokens shaded by their shares, source × layer map, and the sums in words."""
+"""The map: tokens shaded by their shares, the source × layer map, and the sums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .explorer import TokenDecompositionExplorer
 
 NEGLIGIBLE = 1e-3
-"""A relative error below it needs no warning."""
+"""Relative errors below it are not reported by layer."""
 
 
 class SourceMap:
@@ -44,7 +44,7 @@ class SourceMap:
         self.strip, self.heat = self.strips.views[0], self.maps.views[0]
         self.sums = W.HTML("")
         self.strips.box.add_class("iw-strips")
-        shown_if(self.strips.box, panel.screen is None)  # a screen has the tokens above all panels
+        shown_if(self.strips.box, panel.screen is None)  # a screen has its own tokens above the panels
         self.parts = [self.strips.box, self.maps.box]
         for strip in self.strips.views:
             panel.watch(strip, "selected", self._token_clicked)
@@ -58,14 +58,14 @@ class SourceMap:
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Draw the explorer's results anew."""
+        """Draw the explorer's results."""
         with self._own_doing():
             self._paint()
         self.paint_selection()
 
     @contextmanager
     def _own_doing(self) -> Iterator[None]:
-        """What changes in the views meanwhile, such as a selection that new tokens drop, is not the user's doing."""
+        """Ignore changes in the views meanwhile, such as a selection cleared by new tokens."""
         self._painting = True
         try:
             yield
@@ -91,7 +91,9 @@ class SourceMap:
         matrix = pair_view.of_view(view, [each.matrix(panel.color) for each in rows])
         if matrix is None:
             a, b = (each.n_layers for each in rows)
-            heat.empty = f"A difference needs two models of as many layers, these have {a} and {b}: look at A beside B"
+            heat.empty = (
+                f"A difference needs models with the same number of layers, these have {a} and {b}: choose A beside B"
+            )
             heat.set_matrix(None)
             return
         low, high, signed = self._range(view, rows)
@@ -123,7 +125,7 @@ class SourceMap:
         largest = pair_view.largest(view, [shares])
         letter = f"{view}: " if self.panel.shown == "beside" else ""
         logit = aims(rows[index] for index in pair_view.models_of(view))
-        strip.label = f"{letter}Read by the model, shaded by the share of the {logit}{after(view)}"
+        strip.label = f"{letter}Context, shaded by each token's share of the {logit}{after(view)}"
         strip.value_label = f"share of the logit{after(view)}"
         strip.set_values(pair_view.of_view(view, shares), vmin=-largest, vmax=largest, signed=True)
         norms = [each.norm_share(-1)[:-1] for each in rows]
@@ -131,7 +133,7 @@ class SourceMap:
         strip.set_density(density, maximum=pair_view.largest(view, [norms]))
 
     def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
-        """Shade the tokens of a screen by their shares of the logit; False where they are not those that were read."""
+        """Shade the tokens of a screen by their shares of the logit; False if they are not the context's."""
         rows, view = self.panel.rows, "B" if self.panel.shown == "beside" else self.panel.shown
         shares = [each.logit_share()[:-1] for each in rows]
         values = pair_view.of_view(view, shares) if rows else None
@@ -169,7 +171,7 @@ class SourceMap:
         return self._noted[view][1]
 
     def _range(self, view: str, rows: tuple[Rows, ...]) -> tuple[float, float, bool]:
-        """Ends of the colour scale, the same for A and B; the chance of a token runs over 0 to 1."""
+        """Ends of the colour scale, the same for A and B; probabilities range from 0 to 1."""
         color, difference = self.panel.color, view == "difference"
         signed = difference or color == "target_logit"
         if color in ("probability", "target_probability") and not difference:
@@ -184,16 +186,16 @@ class SourceMap:
         at = f"“{visible(tokens.tokens[tokens.position])}” ({tokens.position})"
         rest = ", partial" if any(each.result.partial for each in panel.rows) else ""
         start = pair_view.title_start(panel, view)
-        return f"{start}Parts of the residual stream at {at}, by the token that they come from{rest}"
+        return f"{start}Parts of the residual stream at {at}, by source token{rest}"
 
     def _adding_up(self) -> str:
-        """How well the parts add up, in words."""
+        """How well the parts add up, as text."""
         errors = []
         for letter, rows in zip(pair_view.letters(self.panel.rows), self.panel.rows, strict=True):
             tokens = rows.result.tokens
             worst = np.nanmax(tokens.error) if np.isfinite(tokens.error).any() else np.nan
             if not np.isfinite(worst):
-                errors.append(f"{letter}not there yet")
+                errors.append(f"{letter}not computed yet")
                 continue
             where = f" (worst: layer {rows.columns[int(np.nanargmax(tokens.error))]})" if worst >= NEGLIGIBLE else ""
             errors.append(f"{letter}<b>{power(float(worst))}</b>{where}")
@@ -205,7 +207,7 @@ class SourceMap:
         return f"{terms} equal the residual stream of every layer to {', '.join(errors)} (relative error)."
 
     def _logit_in_words(self) -> str:
-        """What the shares of the logit sum to."""
+        """The sum of the logit's shares, as text."""
         sentences = []
         for letter, rows in zip(pair_view.letters(self.panel.rows), self.panel.rows, strict=True):
             logit = rows.result.logit
@@ -216,7 +218,7 @@ class SourceMap:
             if rows.rest != "BOS":
                 terms.append(("biases", logit.bias - (logit.bos or 0.0)))
             words = " ".join(f"{'−' if term < 0 else '+'} {name} {abs(term):.2f}" for name, term in terms)
-            total = f"<b>{signed(tokens + logit.bias)}</b>; the model's own is {signed(logit.logit)}"
+            total = f"<b>{signed(tokens + logit.bias)}</b>; the model's own value is {signed(logit.logit)}"
             sentences.append(f"{letter}{escape(aim(logit, capital=True))}: {words.removeprefix('+ ')} = {total}.")
         return "<br>".join(sentences)
 
@@ -240,19 +242,19 @@ class SourceMap:
 
 
 def after(view: str) -> str:
-    """What to put behind the name of a number of a view."""
+    """Suffix of the name of a view's quantity."""
     return ", B − A" if view == "difference" else ""
 
 
 def aims(rows: Iterable[Rows]) -> str:
-    """Which logits the shares are of."""
+    """Names of the logits that are shared out."""
     return " and ".join(sorted({aim(each.result.logit) for each in rows}))
 
 
 def aim(logit: LogitShareResult, *, capital: bool = False) -> str:
-    """Which logit the shares are of: ``logit of “·Paris”`` or ``logit of “·Paris” less that of “·Rome”``."""
+    """Name of the logit: ``logit of “·Paris”`` or ``logit of “·Paris” minus that of “·Rome”``."""
     name = f"{'Logit' if capital else 'logit'} of “{visible(logit.target_token)}”"
-    return name if logit.foil is None else f"{name} less that of “{visible(logit.foil_token)}”"
+    return name if logit.foil is None else f"{name} minus that of “{visible(logit.foil_token)}”"
 
 
 def signed(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What the browser views have in common: files beside the module, checked keywords, tidy closing."""
+"""The base of the browser views: their files, checked keywords, clean closing."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def view_style(name: str) -> str:
 
 
 def float_bytes(values: ArrayLike) -> bytes:
-    """Numbers as little-endian float32, row by row, which is how they travel to the browser."""
+    """Numbers as little-endian float32, row by row, as they are sent to the browser."""
     return np.ascontiguousarray(values, dtype="<f4").tobytes()
 
 
 def bytes_floats(data: bytes) -> NDArray[np.float32]:
-    """The inverse of `float_bytes`, as a flat array of its own."""
+    """The inverse of `float_bytes`, as a new flat array."""
     return np.frombuffer(data, dtype="<f4").copy()
 
 
@@ -48,7 +48,7 @@ def data_range(values: NDArray[np.floating[Any]], *, signed: bool = False) -> tu
 
 
 def check_spans(spans: Sequence[Sequence[int]], n: int, what: str) -> list[list[int]]:
-    """The spans as lists of two whole numbers; ValueError unless each is 0 <= start < end <= n."""
+    """The spans as lists of two integers; ValueError unless each is 0 <= start < end <= n."""
     checked = [[int(part) for part in span] for span in spans]
     for span in checked:
         if len(span) != 2 or not 0 <= span[0] < span[1] <= n:
@@ -64,15 +64,15 @@ class View(anywidget.AnyWidget):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it but words that tell how to fill it."""
+        """Whether it shows nothing but instructions."""
         return False
 
     _own_id = t.Unicode("").tag(sync=True)
-    # by which its module finds the model behind it, to take messages where anywidget has given up on a busy page
+    # lets its module find its model, to receive messages when anywidget has given up on a busy page
 
     def __init_subclass__(cls, **options: Any) -> None:
         source = cls.__dict__.get("_esm")
-        if isinstance(source, str):  # not where anywidget makes a trait of it
+        if isinstance(source, str):  # not if anywidget has made it a trait
             before, separator, after = source.rpartition("export default ")
             if not separator:
                 raise TypeError(f"the module of {cls.__name__} must have an 'export default'")

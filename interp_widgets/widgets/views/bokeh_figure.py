@@ -27,7 +27,7 @@ from interp_widgets.widgets.views.base import View, view_source, view_style
 _HOSTED: weakref.WeakSet[BokehModel] = weakref.WeakSet()  # figures and layouts that a BokehFigure shows
 
 
-# A legend is styled when it is made and would keep the colours of the theme of that moment.
+# A legend is styled when it is made and would keep the colours of that theme.
 _LEGEND_STYLE = """
 :host { background-color: transparent !important; border-color: transparent !important; }
 .bk-item .bk-label, .bk-title { color: var(--iw-fg) !important; font-family: var(--iw-font) !important; }
@@ -61,7 +61,7 @@ class BokehSource(View):
 
     @classmethod
     def shared(cls) -> BokehSource:
-        """The one of this kernel, made (and its code sent) on first use."""
+        """The single instance of this kernel, made (and its code sent) on first use."""
         with cls._lock:
             if cls._shared is None or cls._shared.comm is None:
                 cls._packed = cls._packed or gzip.compress(bokeh_code().encode("utf-8"), 6)
@@ -74,7 +74,7 @@ class BokehSource(View):
         self.send({"kind": "code"}, [self._packed])
 
     def _asked(self, _widget: Any, content: dict[str, Any], _buffers: Any) -> None:
-        if content.get("kind") == "want":  # a page loaded after the code had been sent
+        if content.get("kind") == "want":  # a page loaded after the code was sent
             self._deliver()
 
 
@@ -83,8 +83,8 @@ class BokehFigure(View):
 
     Change the figure's sources and properties as usual, from any thread; what the reader does in the browser (taps,
     selections, ranges) reaches the figure's own Python callbacks once. A figure belongs to one host until it is closed.
-    It is written out when somebody looks at it (a page asks, the panel that holds it is displayed or saved): to make a
-    document of a figure takes longer than to make the figure. Raises ValueError for a figure that another host shows.
+    It is serialized only when needed (a page asks, or its panel is displayed or saved), since that
+    takes longer than making the figure. Raises ValueError for a figure that another host shows.
 
     >>> from bokeh.plotting import figure
     >>> host = BokehFigure(figure(height=120))
@@ -110,12 +110,12 @@ class BokehFigure(View):
     ) -> None:
         if not isinstance(figure, BokehModel):
             raise TypeError(f"BokehFigure shows a Bokeh figure or layout, got {type(figure).__name__}")
-        whole = [figure] if figure.document is None else [figure, *figure.document.roots]
-        if any(part in _HOSTED for part in whole):
+        parts = [figure] if figure.document is None else [figure, *figure.document.roots]
+        if any(part in _HOSTED for part in parts):
             raise ValueError("this Bokeh figure is already shown by a BokehFigure; close that one or make a new figure")
         self.figure = figure
         self.on_error = on_error
-        self.lock = ui_lock  # the panels' own: a second lock, taken in the other order, could stop both threads
+        self.lock = ui_lock  # the panels' lock: a second one, taken in the other order, could deadlock
         self._stale = False
         BokehSource.shared()
         super().__init__(**traits)
@@ -126,7 +126,7 @@ class BokehFigure(View):
     @property
     def is_empty(self) -> bool:
         sentences = list(self.figure.select({"name": "message"}))
-        return bool(sentences) and all(one.visible and TO_FILL in one.tags for one in sentences)
+        return bool(sentences) and all(sentence.visible and TO_FILL in sentence.tags for sentence in sentences)
 
     def __repr__(self) -> str:
         return f"BokehFigure({type(self.figure).__name__}, name={self.figure.name!r})"
@@ -137,9 +137,9 @@ class BokehFigure(View):
         return str(self._picture)
 
     def _write(self) -> None:
-        """Put the figure as it is now into the state; from the first time on, what changes in it is sent."""
+        """Put the current figure into the state; from then on, its changes are sent."""
         if self._doc is None:
-            for legend in self.figure.select({"type": Legend}):  # before a document would look through it again
+            for legend in self.figure.select({"type": Legend}):  # before a document searches it again
                 if _LEGEND_STYLE not in legend.stylesheets:
                     legend.stylesheets = [*legend.stylesheets, _LEGEND_STYLE]
             self._doc = self.figure.document or Document()
@@ -156,10 +156,10 @@ class BokehFigure(View):
         with self.lock:
             if self.comm is not None:
                 self._write()
-                self.send({"kind": "document", "document": self._document})  # in one row with the patches to it
+                self.send({"kind": "document", "document": self._document})  # in order with the patches to it
 
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> Any:
-        """The state for the page: at the opening without the figure, later with the figure as it is then."""
+        """The state for the page: at first without the figure, later with the current figure."""
         keys = None if key is None else {key} if isinstance(key, str) else set(key)
         if self.comm is not None and (keys is None or "_document" in keys):
             with self.lock:
@@ -178,19 +178,19 @@ class BokehFigure(View):
             self.send(content, [buffer.to_bytes() for buffer in message._buffers])
 
     def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
-        if message.get("kind") == "want":  # somebody looks at it
+        if message.get("kind") == "want":  # a page shows it
             self.deliver()
         if message.get("kind") != "events":
             return
         failed: Exception | None = None
-        for content in message["contents"]:  # one that fails must not swallow the others
+        for content in message["contents"]:  # one that fails must not stop the others
             try:
                 with self.lock, _current_document_kept():
-                    if self._doc is None:  # closed, maybe by the event before, or on no page yet
+                    if self._doc is None:  # closed, perhaps by the previous event, or on no page yet
                         return
                     self._stale = True
                     self._apply(self._doc, content)
-            except Exception as error:  # ipywidgets would drop it unseen
+            except Exception as error:  # ipywidgets would swallow it
                 if self.on_error is None:
                     failed = failed or error
                 else:
@@ -222,7 +222,7 @@ class BokehFigure(View):
             event["model"].patch(event["patches"], setter=self)
 
     def close(self) -> None:
-        """End the view; the figure is free to be shown by another host."""
+        """End the view; another host can then show the figure."""
         if self._hosts:
             with self.lock:
                 self._hosts = False

@@ -27,7 +27,7 @@ _PLAIN, _SIGNED, _SIGNED_DARK = lut(SEQUENTIAL256), lut(DIVERGING256), lut(DIVER
 
 @dataclass(frozen=True)
 class Colours:
-    """What colours a map: one number per cell, NaN where nothing was computed, and the scale that they stand on."""
+    """The colours of a map: one number per cell, NaN if not computed, and their scale."""
 
     matrix: NDArray[np.float64]
     vmin: float
@@ -42,7 +42,7 @@ class Colours:
 class Heatmap(View):
     """A map of numbers up to 2,000 × 300 cells and more; cells without a number (NaN) are hatched.
 
-    A click or the arrow keys move the cursor `cross`, click or Enter pins a cell, Esc lets both go; Ctrl and wheel,
+    A click or the arrow keys move the cursor `cross`, click or Enter pins a cell, Esc clears both; Ctrl and wheel,
     the keys + − 0 or the buttons zoom, a drag moves. Cells smaller than a pixel show the strongest of those they cover.
 
     >>> heat = Heatmap(title="Importance", row_name="prompt token", column_name="response")
@@ -66,17 +66,17 @@ class Heatmap(View):
     vmin = t.Float(0.0).tag(sync=True)
     vmax = t.Float(1.0).tag(sync=True)
     lut = t.Bytes(_PLAIN).tag(sync=True)
-    """1,024 bytes: the 256 colours that the range vmin..vmax runs through."""
+    """1,024 bytes: the 256 colours of the range vmin..vmax."""
     lut_dark = t.Bytes(b"").tag(sync=True)
     """The same for a dark page; empty: as on a light page."""
     scale = t.Enum(("linear", "log"), default_value="linear").tag(sync=True)
     """How numbers become colours; ``log``: by the logarithm of 1 + number, for ranks and counts from 0 on."""
     reverse = t.Bool(False).tag(sync=True)
-    """Whether the smallest number has the last colour, and the upper end of the colour bar: for ranks."""
+    """Whether the smallest number gets the last colour and the top of the colour bar: for ranks."""
     row_labels = t.List(t.Unicode()).tag(sync=True)
     column_labels = t.List(t.Unicode()).tag(sync=True)
     row_name = t.Unicode("row").tag(sync=True)
-    """What a row is, for the tooltip: "prompt token"."""
+    """The name of a row in the tooltip, such as "prompt token"."""
     column_name = t.Unicode("column").tag(sync=True)
     x_label = t.Unicode("").tag(sync=True)
     y_label = t.Unicode("").tag(sync=True)
@@ -89,7 +89,7 @@ class Heatmap(View):
     numbers_from = t.Float(None, allow_none=True).tag(sync=True)
     """Numbers of at least this size are written into cells that have no text, if they all fit; None: none are."""
     notes = t.List(t.Unicode()).tag(sync=True)
-    """What tooltip and readout say of each cell besides its number, row by row; may be empty."""
+    """What tooltip and readout say about each cell besides its number, row by row; may be empty."""
     edges = t.List(t.List(t.Int())).tag(sync=True)
     """Cells [row, column] with a line along their upper edge: where something begins."""
     crossed = t.List(t.List(t.Int())).tag(sync=True)
@@ -98,7 +98,7 @@ class Heatmap(View):
     """Spans [start, end) of rows shown by a band (instruction spans)."""
     column_marks = t.List(t.List(t.Int())).tag(sync=True)
     mark_name = t.Unicode("marked").tag(sync=True)
-    """What a marked row or column is, for tooltip and readout."""
+    """The name of a mark, for tooltip and readout."""
     row_bars = t.Bytes(b"").tag(sync=True)
     """float32 number of each row, drawn as bars beside the rows, to both sides where some are negative; empty: none.
     See `set_row_bars`."""
@@ -122,7 +122,7 @@ class Heatmap(View):
     max_height = t.Int(520).tag(sync=True)
     color_bar = t.Bool(True).tag(sync=True)
     empty = t.Unicode("Nothing to show yet").tag(sync=True)
-    """What stands in the place of no cells."""
+    """Text shown when there are no cells."""
 
     def __repr__(self) -> str:
         return f"Heatmap({' × '.join(map(str, self.shape))}, title={self.title!r})"

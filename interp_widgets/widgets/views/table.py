@@ -14,14 +14,14 @@ from interp_widgets.figures.static import Scene, table_scene
 from interp_widgets.widgets.views.base import View, view_source, view_style
 
 EditKind = Literal["text", "choice", "choices"]
-"""What a cell takes: any one line of text, one of the column's options or none, or any number of them."""
+"""What a cell accepts: one line of text, one of the column's options or none, or any number of them."""
 _LONGEST = 2_000
-"""Characters that a cell takes."""
+"""Most characters in a cell."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """What a reader has written into a cell."""
+    """A user's edit of a cell."""
 
     key: str
     """Name of the row in `Table.row_keys`; its index as text where rows have no names."""
@@ -35,8 +35,8 @@ class Table(View):
     """Rows of text and numbers; a click or Enter picks a row, a click on a heading sorts.
 
     Sorting happens in the browser and never renumbers: ``selected`` is always an index into ``rows``. A column with
-    ``edit`` can be written into: double click, or Tab to the cell and Enter; Enter keeps what was written, Esc drops it
-    (it is put into `rows` once the functions given to `on_edit` have taken it). Text never becomes HTML.
+    ``edit`` is editable: double click, or Tab to the cell and Enter; Enter keeps the edit, Esc discards it
+    (it is put into `rows` once the functions passed to `on_edit` have accepted it). Text never becomes HTML.
 
     Example:
         >>> table = Table(columns=[{"label": "token"}, {"label": "score", "align": "right"}], rows=[["a", 0.5]])
@@ -55,14 +55,14 @@ class Table(View):
     rows = traitlets.List(traitlets.List()).tag(sync=True)
     """One list a row, as long as ``columns``: text, numbers, booleans or None (shown as a dash)."""
     row_keys = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    """A name for every row, so that what is written goes to the row that was looked at even if the rows have changed
-    since; empty: rows are known by their index."""
+    """A key for every row, so that an edit reaches the right row even if the rows have changed
+    since; empty: rows are identified by their index."""
     selected = traitlets.Int(-1).tag(sync=True)
     """Index of the picked row in ``rows``, -1 for none."""
     caption = traitlets.Unicode("").tag(sync=True)
     """One line above the table, also its name for screen readers."""
     instruction = traitlets.Unicode("").tag(sync=True)
-    """What a click or an edit does, said behind the caption of a filled table; not in a saved page, where it does
+    """What a click or an edit does, shown after the caption of a filled table; not in a saved page, where it does
     nothing."""
     empty = traitlets.Unicode("Nothing to show yet.").tag(sync=True)
     """The sentence shown when there are no rows."""
@@ -76,12 +76,12 @@ class Table(View):
     def __init__(self, *, on_error: Callable[[Exception], object] | None = None, **traits: Any) -> None:
         self._on_edit: list[Callable[[Edit], object]] = []
         self.on_error = on_error
-        """Shows why something that was written is not kept; None: it is raised."""
+        """Shows why an edit was rejected; None: the error is raised."""
         super().__init__(**traits)
         self.on_msg(self._received)
 
     def on_edit(self, handler: Callable[[Edit], object]) -> None:
-        """Call `handler(edit)` when a cell has been written into; if it raises, the cell shows again what it was."""
+        """Call `handler(edit)` when a cell has been edited; if it raises, the cell is reset."""
         self._on_edit.append(handler)
 
     def _received(self, _widget: Any, content: Any, _buffers: Any) -> None:
@@ -96,9 +96,9 @@ class Table(View):
             self.on_error(error)
 
     def _edited(self, content: dict[str, Any]) -> None:
-        """Hand on what a browser sent, if it fits its column, and show it; nothing of a browser is trusted."""
+        """Validate an edit from the browser, pass it to the handlers and show it."""
         label, written = content.get("column"), content.get("value")
-        column = next((one for one in self.columns if one.get("label") == label), None)
+        column = next((column for column in self.columns if column.get("label") == label), None)
         if column is None:
             raise ValueError(
                 f"the table has no column {short(repr(label))} any more: {short(repr(written))} is not kept"
@@ -110,13 +110,13 @@ class Table(View):
         for handler in self._on_edit:
             handler(edit)
         row = self._row(edit.key)
-        if self.rows is before and row is not None and column in self.columns:  # no handler has drawn the table anew
+        if self.rows is before and row is not None and column in self.columns:  # no handler has redrawn the table
             cells = [list(cells) for cells in self.rows]
             cells[row][self.columns.index(column)] = ", ".join(value) if isinstance(value, tuple) else value
             self.rows = cells
 
     def _row(self, key: str) -> int | None:
-        """Where a row stands now."""
+        """The current index of a row."""
         names = self.row_keys or [str(index) for index in range(len(self.rows))]
         return names.index(key) if key in names else None
 
@@ -140,7 +140,7 @@ class Table(View):
         return proposal["value"]
 
     def scene(self, *, most: int | None = None) -> Scene:
-        """The table, or its first rows, as a static picture with columns as wide as what is in them."""
+        """The table, or its first rows, as a static picture with columns as wide as their content."""
         names, rows, title = [str(column.get("label", "")) for column in self.columns], self.rows[:most], self.caption
         if len(rows) < len(self.rows):
             title += f" (the first {len(rows)} of {len(self.rows):,})"
@@ -154,13 +154,13 @@ class Table(View):
 
 
 def _fitted(column: dict[str, Any], value: Any) -> str | tuple[str, ...] | None:
-    """What was written as the column takes it; None if it does not."""
+    """An edit converted to the column's type; None if it is invalid."""
     kind, options = column.get("edit"), list(column.get("options", ()))
     if kind == "choices":
         wanted = value if isinstance(value, list) else None
-        if wanted is None or any(one not in options for one in wanted):
+        if wanted is None or any(option not in options for option in wanted):
             return None
-        return tuple(one for one in options if one in wanted)
+        return tuple(option for option in options if option in wanted)
     if not isinstance(value, str) or len(value) > _LONGEST:
         return None
     if kind == "choice":

@@ -25,7 +25,7 @@ class TextBox(View):
     description = t.Unicode("").tag(sync=True)
     """The label above the box."""
     placeholder = t.Unicode("").tag(sync=True)
-    """What stands in an empty box."""
+    """The placeholder of an empty box."""
     hint = t.Unicode("").tag(sync=True)
     """What the text is for, in the tooltip."""
     rows = t.Int(3, min=1).tag(sync=True)

@@ -27,8 +27,8 @@ _LIGHT, _DARK, _SIGNED = lut(TOKENS256), lut(TOKENS_DARK256), lut(TOKENS_DIVERGI
 class TokenStrip(View):
     """Tokens as running text, each shaded by a number and reachable by pointer and keys.
 
-    A click selects (again: lets go), a drag brushes a span, with `marking` on a drag adds a mark or, begun inside a
-    mark, wipes it out. Arrows, Home and End move, Shift with arrows brushes, Enter selects (or marks), Esc lets go.
+    A click selects (again: deselects), a drag brushes a span; with `marking` on, a drag adds a mark or, if it starts in
+    a mark, removes it. Arrows, Home and End move, Shift with arrows brushes, Enter selects (or marks), Esc deselects.
 
     >>> strip = TokenStrip(tokens=["The", " cat"], label="Prompt")
     >>> strip.set_values([0.1, 0.9])
@@ -45,19 +45,19 @@ class TokenStrip(View):
     special = t.List(t.Bool()).tag(sync=True)
     """Which tokens are special (outlined); may be empty."""
     captions = t.List(t.Unicode()).tag(sync=True)
-    """What is written before each token, such as the role that speaks from there on; "" for most; may be empty."""
+    """Text before each token, such as the role of a chat message that starts there; "" for most; may be empty."""
     values = t.Bytes(b"").tag(sync=True)
     """float32 number of each token, NaN for none; see `set_values`."""
     vmin = t.Float(0.0).tag(sync=True)
     vmax = t.Float(1.0).tag(sync=True)
     lut = t.Bytes(_LIGHT).tag(sync=True)
-    """1,024 bytes: the 256 colours (with opacity) that the range vmin..vmax runs through on a light page."""
+    """1,024 bytes: the 256 colours (with opacity) of the range vmin..vmax on a light page."""
     lut_dark = t.Bytes(_DARK).tag(sync=True)
     """The same for a dark page; empty: as on a light page."""
     labels = t.List(t.Unicode()).tag(sync=True)
-    """What the tooltip says of each token instead of its number; may be empty."""
+    """Tooltip of each token, instead of its number; may be empty."""
     value_label = t.Unicode("").tag(sync=True)
-    """Unit or name put behind the number."""
+    """Unit or name after the number."""
     density = t.Bytes(b"").tag(sync=True)
     """float32 number of each token drawn as a small bar under it; empty: no bars."""
     density_max = t.Float(0.0).tag(sync=True)
@@ -78,13 +78,13 @@ class TokenStrip(View):
     label = t.Unicode("").tag(sync=True)
     """Heading and accessible name."""
     instruction = t.Unicode("").tag(sync=True)
-    """What a click or a drag does, said behind the label; not in a saved page, where it does nothing."""
+    """What a click or a drag does, shown after the label; not in a saved page, where it does nothing."""
     empty = t.Unicode("No tokens yet").tag(sync=True)
-    """What stands in the place of no tokens."""
+    """Text shown when there are no tokens."""
     max_lines = t.Int(8).tag(sync=True)
     """Lines shown before the strip scrolls."""
     legend = t.Bool(False).tag(sync=True)
-    """Whether a colour bar behind the label says what the shades stand for, while there are any."""
+    """Whether a colour bar after the label explains the shades, while there are any."""
     breaks = t.Bool(True).tag(sync=True)
     """Whether a token with a newline ends its line; else the text flows on, and the newline is only marked."""
 
@@ -96,7 +96,7 @@ class TokenStrip(View):
         return not self.tokens
 
     def set_tokens(self, tokens: Sequence[str], *, special: Sequence[bool] = (), captions: Sequence[str] = ()) -> None:
-        """Show other tokens; numbers, bars, marks, brush and selection of the old ones go."""
+        """Replace the tokens; numbers, bars, marks, brush and selection are cleared."""
         if special and len(special) != len(tokens):
             raise ValueError(f"special must have one flag for each of the {len(tokens)} tokens, got {len(special)}")
         if captions and len(captions) != len(tokens):
