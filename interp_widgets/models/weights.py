@@ -84,7 +84,7 @@ def _note_place(part: Any, around: Any) -> None:
 
 
 def _place(part: Any, *around: Any) -> _Place | None:
-    """Where a part lies in the first of the modules in which it is found; None where it stands for none of their own."""
+    """Where a part lies, in the first of the modules in which it is found; None where it stands for several."""
     name = getattr(part, "name", None)
     path, _, leaf = name.rpartition(".") if isinstance(name, str) else ("", "", "")
     for module in around:
