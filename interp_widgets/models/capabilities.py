@@ -60,8 +60,8 @@ _ENTERED = 2 + len(_CHANGED)
 """The row in which attention's output is NaN in every block, but not in what enters the MLP's branch: an MLP that gives
 NaN reads the stream elsewhere too."""
 _MOVED = 3 + len(_CHANGED)
-"""The row in which the stream enters every block far from what it is, and attention and MLP write what they do in row 0:
-the stream must leave the block as far from it."""
+"""The row in which the stream enters every block far from what it is, and attention and MLP write what they do in row
+0: the stream must leave the block as far from it."""
 _FAR = {torch.float64: (1e5, 1e-3), torch.float32: (1e4, 2e-3)}
 """By which the stream is moved there, of its size, and the largest error. What else a block adds reads a normed stream,
 so that it is small beside that."""

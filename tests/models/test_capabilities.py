@@ -476,7 +476,7 @@ def test_a_stream_that_layers_multiply_or_norm_is_no_straight_way_to_the_logits(
     """Gemma 4 multiplies what leaves a layer: the effects of its neurons were too large by all factors behind them."""
     model = of_the_matrix(architecture)
     assert model.capabilities.mlp_neurons
-    with pytest.raises(ValueError, match="which .* does not have: its layers multiply or norm it; use ablate_neurons"):
+    with pytest.raises(ValueError, match=r"which .* does not have: its layers multiply or norm it; use ablate_neurons"):
         neuron_effects(model, IDS, layer=1)
     assert ablate_neurons(model, IDS, layer=1).effect.any()
 
