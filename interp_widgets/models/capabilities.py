@@ -20,6 +20,7 @@ Positions = Literal["learned", "rotary", "alibi", "none"]
 Capability = Literal[
     "gradients",
     "residual_stream",
+    "additive_stream",
     "attention",
     "attention_patterns",
     "heads",
@@ -36,6 +37,7 @@ Capability = Literal[
 _NAMES: dict[Capability, str] = {
     "gradients": "gradients",
     "residual_stream": "the residual stream before and behind every layer",
+    "additive_stream": "a residual stream that its layers add to without changing it otherwise",
     "attention": "the output of attention in every layer",
     "attention_patterns": "the attention patterns of every layer",
     "heads": "the outputs of single attention heads",
@@ -57,6 +59,15 @@ _NO_HEADS = 1 + len(_CHANGED)
 _ENTERED = 2 + len(_CHANGED)
 """The row in which attention's output is NaN in every block, but not in what enters the MLP's branch: an MLP that gives
 NaN reads the stream elsewhere too."""
+_MOVED = 3 + len(_CHANGED)
+"""The row in which the stream enters every block far from what it is, and attention and MLP write what they do in row
+0: the stream must leave the block as far from it."""
+_FAR = {torch.float64: (1e5, 1e-3), torch.float32: (1e4, 2e-3)}
+"""By which the stream is moved there, of its size, and the largest error. What else a block adds reads a normed stream,
+so that it is small beside that."""
+_FAR_IN_HALF = (1000.0, 0.05)
+_FARTHEST = 2e4
+"""Half precision ends at 65504."""
 _SHOWN = {
     "hook_attn_out": "attention",
     "attn.hook_z": "outputs of single heads",
@@ -77,6 +88,8 @@ class Capabilities:
     """Gradients of the output with respect to embeddings and activations."""
     residual_stream: bool
     """The residual stream before every layer and behind the last, which can be read and replaced."""
+    additive_stream: bool
+    """What enters a layer leaves it with what its parts add: no norm of the stream itself, and no factor."""
     attention: bool
     """Attention in every layer, whose output can be read and replaced."""
     attention_patterns: bool
@@ -171,6 +184,10 @@ class BlockValues:
     """What entered the block's parts, by name."""
     restored: bool = False
     """Whether what entered the MLP's branch was the clean stream in the row `_ENTERED`."""
+    moved: Tensor | None = None
+    """(positions, d_model) by which the stream was moved in the row `_MOVED`."""
+    adds: bool = False
+    """Whether it left the block as far from where it was."""
     elsewhere: bool = False
     """Whether the MLP reads the stream in another place too, as experts beside an MLP do."""
 
@@ -195,6 +212,20 @@ class BlockValues:
         if min(after, apart) > 0.03 * float(seen.norm()):  # rounding in half precision
             return None
         return _share(seen - before, attention) > 0.25
+
+    def enter_far(self, value: Tensor) -> Tensor:
+        """What enters the block, with the rows `_ENTERED` and `_MOVED` as they say."""
+        factor = _FAR.get(value.dtype, _FAR_IN_HALF)[0]
+        if value.dtype == torch.float16:
+            factor = min(factor, _FARTHEST / max(float(value[0].abs().max()), 1e-3))
+        self.moved = factor * value[0].flip(-1)
+        return _with_row(_with_row(value, _ENTERED, value[0]), _MOVED, value[0] + self.moved)
+
+    def leave(self, value: Tensor) -> None:
+        """Look at what leaves the block."""
+        if self.moved is not None and value.shape[1:] == self.moved.shape:
+            error = (value[_MOVED].double() - value[0].double() - self.moved.to(value.device).double()).norm()
+            self.adds = bool(error <= _FAR.get(value.dtype, _FAR_IN_HALF)[1] * self.moved.double().norm())
 
     def enter(self, part: str, value: Tensor) -> Tensor:
         """Keep what enters a part; of the MLP's branch give it back with the row `_ENTERED` as it is without change."""
@@ -306,11 +337,11 @@ def _hooks_off(tl_model: Any) -> Iterator[None]:
 @torch.no_grad()
 def _look(tl_model: Any) -> _Seen:
     """One pass of a few tokens, in which each row of the batch has one value of the first block replaced by NaN, or is
-    what `_NO_HEADS` and `_ENTERED` say."""
+    what `_NO_HEADS`, `_ENTERED` and `_MOVED` say."""
     known, seen, parameter = tl_model.hook_dict, _Seen(), next(tl_model.parameters())
     cfg = tl_model.cfg
     tokens = min(_TOKENS, cfg.n_ctx, cfg.d_vocab)
-    ids = torch.arange(tokens, device=parameter.device).expand(1 + _ENTERED, -1)
+    ids = torch.arange(tokens, device=parameter.device).expand(1 + _MOVED, -1)
     last = f"blocks.{cfg.n_layers - 1}.hook_resid_post"
 
     def watch(name: str) -> Callable[..., Tensor]:
@@ -330,11 +361,14 @@ def _look(tl_model: Any) -> _Seen:
             if value.shape[0] != len(ids):
                 return value
             if name.endswith(".hook_resid_pre"):
-                return _with_row(value, _ENTERED, value[0])
+                return values.enter_far(value)
+            if name.endswith(".hook_resid_post"):
+                values.leave(value)
             if name.endswith(".hook_mlp_out"):
                 values.elsewhere = values.restored and bool(value[_ENTERED].isnan().any())
+                value = _with_row(value, _MOVED, value[0])
             if name.endswith(".hook_attn_out"):
-                value = _with_row(value, _ENTERED, torch.nan)
+                value = _with_row(_with_row(value, _ENTERED, torch.nan), _MOVED, value[0])
             if name == "blocks.0.attn.hook_z":
                 value = _with_row(value, _NO_HEADS, 0.0)
             return value if row is None else _with_row(value, row, torch.nan)
@@ -416,6 +450,7 @@ def find_capabilities(
             mlp or "its MLPs have no single output matrix of one width")  # fmt: skip
     parallel, reads = _branches(seen)
     decide("residual_stream", stream, "its layers do not show it")
+    decide("additive_stream", all(values.adds for values in seen.blocks), "its layers multiply or norm it")
     decide("attention", not (attention or mixed), attention or mixed)
     decide("heads", not (attention or heads), attention or heads)
     patterns = everywhere("attn.hook_pattern", None, None)
@@ -438,6 +473,7 @@ def find_capabilities(
         architecture=architecture,
         gradients="gradients" not in reasons,
         residual_stream="residual_stream" not in reasons,
+        additive_stream="additive_stream" not in reasons,
         attention="attention" not in reasons,
         attention_patterns="attention_patterns" not in reasons,
         heads="heads" not in reasons,

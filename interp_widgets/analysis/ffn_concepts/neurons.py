@@ -275,6 +275,7 @@ def neuron_effects(
     """
     model.capabilities.require("residual_stream", "neuron_effects")
     model.capabilities.require("mlp_neurons", "neuron_effects", "use ablate_modules(kinds=('mlp',))", using="mlp")
+    model.capabilities.require("additive_stream", "neuron_effects", "use ablate_neurons")
     layer, chosen = layer_index(model, layer), neuron_indices(model, neurons)
     values, run = value_vectors(model, layer), RunOptions(check=check)
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
