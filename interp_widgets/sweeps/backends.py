@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from itertools import islice
 from typing import Any, Protocol
@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from interp_widgets.arguments import short
 
 from .items import Item
-from .remote import NoRow, WorkerNotReady, error_text, here, run_one, run_sent
-from .sending import packed
+from .remote import Parcel, WorkerNotReady, end_with, error_text, here, run_one, run_sent
+from .sending import pack, packed
 
 _WAIT = 0.2
 """Seconds between two looks at whether the caller wants to stop."""
@@ -59,6 +59,8 @@ def check_backend(backend: Any) -> None:
         )
     if isinstance(backend, int) and backend < 1:
         raise ValueError(f"backend must be 1 process or more, got {backend}")
+    if getattr(backend, "status", None) == "closed":
+        raise ValueError("backend is a client that has been closed: give an open one")
 
 
 def _here(function: Callable[..., Any], items: Iterator[Item], check: Callable[[], None]) -> Iterator[Done]:
@@ -91,8 +93,10 @@ class _Given:
             "started again"
         )
 
-    def close(self) -> None:
-        """Leave it to the user."""
+    def close(self, under_way: Iterable[Any]) -> None:
+        """Leave it to the user, with nothing to do."""
+        for future in under_way:
+            future.cancel()
 
 
 class _Processes:
@@ -108,7 +112,13 @@ class _Processes:
 
         # loky's, since it can be told of a worker's death, and starts clean processes also where a GPU is in use
         threads = str(max(1, (os.cpu_count() or 1) // self._count))  # more would wait for each other
-        return ProcessPoolExecutor(self._count, timeout=None, env=dict.fromkeys(_THREADS, threads))
+        return ProcessPoolExecutor(
+            self._count,
+            timeout=None,
+            initializer=end_with,
+            initargs=(os.getpid(),),
+            env=dict.fromkeys(_THREADS, threads),
+        )
 
     def submit(self, *call: Any) -> Future[Any]:
         try:
@@ -122,7 +132,7 @@ class _Processes:
         self._executor.shutdown(wait=False, kill_workers=True)
         self._executor = self._started()
 
-    def close(self) -> None:
+    def close(self, under_way: Iterable[Any]) -> None:
         self._executor.shutdown(wait=True, kill_workers=True)
 
 
@@ -143,7 +153,7 @@ def _sent(
         while True:
             source = iter(suspects.popleft, None) if suspects else iter(()) if suspected else items
             for item in islice(source, max(0, (1 if suspected else backend.ahead) - len(running))):
-                running[backend.submit(run_sent, name, content, item.value)] = item
+                running[backend.submit(run_sent, name, content, Parcel(item.value, pack))] = item
             if not running:
                 return
             check()
@@ -162,7 +172,7 @@ def _sent(
                         suspects.extend(under_way)
                         suspected |= {one.row for one in under_way}
                     break
-                except (WorkerNotReady, NoRow):
+                except WorkerNotReady:
                     raise
                 except Exception as error:  # of the backend, about this item: Dask's KilledWorker, say
                     result = {}, error_text(error), float("nan")
@@ -170,10 +180,8 @@ def _sent(
                 suspected -= {item.row}
                 yield (item, *result)
     finally:
-        for future in running:
-            future.cancel()
         here.pop(name, None)
-        backend.close()
+        backend.close(running)
 
 
 def _finished(running: Mapping[Any, Item]) -> list[Any]:

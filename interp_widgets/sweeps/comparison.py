@@ -154,9 +154,9 @@ _Row = tuple[tuple[int, int], tuple[float, float], float, tuple[float, float], f
 def _same_items(first: SweepResult, second: SweepResult) -> tuple[NDArray[Any], NDArray[Any]]:
     """Where the items that both have are in each."""
     _, at_first, at_second = np.intersect1d(first.rows, second.rows, return_indices=True)
-    shared = [name for name in first.label_names if name in second.label_names and name not in first.measured]
-    for name in shared:
-        texts = first.texts(name), second.texts(name)
+    columns = [{*each.label_names, *each.number_names} - {*each.measured} for each in (first, second)]
+    for name in sorted(columns[0] & columns[1]):
+        texts = first.groups(name), second.groups(name)  # numbers as texts too
         for i, j in zip(at_first, at_second, strict=True):
             if texts[0][i] != texts[1][j]:
                 raise ValueError(

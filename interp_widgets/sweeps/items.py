@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -16,6 +14,9 @@ import numpy as np
 
 from interp_widgets.arguments import short
 from interp_widgets.data.files import decoded, existing_file, parse_rows
+from interp_widgets.models import Model
+
+from .identity import described, hash_of
 
 TEXT, TABLE = (".txt",), (".parquet",)
 ROWS = (".csv", ".json", ".jsonl")
@@ -105,6 +106,10 @@ def plain(value: Any) -> Any:
     """A value that a column of a table can hold: a number, bool, text or None as it is, others as text."""
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, Model):
+        return value.name
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     try:
@@ -119,18 +124,4 @@ def item_hash(value: Any) -> str:
     >>> item_hash({"prompt": "a", "n": 1}) == item_hash({"n": 1, "prompt": "a"})
     True
     """
-    try:
-        content = json.dumps(value, sort_keys=True, default=_written).encode()
-    except (TypeError, ValueError):
-        content = pickle.dumps(value)
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _written(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return [type(value).__name__, {one.name: getattr(value, one.name) for one in fields(value)}]
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return [value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
-    raise TypeError(type(value).__name__)
+    return hash_of(described(value))

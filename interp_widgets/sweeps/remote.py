@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,7 +28,21 @@ class WorkerNotReady(RuntimeError):
 
 
 class NoRow(TypeError):
-    """A result of which no row can be made: the same for every item, so that the sweep stops."""
+    """A result of which no row can be made: where the first ones are such, the sweep stops."""
+
+
+class Parcel:
+    """An item on its way to where it is done. It is packed only if that is another process."""
+
+    def __init__(self, value: Any, pack: Callable[[Any], bytes] = pickle.dumps) -> None:
+        self.value, self._pack = value, pack
+
+    def __reduce__(self) -> Any:
+        return _opened, (self._pack(self.value),)
+
+
+def _opened(content: bytes) -> Parcel:
+    return Parcel(pickle.loads(content))  # from the process that started this one
 
 
 def row_of(result: Any) -> dict[str, Any]:
@@ -43,6 +60,8 @@ def row_of(result: Any) -> dict[str, Any]:
 def _cell(name: Any, value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # of NumPy or PyTorch
         value = value.item()
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return float(value)
     if value is None or isinstance(value, bool | int | float | str | np.generic):
         return value
     raise NoRow(
@@ -60,15 +79,37 @@ def run_one(function: Callable[..., Any], value: Any) -> Measured:
     """One item, done."""
     start = time.perf_counter()
     try:
-        result = function(value)
+        return row_of(function(value)), "", time.perf_counter() - start
     except Exception as error:
         return {}, error_text(error), time.perf_counter() - start
-    return row_of(result), "", time.perf_counter() - start
 
 
-def run_sent(name: str, content: bytes, value: Any) -> Measured:
+def run_sent(name: str, content: bytes, item: Parcel) -> Measured:
     """One item by a function that was sent under a name; made of its bytes once per process."""
-    return run_one(here.get(name) or _made(name, content), value)
+    _after_a_fork()
+    return run_one(here.get(name) or _made(name, content), item.value)
+
+
+_process = [os.getpid()]
+
+
+def _after_a_fork() -> None:
+    """Leave the threads alone that a forked process knows of and does not have: it would wait for them for ever."""
+    if _process[0] != os.getpid():
+        _process[0] = os.getpid()
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
+
+
+def end_with(parent: int) -> None:
+    """End this process when the one that started it is gone, even if that was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @functools.lru_cache(maxsize=4)

@@ -93,7 +93,7 @@ class SweepResult(Result):
         """(items,) a column of texts or of numbers as texts, by which items are grouped; empty where one has none."""
         if name not in self.number_names:
             return self.texts(name)
-        return tuple("" if np.isnan(value) else f"{value:g}" for value in self.numbers(name))
+        return tuple("" if np.isnan(value) else f"{value:.15g}" for value in self.numbers(name))
 
     def to_frame(self) -> pd.DataFrame:
         """One row per item: its number, the data set's columns, what was measured, the error and the seconds."""
@@ -128,10 +128,11 @@ class SweepResult(Result):
 
 def result_of(frame: pd.DataFrame, data: Sequence[str], **more: Any) -> SweepResult:
     """Rows as a result; `data` names the columns that were not measured."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+    from pandas.api.types import is_numeric_dtype
 
     given = [name for name in frame.columns if name not in OWN]
-    numbers = [name for name in given if is_numeric_dtype(frame[name]) or is_bool_dtype(frame[name])]
+    frame = frame.assign(**{name: frame[name].astype(float) for name in given if _are_bools(frame[name])})
+    numbers = [name for name in given if is_numeric_dtype(frame[name])]
     texts = [name for name in given if name not in numbers]
     return SweepResult(
         rows=frame["row"].to_numpy(dtype=np.int64),
@@ -144,6 +145,11 @@ def result_of(frame: pd.DataFrame, data: Sequence[str], **more: Any) -> SweepRes
         seconds=frame["seconds"].to_numpy(dtype=np.float64),
         **more,
     )
+
+
+def _are_bools(column: pd.Series[Any]) -> bool:
+    """Whether a column holds True and False, and nothing else where there is something."""
+    return column.dtype == bool or (column.dtype == object and set(map(type, column.dropna())) == {bool})
 
 
 @checked
@@ -159,6 +165,6 @@ def read_sweep(folder: str | Path) -> SweepResult:
         ...     read_sweep(folder).numbers("value").tolist()
         [1.0, 2.0]
     """
-    header = read_header(Path(folder))
-    frame = read_folder(Path(folder))
-    return result_of(frame, header.get("columns", []), folder=str(folder), provenance=header.get("provenance", {}))
+    path = Path(folder).expanduser()
+    header, frame = read_header(path), read_folder(path)
+    return result_of(frame, header.get("columns", []), folder=str(path), provenance=header.get("provenance", {}))

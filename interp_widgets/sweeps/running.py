@@ -12,13 +12,17 @@ from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import RunOptions, partial_is_due
 from interp_widgets.arguments import checked
 
-from .backends import check_backend, run_items
+from .backends import Done, check_backend, run_items
 from .call import Call
+from .identity import header_of, model_of
 from .items import Item, numbered, read_items
+from .remote import NoRow
 from .result import SweepResult, result_of
 from .store import Folder, Memory
 
 _PARTIALS = 8
+_NO_ROWS = 3
+"""So many results of which no row can be made end a sweep that has made no row yet."""
 
 
 @checked
@@ -53,7 +57,8 @@ def sweep(
         backend: None for this process; a number for so many processes of the sweep's own; or any executor with the
             `submit` of `concurrent.futures.Executor`, such as Dask's client (a local cluster, SLURM, Kubernetes). Every
             process loads a model once, from where it was loaded here.
-        out: the folder to write to: Parquet files, and what the sweep is of.
+        out: the folder to write to: Parquet files, and what the sweep is of. A folder is of one function with what it
+            uses, such as a model and options; with another one it is refused.
         limit: most items, from the first.
         progress: called with (done, total) items; the total is the number done where the length is not known.
         check: called between items; raises to cancel. What is done is kept.
@@ -89,23 +94,25 @@ def sweep(
         raise ValueError("items must have at least one item, got none")
     total = total if limit is None or total is None else min(total, limit)
     call = Call(function, arguments, measure)
-    facts = provenance(call.models(), function=call.name)
-    store = Memory() if out is None else Folder(Path(out), call.header(), facts)
-    done, count = store.finished(), 0
+    facts = provenance(model_of(call), function=call.name)
+    folder = None if out is None else Path(out).expanduser()
+    store = Memory() if folder is None else Folder(folder, header_of(call), facts)
+    done, count, kept = store.finished(), 0, 0
 
     def unfinished() -> Iterator[Item]:
-        nonlocal count
+        nonlocal count, kept
         for item in itertools.chain([first], numbers):
             count += 1
-            if done.get(item.row) != item.hash:
+            if done.get(item.row) == item.hash:
+                kept += 1
+            else:
                 yield item
 
     try:
-        for number, (item, row, error, seconds) in enumerate(
-            run_items(call, unfinished(), backend, run.stop_if_cancelled), start=1
-        ):
+        results = run_items(call, unfinished(), backend, run.stop_if_cancelled)
+        for number, (item, row, error, seconds) in enumerate(_with_rows(results, made=bool(done)), start=1):
             store.add(item, row, error, seconds)
-            so_far = number + len(done)
+            so_far = number + kept
             run.report(so_far, total or so_far)
             if on_partial is not None and partial_is_due(so_far - 1, so_far, total or 0, _PARTIALS):
                 store.write()
@@ -114,5 +121,25 @@ def sweep(
         store.write()
     store.finish()
     frame = store.rows()
-    folder = None if out is None else str(out)
-    return result_of(frame[frame["row"] < count], store.columns, folder=folder, provenance=facts)
+    return result_of(
+        frame[frame["row"] < count], store.columns, folder=None if folder is None else str(folder), provenance=facts
+    )
+
+
+def _with_rows(results: Iterator[Done], *, made: bool) -> Iterator[Done]:
+    """The results; NoRow where no row can be made of the first ones, and was ``made`` of none before."""
+    held: list[Done] = []
+    for result in results:
+        error = result[2]
+        if error.startswith(f"{NoRow.__name__}: ") and not made:
+            held.append(result)
+            if len(held) == _NO_ROWS:
+                break
+        else:
+            made = made or not error
+            if made:
+                yield from held
+                held = []
+            yield result
+    if held:
+        raise NoRow(held[0][2].partition(": ")[2])

@@ -22,17 +22,22 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
 
-def packed(function: Callable[..., Any]) -> tuple[str, bytes]:
-    """A function as bytes, and their hash. ValueError for a model that another process cannot load."""
+def pack(value: Any) -> bytes:
+    """Anything as bytes; ValueError for a model that another process cannot load."""
     file = io.BytesIO()
+    _Pickler(file).dump(value)
+    return file.getvalue()
+
+
+def packed(function: Callable[..., Any]) -> tuple[str, bytes]:
+    """A function as bytes, and their hash."""
     try:
-        _Pickler(file).dump(function)
+        content = pack(function)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ValueError(
             f"the function holds something that cannot be sent to another process ({error}): "
             "leave backend out, or make that in the function itself"
         ) from error
-    content = file.getvalue()
     name = hashlib.sha256(content).hexdigest()
     return name, content
 

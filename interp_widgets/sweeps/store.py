@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,7 +63,10 @@ class Folder:
         self._waiting: list[dict[str, Any]] = []
         self._written = time.monotonic()
         self._header = {"format": _FORMAT, **header, "provenance": dict(facts)}
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ValueError(f"out must be a folder, got {folder}, where a file is: give another out=") from error
         if (folder / HEADER).exists():
             self.columns = _same_sweep(folder, header).get("columns", [])
         elif any(folder.iterdir()):
@@ -85,7 +89,8 @@ class Folder:
     def add(self, item: Item, measured: Mapping[str, Any], error: str, seconds: float) -> None:
         """One more row; on disk within a second, or with the next one after that."""
         self._waiting.append(record_of(item, measured, error, seconds))
-        if new := [name for name in item.labels if name not in self.columns]:
+        new = [name for name in item.labels if name not in self.columns]
+        if new or not (self.folder / HEADER).exists():
             self.columns += new
             with whole_file(self.folder / HEADER) as draft:
                 draft.write_text(json.dumps({**self._header, "columns": self.columns}, indent=1), encoding="utf8")
@@ -96,7 +101,8 @@ class Folder:
         """Write what waits."""
         self._written = time.monotonic()
         if self._waiting:
-            _write(table_of(self._waiting), self.folder / f"part-{self._next:06d}.parquet")
+            # a name of its own, so that another process at the same sweep loses nothing by this one
+            _write(table_of(self._waiting), self.folder / f"part-{self._next:06d}-{secrets.token_hex(4)}.parquet")
             self._next, self._waiting = self._next + 1, []
         if len(self._parts()) >= _PARTS:
             self._join()
@@ -110,11 +116,11 @@ class Folder:
         if parts := self._parts():
             _write(self.rows(), self.folder / _WHOLE)
             for part in parts:  # what a crash leaves of them is read again, to the same rows
-                part.unlink()
+                part.unlink(missing_ok=True)
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """What a folder says of its sweep; ValueError where it holds none."""
+    """What a folder says of its sweep; FileNotFoundError where it holds none, ValueError for a damaged one."""
     if not (folder / HEADER).is_file():
         raise FileNotFoundError(f"there is no sweep in {folder}: it has no {HEADER}")
     try:
@@ -164,20 +170,28 @@ def record_of(item: Item, measured: Mapping[str, Any], error: str, seconds: floa
             "another name in one of them (measure= makes the row of a result)"
         )
     own = {"row": item.row, "hash": item.hash, "error": error or None, "seconds": seconds}
-    return {**own, **item.labels, **measured}
+    return {name: _storable(value) for name, value in {**own, **item.labels, **measured}.items()}
+
+
+def _storable(value: Any) -> Any:
+    """A value that Parquet holds: text without halves of characters, and integers of 64 bits, else as text."""
+    if isinstance(value, str):
+        return value.encode("utf8", "backslashreplace").decode("utf8")
+    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
 def _same_sweep(folder: Path, header: Mapping[str, Any]) -> dict[str, Any]:
     """The header of a folder; ValueError where it is of another sweep."""
     there = read_header(folder)
-    for name, value in header.items():
-        old = there.get(name)
-        if old == value:
-            continue
-        if isinstance(old, dict) and isinstance(value, dict):
-            name = next(key for key in {**old, **value} if old.get(key) != value.get(key))
-            old, value = old.get(name), value.get(name)
+    old: Any = {name: there.get(name) for name in header}
+    new: Any = dict(header)
+    path: list[str] = []
+    while old != new and isinstance(old, dict) and isinstance(new, dict):
+        path.append(next(name for name in {**old, **new} if old.get(name) != new.get(name)))
+        old, new = old.get(path[-1]), new.get(path[-1])
+    if old != new:
+        what = " of ".join(reversed(path[1:] or path))
         raise ValueError(
-            f"{folder} holds a sweep with another {name} ({short(old)}, now {short(value)}): give another out="
+            f"{folder} holds a sweep with another {what} ({short(old)}, now {short(new)}): give another out="
         )
     return there

@@ -95,3 +95,6 @@ def test_bad_input_gets_a_sentence() -> None:
     texts = [sweep(lambda text: {"x": len(text)}, words) for words in (["a", "b"], ["a", "c"])]
     with pytest.raises(ValueError, match="row 1 has 'b' and 'c' as 'item'; sweep the same items in the same order"):
         compare_sweeps(*texts)
+    numbers = [sweep(lambda n: {"x": n}, ids) for ids in ([12345671, 2], [12345672, 2])]
+    with pytest.raises(ValueError, match="row 0 has '12345671' and '12345672' as 'item'"):
+        compare_sweeps(*numbers)

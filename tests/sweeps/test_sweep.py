@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
@@ -13,10 +17,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 from interp_widgets import HeadMap, Model, load_model, logit_lens, read_sweep, sweep
 from interp_widgets.sweeps import store
-from interp_widgets.sweeps.items import item_hash
+from interp_widgets.sweeps.items import Item, item_hash
 from tests.sweeps.jobs import dies_at, fails_at_two, square, threads
 
 PROMPTS = ["The Eiffel Tower is in the city of", "The capital of Italy is", "She gave the book to"]
@@ -86,6 +91,33 @@ def test_a_result_without_measures_stops_at_once() -> None:
         sweep(lambda n: HeadMap([[float(n)]]), range(3))
     result = sweep(lambda n: HeadMap([[float(n)]]), range(3), measure=lambda one: {"top": one.values.max()})
     assert result.numbers("top").tolist() == [0, 1, 2]
+
+
+def test_a_result_that_makes_no_row_stops_no_sweep_that_has_rows(tmp_path: Path) -> None:
+    for odd in (0, 2):
+        result = sweep(lambda n, odd=odd: [n] if n == odd else n, range(4), out=tmp_path / str(odd))
+        assert [row for row, error in enumerate(result.errors) if "must give numbers or texts" in error] == [odd]
+        assert result.n_failed == 1
+
+
+def test_progress_counts_every_item_once(tmp_path: Path) -> None:
+    sweep(len, ["a", "b", "c"], out=tmp_path / "out")
+    seen: list[tuple[int, int]] = []
+    sweep(len, ["a", "B", "C"], out=tmp_path / "out", progress=lambda *done: seen.append(done))
+    assert seen == [(2, 3), (3, 3)]
+
+
+def test_models_and_checkpoints_are_items(tmp_path: Path) -> None:
+    models = [load_model("demo-base"), load_model("demo-tuned")]
+    alone = [logit_lens(model, PROMPTS[0]).measures()["entropy"] for model in models]
+    for backend in (None, ThreadPoolExecutor(1), 1):
+        result = sweep(
+            lambda model: logit_lens(model, PROMPTS[0]), models, backend=backend, out=tmp_path / str(backend)
+        )
+        assert result.errors == ("", "")
+        assert result.texts("item") == ("demo-base", "demo-tuned")
+        assert result.numbers("entropy") == pytest.approx(alone, rel=1e-4)
+    assert sweep(str, [tmp_path]).texts("item") == (str(tmp_path),)
 
 
 def test_limit_and_progress() -> None:
@@ -158,7 +190,7 @@ def test_columns_that_change_their_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "items", "message"),
     [
-        (partial(pow, 3), range(2), "another 0"),
+        (partial(pow, 3), range(2), r"another base \(2, now 3\)"),
         (lambda n: {"square": n}, range(2), "another function"),
     ],
 )
@@ -170,8 +202,119 @@ def test_another_sweep_is_refused(tmp_path: Path, function: Any, items: Any, mes
 
 def test_other_weights_are_another_sweep(tmp_path: Path) -> None:
     sweep(partial(logit_lens, load_model("demo-base")), PROMPTS[:1], out=tmp_path / "out")
-    with pytest.raises(ValueError, match="holds a sweep with another 0"):
+    with pytest.raises(ValueError, match=r"holds a sweep with another model of model .demo-base, now demo-tuned."):
         sweep(partial(logit_lens, load_model("demo-tuned")), PROMPTS[:1], out=tmp_path / "out")
+
+
+SHIFT = 1
+"""What a function of the tests uses; some of them change it."""
+
+
+def shifted(n: int) -> int:
+    return n + SHIFT
+
+
+class Reader:
+    """A function with a model inside."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __call__(self, prompt: str) -> Any:
+        return logit_lens(self.model, prompt)
+
+    def reads(self, prompt: str) -> Any:
+        return self(prompt)
+
+
+def test_a_model_that_was_edited_is_another_sweep_wherever_the_function_has_it_from(tmp_path: Path) -> None:
+    model = load_model("demo-base")
+    functions: list[Any] = [
+        partial(logit_lens, model),
+        lambda prompt: logit_lens(model, prompt),
+        Reader(model),
+        Reader(model).reads,
+        partial(model.generate, max_new_tokens=1),
+        partial(lambda prompt, models: logit_lens(models[0], prompt), models=[model]),
+    ]
+
+    def run() -> None:
+        for number, function in enumerate(functions):
+            sweep(function, PROMPTS[:1], out=tmp_path / str(number))
+
+    run()
+    run()
+    with torch.no_grad():
+        model.tl_model.blocks[1].mlp.W_out[0, 0] += 1
+    for number, function in enumerate(functions):
+        with pytest.raises(ValueError, match="holds a sweep with another"):
+            sweep(function, PROMPTS[:1], out=tmp_path / str(number))
+
+
+def test_what_a_function_uses_is_part_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+
+    def through(n: int) -> int:
+        return shifted(n) if n in {3, 1, 2} else 0
+
+    for function in (shifted, through):
+        assert sweep(function, [1], out=out / function.__name__).values[0, -1] == 2
+    monkeypatch.setattr("tests.sweeps.test_sweep.SHIFT", 2)
+    with pytest.raises(ValueError, match=r"another SHIFT \(1, now 2\)"):
+        sweep(shifted, [1], out=out / "shifted")
+    with pytest.raises(ValueError, match="another shifted"):
+        sweep(through, [1], out=out / "through")
+
+
+def test_what_cannot_be_told_is_known_by_its_kind(tmp_path: Path) -> None:
+    for _ in range(2):
+        lock = threading.Lock()
+        assert sweep(lambda n, lock=lock: n, [1], out=tmp_path / "out").numbers("value").tolist() == [1]
+
+
+def test_a_sweep_is_known_in_another_session(tmp_path: Path) -> None:
+    """Sets are in another order there."""
+    code = (
+        "from interp_widgets import sweep\n"
+        "def f(word, known=frozenset({'a', 'b'})):\n"
+        "    return word in known or word in {'c', 'd', 'e', 'f'}\n"
+        f"print(sweep(f, ['a', 'c', 'g'], out={str(tmp_path / 'out')!r}).n_failed)\n"
+    )
+    for seed in "123":
+        subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+
+
+def test_two_processes_at_one_sweep_lose_nothing_of_each_other(tmp_path: Path) -> None:
+    folders = [store.Folder(tmp_path, {}, {}) for _ in range(2)]
+    for row, folder in enumerate(folders):
+        folder.add(Item(row, row, {"item": row}, str(row)), {"value": row}, "", 0.0)
+        folder.write()
+    assert read_sweep(tmp_path).numbers("value").tolist() == [0, 1]
+
+
+def test_out_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(ValueError, match=r"out must be a folder, got .*where a file is"):
+            sweep(square, [1], out=out)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert sweep(square, [1], out="~/kept").folder == str(tmp_path / "kept")
+    assert read_sweep("~/kept").numbers("square").tolist() == [1]
+    for _ in range(2):  # items without a column
+        sweep(lambda row: len(row), [{}], out=tmp_path / "empty")
+
+
+def test_any_number_and_text_is_kept(tmp_path: Path) -> None:
+    items = ["half a character: \ud800", 2**70, "日本🙂", "x" * 100_000]
+    values = [True, None, 2**70, "\udfff"]
+    result = sweep(lambda row: {"v": values[row["n"]]}, [{"id": item, "n": n} for n, item in enumerate(items)],
+                   out=tmp_path / "out")  # fmt: skip
+    assert result.n_failed == 0
+    assert result.texts("id") == ("half a character: \\ud800", str(2**70), "日本🙂", "x" * 100_000)
+    assert result.texts("v") == ("True", "", str(float(2**70)), "\\udfff")
+    assert read_sweep(tmp_path / "out").labels == result.labels
+    maybe = sweep(lambda n: None if n else True, range(2), out=tmp_path / "bools")
+    assert maybe.numbers("value").tolist() == pytest.approx([1, float("nan")], nan_ok=True)
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
@@ -189,6 +332,13 @@ def test_hashes_do_not_depend_on_the_session() -> None:
 # bad input ------------------------------------------------------------------------------------------------------------
 
 
+class ClosedClient:
+    """As Dask's, when its cluster is gone."""
+
+    status = "closed"
+    submit = None
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -200,6 +350,7 @@ def test_hashes_do_not_depend_on_the_session() -> None:
         (lambda: sweep(square, [1], backend=0), "backend must be 1 process or more, got 0"),
         (lambda: sweep(square, [1], backend="dask"), "backend must be None .* got 'dask'"),
         (lambda: sweep(square, [1], limit=0), "limit must be"),
+        (lambda: sweep(square, [1], backend=ClosedClient()), "client that has been closed"),
         (lambda: sweep(square, [{"row": 1}]), "row 0 has a column 'row'"),
         (lambda: sweep(lambda r: r, [{"a": 1}]), "'a' is measured and is a column of the data too"),
         (lambda: sweep(lambda r: {"a": [1]}, [1]), "must give numbers or texts by name"),
@@ -263,6 +414,48 @@ def test_a_dead_executor_of_the_users_says_how_to_go_on(tmp_path: Path) -> None:
     assert len(kept.rows) >= 10
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert sweep(call, range(30), backend=pool, out=tmp_path / "out").n_failed == 0
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_it_has_not() -> None:
+    """Those of torch are started here first, and are gone in a copy of this process."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = load_model("demo-base")
+        torch.ones(600, 600) @ torch.ones(600, 600)
+        with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+            killer = threading.Timer(60, lambda: [process.kill() for process in pool._processes.values()])
+            killer.start()
+            result = sweep(partial(logit_lens, model), PROMPTS, backend=pool)
+            killer.cancel()
+    finally:
+        torch.set_num_threads(before)
+    assert result.n_failed == 0
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, time\n"
+        "from interp_widgets import sweep\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "def slow(n, folder=folder):\n"
+        "    (folder / f'pid-{os.getpid()}').touch()\n"
+        "    time.sleep(0.2)\n"
+        "    return n\n"
+        "sweep(slow, range(1000), backend=1, out=folder / 'out')\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("out/part-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    parent.kill()
+    parent.wait()
+    pids = [int(path.name.partition("-")[2]) for path in tmp_path.glob("pid-*")]
+    assert pids
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert len(read_sweep(tmp_path / "out").rows) > 0
 
 
 class Slow:
