@@ -42,7 +42,7 @@ def subtraction_edit(model: Model, probes: BiasProbes, *, k: int = 1, strength: 
         strength: 1 moves the stream by the gap; negative values add.
 
     Raises:
-        ValueError: probes of another model, more neurons than there are, a strength that is no number.
+        ValueError: probes of a model of another shape, more neurons than there are, a strength that is no number.
 
     Source: Explainability in Large Language Models (Luo 2024), section 5.2.3.
 

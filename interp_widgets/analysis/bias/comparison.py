@@ -176,7 +176,8 @@ def compare_debiasing(
     twice = [name for name in names if names.count(name) > 1]
     if twice or UNEDITED in names:
         raise ValueError(
-            f"edits must have different names, got {(twice or [UNEDITED])[0]!r} twice: dataclasses.replace"
+            f"edits must have different names, got {(twice or [UNEDITED])[0]!r} twice: rename one "
+            "with dataclasses.replace(edit, name=...), or the file that it is in"
         )
     tried: list[ModelEdit | None] = [None]
     for edit in made:

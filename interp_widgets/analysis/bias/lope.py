@@ -63,7 +63,8 @@ def lope_edit(
         False
     """
     check_range("threshold", threshold, 0.0, 1.0)
-    check_range("alpha", alpha, 0.0)
+    if not 0 <= alpha < float("inf"):
+        raise ValueError(f"alpha must be a finite number of 0 or more, got {alpha}")
     if any(norms_output(model, layer) for layer in range(model.n_layers)):
         raise ValueError(
             f"lope needs MLPs that write to the residual stream as they are; {model.name} norms what they write, which "
@@ -125,8 +126,8 @@ def lope(
         The edit, which can be saved.
 
     Raises:
-        ValueError: probes of another model, options out of range, a model that norms what its MLPs write (Gemma 2), or
-            weights that cannot be edited.
+        ValueError: probes of a model of another shape, options out of range, a model that norms what its MLPs write
+            (Gemma 2), or weights that cannot be edited.
 
     Source: Explainability in Large Language Models (Luo 2024), section 5.2.2, equations 5.1 to 5.3.
 

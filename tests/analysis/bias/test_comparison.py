@@ -128,6 +128,19 @@ def test_the_comparison_is_saved_and_tabulated(compared: tuple[Any, Any, Any], t
     assert whole["bias_change"].isna().tolist() == [True, False, False]
 
 
+def test_a_saved_edit_is_scored_as_the_edit_itself(tmp_path: Path) -> None:
+    model, examples = demo_pair().base, demo_stereoset()[:20]
+    edit = leace_edit(model, demo_bias_texts(), pool="last", layer=6)
+    path = edit.save(tmp_path / "own.safetensors")
+    found = compare_debiasing(model, [edit, path], examples, control=False, resamples=10)
+    assert [row.name for row in found.rows] == ["as it is", "LEACE", "LEACE (own)"]
+    assert found.rows[1].stereoset[-1].equals(found.rows[2].stereoset[-1])
+    with pytest.raises(ValueError, match=r"got 'LEACE \(own\)' twice: rename one with dataclasses.replace"):
+        compare_debiasing(model, [path, str(path)], examples)
+    with pytest.raises(FileNotFoundError, match="there is no file of a model's edit"):
+        compare_debiasing(model, [tmp_path / "no"], examples)
+
+
 def test_progress_ends_at_its_total() -> None:
     model = load_model(tiny_folder("gpt2"), device="cpu", dtype=torch.float32)
     seen: list[tuple[int, int]] = []

@@ -123,7 +123,8 @@ def test_bad_options_are_refused() -> None:
     model, probes = setting("gpt2", "auto")
     with pytest.raises(ValueError, match="threshold must be"):
         lope_edit(model, probes, threshold=2.0)
-    with pytest.raises(ValueError, match="alpha must be"):
-        lope_edit(model, probes, alpha=-1.0)
+    for alpha in (-1.0, float("inf")):
+        with pytest.raises(ValueError, match=f"alpha must be a finite number of 0 or more, got {alpha}"):
+            lope_edit(model, probes, alpha=alpha)
     with pytest.raises(ValueError, match="k must be"):
         lope_edit(model, probes, k=0)
