@@ -154,7 +154,7 @@ def read_arrays(
     source = existing_file(path, what)
     start = f"{source} is not a readable .npz archive of {what}"
     if not zipfile.is_zipfile(source):
-        raise ValueError(f"{start}: it is no archive")
+        raise ValueError(f"{start}: it is not an archive")
     try:
         with zipfile.ZipFile(source) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}

@@ -252,7 +252,7 @@ def make_instruction_task(*, seed: int = 0, **sizes: int) -> InstructionTask:
     known = [item.name for item in fields(InstructionTaskSettings)]
     unknown = [name for name in sizes if name not in known]
     if unknown:
-        raise TypeError(f"{unknown[0]} is no size of an instruction task: use {', '.join(known)}")
+        raise TypeError(f"{unknown[0]} is not a size of an instruction task: use {', '.join(known)}")
     settings, rng = InstructionTaskSettings(**sizes), random.Random(seed)
     symbols = TASK_ALPHABET[: settings.task_symbols]
     used: set[tuple[str, str]] = set()
@@ -414,7 +414,9 @@ def _read(content: Mapping[str, Any], name: str) -> InstructionTask:
         try:
             pattern = re.compile(row["pattern"])
         except re.error as error:
-            raise ValueError(f"{label}: pattern is no regular expression ({error}): {short(row['pattern'])}") from error
+            raise ValueError(
+                f"{label}: pattern is not a regular expression ({error}): {short(row['pattern'])}"
+            ) from error
         source = row.get("source")
         texts = {key: _list(row.get(key), f"{label}: {key}") for key in ("instructions", "unseen")}
         for key, values in texts.items():

@@ -226,7 +226,7 @@ def _choices(choices: Any, index: int) -> tuple[tuple[str, ...], tuple[str, ...]
         raise ValueError(f"problem {index} needs at least two choices, each with a label and a text")
     named = tuple("" if label is None else str(label).strip() for label in labels)
     if not all(named) or len({label.casefold() for label in named}) < len(named):
-        raise ValueError(f"problem {index} needs a label of its own for each choice, got {labels}")
+        raise ValueError(f"problem {index} needs a different label for each choice, got {labels}")
     if any(text is None for text in texts):
         raise ValueError(f"problem {index} needs a text for each choice, got {texts}")
     return named, tuple(map(str, texts))
