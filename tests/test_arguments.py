@@ -150,5 +150,5 @@ def test_functions_say_what_only_they_know() -> None:
             interp_widgets.saliency_dataset(wrong or None)
     with pytest.raises(ValueError, match="seeds must be at least one int >= 0, all different, got"):
         interp_widgets.mod_ablations(model, [("a", "b")], [], seeds=[])
-    with pytest.raises(ValueError, match=r"k must be a whole number in 1\.\.3 for this 3-layer model, got -1"):
+    with pytest.raises(ValueError, match=r"k must be an int in 1\.\.3 for this 3-layer model, got -1"):
         interp_widgets.late_layer_losses(model, [("a", "b")], -1)

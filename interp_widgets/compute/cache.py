@@ -1,4 +1,4 @@
-"""Results kept for asking again: the least recently used go first once they take too many bytes."""
+"""A least-recently-used cache of results with a limit in bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def size_of(value: object) -> int:
-    """Approximate bytes that a result holds: arrays by their data, containers and dataclasses by their parts.
+    """Approximate size of a result in bytes: arrays by their data, containers and dataclasses by their parts.
 
     >>> size_of(("ab", b"abcd"))
     134
@@ -30,7 +30,7 @@ def size_of(value: object) -> int:
 
 
 class Cache:
-    """Results by request, least recently used dropped first; safe to use from several threads.
+    """Results by request; the least recently used are dropped first. Safe to use from several threads.
 
     >>> cache = Cache(max_bytes=1000)
     >>> cache.put(("prompt", 3), "a result")
@@ -48,7 +48,7 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """Bytes held now."""
+        """Bytes currently in use."""
         return self._bytes
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Cache:
             return self._held[key][0]
 
     def put(self, key: Hashable, value: Any) -> None:
-        """Keep a result; one larger than the whole cache is not kept."""
+        """Store a result; one larger than the whole cache is not stored."""
         size = size_of(value)
         with self._lock:
             self._drop(key)
@@ -78,7 +78,7 @@ class Cache:
                 self._drop(next(iter(self._held)))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all results."""
         with self._lock:
             self._held.clear()
             self._bytes = 0

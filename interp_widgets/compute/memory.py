@@ -1,4 +1,4 @@
-"""How much memory a run may take, and how long it will: a budget, and forecasts learned from finished runs."""
+"""A memory budget, and forecasts of memory and time learned from finished runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUDGET_SHARE = 0.6
 
 @runtime_checkable
 class Cost(Protocol):
-    """What a run takes, known before it starts."""
+    """Cost of a run, known before it starts."""
 
     @property
     def flops(self) -> float:
@@ -32,7 +32,7 @@ class Cost(Protocol):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will probably take."""
+    """Predicted time and memory of a run."""
 
     seconds: float
     """Seconds."""
@@ -40,7 +40,7 @@ class Forecast:
     """Bytes at the peak, beyond the model."""
 
     def __add__(self, other: Forecast) -> Forecast:
-        """One run after the other."""
+        """The forecast of two consecutive runs."""
         return Forecast(self.seconds + other.seconds, max(self.bytes, other.bytes))
 
     def describe(self) -> str:
@@ -63,12 +63,12 @@ def describe_seconds(seconds: float) -> str:
         return f"{max(1, round(seconds * 1000))} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60} min"
 
 
 def describe_bytes(count: float) -> str:
@@ -85,13 +85,14 @@ def describe_bytes(count: float) -> str:
 
 
 def free_bytes(device: str = "cpu") -> int:
-    """Bytes free on a device now."""
+    """Bytes that are free on a device."""
     if device.startswith("cuda"):
         import torch
 
         torch_device = torch.device(device)
-        held = torch.cuda.memory_reserved(torch_device) - torch.cuda.memory_allocated(torch_device)  # by torch, unused
-        return int(torch.cuda.mem_get_info(torch_device)[0]) + int(held)
+        # reserved by torch but unused
+        cached = torch.cuda.memory_reserved(torch_device) - torch.cuda.memory_allocated(torch_device)
+        return int(torch.cuda.mem_get_info(torch_device)[0]) + int(cached)
     return _free_main_memory()
 
 
@@ -119,11 +120,11 @@ def budget(device: str = "cpu", *, share: float = BUDGET_SHARE) -> int:
 
 
 class Speedometer:
-    """How fast a device gets through each kind of run, learned from the runs that finished.
+    """Speed of a device for each kind of run, learned from finished runs.
 
-    The time of a run is modelled as a start-up time plus operations over speed. The speed depends on the device more
-    than on the kind: the first run of a kind tells its start-up time, and until its own runs tell a speed, that of the
-    other kinds and of a quick trial is taken.
+    The time of a run is modelled as a start-up time plus operations over speed. The speed depends more on the device
+    than on the kind: the first run of a kind determines its start-up time, and until its own runs determine a speed,
+    that of the other kinds and of a quick trial is used.
     """
 
     def __init__(self, memory: int = 16) -> None:
@@ -133,7 +134,7 @@ class Speedometer:
         self._trials: dict[str, float] = {}
 
     def learn(self, kind: Hashable, device: str, flops: float, seconds: float) -> None:
-        """Take note of a finished run."""
+        """Record a finished run."""
         if flops >= 0 and seconds > 0:
             with self._lock:
                 self._runs.setdefault((kind, device), deque(maxlen=self._memory)).append((float(flops), float(seconds)))
@@ -143,9 +144,9 @@ class Speedometer:
         return (kind, device) in self._runs
 
     def seconds(self, kind: Hashable, device: str, flops: float, *, own_speed: bool = False) -> float:
-        """Seconds that a run of this kind will probably take.
+        """Predicted seconds of a run of this kind.
 
-        With `own_speed`, the speed of other kinds says nothing: writing and training go in many small steps that wait
+        With `own_speed`, the speed of other kinds is ignored: generation and training take many small steps that wait
         for Python, a layout multiplies no matrices. Twice the operations then take twice the time after one run.
         """
         with self._lock:
@@ -164,31 +165,31 @@ class Speedometer:
         return start + slope * flops
 
     def forecast(self, kind: Hashable, device: str, cost: Cost) -> Forecast:
-        """Seconds and bytes that a run of this kind and cost will probably take."""
+        """Predicted seconds and bytes of a run of this kind and cost."""
         return Forecast(self.seconds(kind, device, float(cost.flops)), int(cost.bytes))
 
     def _trial(self, device: str) -> float:
-        """Operations per second: four tenths of a small matrix product, because real models do more than multiply."""
+        """Operations per second: four tenths of those in a small matrix product, since models do more than multiply."""
         if device not in self._trials:
             self._trials[device] = 0.4 * _matmul_speed(device)
         return self._trials[device]
 
 
 START, SPEED_ERROR = 0.5, 0.4
-"""Seconds of start-up that are usual, and how far a kind's speed usually lies from the device's, as a share."""
+"""Typical start-up seconds, and typical relative deviation of a kind's speed from the device's."""
 
 
 def _tell_speed(runs: list[tuple[float, float]]) -> bool:
-    """Whether the runs are so far apart, in size and in time, that they tell a speed rather than noise."""
+    """Whether the runs differ enough in size and time to determine a speed."""
     sizes, times = zip(*runs, strict=True)
     return bool(max(sizes) > 3 * min(sizes) and max(times) > 2 * min(times))
 
 
 def _fit_line(runs: list[tuple[float, float]], expected: float) -> tuple[float, float]:
-    """Start-up seconds and seconds per operation, neither negative, of least squared relative error.
+    """Start-up seconds and seconds per operation, both non-negative, with least squared relative error.
 
-    Runs that do not tell a speed are taken for one: what it took beyond the expected seconds per operation is start-up
-    time where that is likelier than another speed.
+    Runs that do not determine a speed are treated as one; the time beyond the expected seconds per operation is
+    start-up time if that is likelier than another speed.
     """
     weights = [1 / (seconds * seconds) for _, seconds in runs]
     total = sum(weights)
@@ -221,4 +222,4 @@ def _matmul_speed(device: str) -> float:
 
 
 speedometer = Speedometer()
-"""What all widgets of a process have learned."""
+"""The speedometer shared by all widgets of a process."""

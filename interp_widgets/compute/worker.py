@@ -1,8 +1,9 @@
-"""One worker thread per device: the newest request of an owner wins, cancelling is cooperative, nothing stale arrives.
+"""One worker thread per device: the newest request of an owner wins, cancelling is cooperative, stale results are
+dropped.
 
-An `Owner` is one source of requests, usually one widget. Its newest request replaces the one it has queued and asks the
-one it has running to stop; whatever a replaced request still produces is dropped. All owners on a device share one
-thread and one lock, because a model with hooks on it can serve one run at a time.
+An `Owner` is one source of requests, usually one widget. Its newest request replaces its queued one and asks its
+running one to stop; anything a replaced request still produces is dropped. All owners on a device share one thread and
+one lock, because a model with hooks can serve only one run at a time.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from typing import Any, Literal
 State = Literal["queued", "running", "cancelling", "cancelled", "done", "failed"]
 
 PROGRESS_INTERVAL = 0.1
-"""Least seconds between two progress messages of a job."""
+"""Minimum seconds between two progress messages of a job."""
 
 _log = logging.getLogger("interp_widgets")
 
 
 class Cancelled(BaseException):
-    """Raised by `Job.check` inside a computation whose result nobody wants any more; not an `Exception`."""
+    """Raised by `Job.check` inside a computation whose result is no longer needed; not an `Exception`."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job has come."""
+    """Progress of a job."""
 
     done: int
-    """Steps finished."""
+    """Number of finished steps."""
     total: int
-    """Steps in all."""
+    """Total number of steps."""
     seconds_left: float | None
-    """Seconds that the rest will take at the speed so far; None before the first step."""
+    """Remaining seconds at the speed so far; None before the first step."""
 
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Where a job reports: each is called under the owner's lock, and never after a newer request replaced the job."""
+    """Callbacks of a job; each is called under the owner's lock, and never after a newer request replaced the job."""
 
     on_result: Callable[[Any], object] | None = None
     on_error: Callable[[BaseException], object] | None = None
@@ -67,11 +68,11 @@ class Job:
         gives_way: bool = False,
     ) -> None:
         self.title = title
-        """What is computed, for those who wait for it."""
+        """Description of the computation, for those who wait for it."""
         self.gives_way = gives_way
-        """Whether it calls `give_way` now and then; such jobs do not go before each other."""
+        """Whether it calls `give_way` regularly; such jobs do not give way to each other."""
         self.given_away = 0.0
-        """Seconds that others have had of its time."""
+        """Seconds of its time that were given to others."""
         self._owner = owner
         self._function: Callable[[Job], Any] | None = function
         self._callbacks = callbacks
@@ -101,15 +102,15 @@ class Job:
         self._deliver(self._callbacks.on_progress, Progress(done, total, left))
 
     def partial(self, value: Any) -> None:
-        """Deliver what is known so far, and raise `Cancelled` as `check` does."""
+        """Deliver a partial result, and raise `Cancelled` as `check` does."""
         self.check()
         self._deliver(self._callbacks.on_partial, value)
 
     def give_way(self) -> None:
-        """Let those who wait for the device go first, and raise `Cancelled` as `check` does.
+        """Let other requests use the device first, and raise `Cancelled` as `check` does.
 
-        A job that takes minutes calls it at moments when no other run can disturb it and it can disturb no other: no
-        hook of its own on a shared model, no lock held.
+        A job of several minutes calls it when it cannot interfere with other runs: without hooks on a shared model and
+        without holding a lock.
         """
         self.check()
         began = self._owner.worker.clock()
@@ -118,7 +119,7 @@ class Job:
         self.check()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the job has ended in any way; False if `timeout` seconds passed first."""
+        """Wait until the job has ended in any way; False after `timeout` seconds."""
         return self._finished.wait(timeout)
 
     def _deliver(self, callback: Callable[[Any], object] | None, value: Any) -> bool:
@@ -131,7 +132,7 @@ class Job:
             return True
 
     def _tell(self, state: State) -> None:
-        """Report a state; a handler that fails must not take the worker's thread with it."""
+        """Report a state; a failing handler must not end the worker's thread."""
         try:
             if self._callbacks.on_state is not None:
                 self._callbacks.on_state(state)
@@ -139,7 +140,7 @@ class Job:
             _log.exception("the handler of the state %r failed", state)
 
     def _fail(self, error: BaseException) -> None:
-        """Deliver an exception; one that nobody takes, or that breaks its own handler, goes to the log."""
+        """Deliver an exception; it is logged if there is no handler or the handler fails."""
         try:
             if self._callbacks.on_error is None:
                 _log.error("a computation failed and nobody asked for its errors", exc_info=error)
@@ -186,7 +187,7 @@ class Job:
         except Exception as caught:
             self._fail(caught)
         else:
-            if self._owner.job is None:  # painting may have asked for the next thing already
+            if self._owner.job is None:  # a handler may have submitted the next request already
                 self._tell("done")
 
 
@@ -194,7 +195,7 @@ class Worker:
     """The thread that computes for all owners on one device; it starts with the first request and ends with the last
     owner.
 
-    Take it from `worker_for`, and requests to it from an `Owner`.
+    Get it from `worker_for`, and submit requests through an `Owner`.
     """
 
     def __init__(self, device: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -241,7 +242,7 @@ class Worker:
     ) -> Job:
         """Queue `function(job)` as the owner's newest request and return at once.
 
-        The callbacks run in the worker's thread. `title` is for those who wait for it; `gives_way` says that the
+        The callbacks run in the worker's thread. `title` is shown to those who wait; `gives_way` tells that the
         function calls `Job.give_way`. Raises RuntimeError for a closed owner.
         """
         callbacks = Callbacks(on_result, on_error, on_progress, on_state, on_partial)
@@ -261,9 +262,9 @@ class Worker:
     def run(self, owner: Owner, function: Callable[[Job], Any], *, wait: bool = True, **callbacks: Any) -> Any:
         """Compute as the owner's newest request in the calling thread and return the result.
 
-        Takes the callbacks of `submit` but on_result and on_error: the result is returned and an exception raised.
-        Waits until the device is free, or raises RuntimeError if it is busy and `wait` is False; `Cancelled` if a newer
-        request or a cancel came in between. The state "done" is left to the caller, who has yet to show the result.
+        Takes the callbacks of `submit` except on_result and on_error: the result is returned and exceptions are raised.
+        Waits until the device is free, or raises RuntimeError if it is busy and `wait` is False; raises `Cancelled` if
+        a newer request or a cancel came in between. The caller reports the state "done" once it has shown the result.
         """
         job = Job(owner, function, Callbacks(**callbacks))
         with owner.lock:
@@ -294,7 +295,7 @@ class Worker:
             job._finished.set()
 
     def cancel(self, owner: Owner) -> bool:
-        """Ask the owner's request to stop; one that has not begun ends at once. False if there is none."""
+        """Ask the owner's request to stop; a queued one ends at once. False if there is none."""
         with owner.lock:
             job = owner.job
             if job is None:
@@ -309,7 +310,7 @@ class Worker:
             return True
 
     def _replace(self, owner: Owner, job: Job | None) -> None:
-        """Make `job` the owner's newest request and drop the one before it; the owner's lock is held."""
+        """Make `job` the owner's newest request and drop the previous one; the owner's lock is held."""
         if owner.closed and job is not None:
             raise RuntimeError("this widget is closed: open a new one")
         old, owner.job = owner.job, job
@@ -337,12 +338,12 @@ class Worker:
                 self._wake.notify_all()
 
     def _serve_others(self) -> None:
-        """In a job that gives way: compute what is queued, and let the callers of `run` have the device."""
+        """In a job that gives way: compute queued requests, and let callers of `run` use the device."""
         if threading.current_thread() is not self._thread:
             return
         while True:
             with self._wake:
-                job = next((one for one in self._queue if not one.gives_way), None)
+                job = next((queued for queued in self._queue if not queued.gives_way), None)
                 if job is not None:
                     self._queue.remove(job)
                 elif not self._callers:
@@ -357,7 +358,7 @@ class Worker:
                 self._current = before
 
     def _lend(self) -> None:
-        """Give the device to the callers that wait for it, and take it again after them."""
+        """Release the device for the callers that wait for it, and take it back afterwards."""
         self.lock.release()
         try:
             with self._wake:
@@ -389,7 +390,7 @@ class Worker:
             del job  # or the last result would live until the next request
 
     def _shut_down(self) -> None:
-        """End at interpreter exit: a thread inside native code while the interpreter goes away can crash it."""
+        """End at interpreter exit, since a thread in native code during interpreter shutdown can crash it."""
         for owner in list(self._owners):
             owner.close()
         thread = self._thread
@@ -435,12 +436,12 @@ class Owner:
         return self.worker.cancel(self)
 
     def drop(self) -> None:
-        """Ask the request to stop and forget it: nothing more is heard of it, not even that it was cancelled."""
+        """Ask the request to stop and ignore it from now on; not even its cancellation is reported."""
         with self.lock:
             self.worker._replace(self, None)
 
     def close(self) -> None:
-        """Drop the request, deliver nothing more and let the thread go if this was its last owner."""
+        """Drop the request, deliver nothing more, and end the thread if this was its last owner."""
         with self.lock:
             self.closed = True
             self.worker._replace(self, None)

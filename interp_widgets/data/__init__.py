@@ -1,1 +1,1 @@
-"""Input data: the demo world, its instructions and concepts, and readers of public data sets. No torch, no drawing."""
+"""Input data: the demo world, its instructions and concepts, and readers of public data sets; without torch."""

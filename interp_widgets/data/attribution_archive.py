@@ -26,21 +26,21 @@ _FIELDS = (
 
 @dataclass(frozen=True, eq=False)
 class AttributionRecord:
-    """One published case: how much every prompt token mattered to every response token, and how people rated it."""
+    """One published case: the importance of every prompt token for every response token, and the human rating."""
 
     importance: NDArray[np.generic]
     """(prompt, response) importance, already normalised to levels 0..10 where `normalised` is true."""
     mask: NDArray[np.bool_]
     """(prompt,) true at instruction tokens."""
     rating: float | None
-    """How well the response follows the instruction, as rated by a human: 1 (not at all) to 4; None or below 1 where it
-    was not rated."""
+    """Human rating of how well the response follows the instruction: 1 (not at all) to 4; None or below 1 if not rated.
+    """
     model: str
     """Name of the model that wrote the response."""
     name: str
-    """Name of the prompt; the same for all models."""
+    """Name of the prompt, the same for all models."""
     score: float | None = None
-    """Published instruction score of this case, where the archive has it."""
+    """Published instruction score of this case, if the archive has it."""
     normalised: bool = True
     """Whether `importance` holds levels 0..10 already."""
 
@@ -53,7 +53,7 @@ class AttributionRecord:
 def read_importance_archive(path: str | os.PathLike[str], *, model: str | None = None) -> tuple[AttributionRecord, ...]:
     """Read the records of an archive of importance matrices, in its order; only those of `model`, if it is set.
 
-    Raises FileNotFoundError where there is no file, ValueError when it has another layout or no such model.
+    Raises FileNotFoundError if there is no file, ValueError if it has another layout or no such model.
     """
     source = Path(os.path.expanduser(path))
     columns = read_arrays(source, "importance matrices", names=(*_FIELDS, "score"))

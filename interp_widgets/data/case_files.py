@@ -14,9 +14,9 @@ _FALSE = {"0", "false", "no", "unfollowed"}
 
 
 def read_cases(path: str | Path) -> list[SaliencyCase]:
-    """Read cases from a .json, .jsonl or .csv file; see :func:`parse_cases` for what a case holds.
+    """Read cases from a .json, .jsonl or .csv file; see :func:`parse_cases` for the fields of a case.
 
-    Raises FileNotFoundError where there is no file, ValueError for anything that is no case.
+    Raises FileNotFoundError if there is no file, ValueError for an invalid case.
     """
     return [_case(row, index) for index, row in enumerate(read_rows(path, "case"))]
 

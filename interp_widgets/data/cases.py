@@ -13,7 +13,7 @@ from interp_widgets.data.instructions import follows, instruction_cases, make_ca
 @checked
 @dataclass(frozen=True)
 class SaliencyCase:
-    """A prompt for a saliency map, with its response, instruction and label where they are known.
+    """A prompt for a saliency map, with its response, instruction and label if known.
 
     Example:
         >>> case = SaliencyCase("Name a colour. Bees like flowers.", " red", instruction=(0, 14), label=True)
@@ -28,11 +28,11 @@ class SaliencyCase:
     instruction: tuple[int, int] | None = None
     """Characters [start, end) of the instruction's words in `prompt`."""
     label: bool | None = None
-    """Whether the response follows the instruction; None where that is unknown."""
+    """Whether the response follows the instruction; None if unknown."""
     name: str = ""
     """Name of the case in tables; may be empty."""
     follows: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
-    """Decides whether the text of a response follows the instruction; None where nothing can decide."""
+    """A function that decides whether the text of a response follows the instruction; None without one."""
 
 
 @checked
@@ -59,8 +59,8 @@ def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
 
 
 def opening_prompt() -> SaliencyCase:
-    """What the saliency explorer opens with: a prompt that 12 of the 15 tokens of the tuned model's right answer depend
-    on, by 0.01 of their probability or more."""
+    """The first prompt of the saliency explorer: 12 of the 15 tokens of the tuned model's correct answer depend on it,
+    by 0.01 of their probability or more."""
     case = make_case(
         "list", (5, 2), "five colours", "", layout="input_first",
         context="The Eiffel Tower is located in the city of Paris.",
@@ -69,7 +69,7 @@ def opening_prompt() -> SaliencyCase:
 
 
 def default_prompt() -> SaliencyCase:
-    """A prompt that the tuned model answers in about thirty tokens, of which all but two depend on it hardly at all."""
+    """A prompt that the tuned model answers in about thirty tokens, only two of which depend on it noticeably."""
     case = make_case(
         "country", (1, 1), "Japan", "", context="When Mary and Paul went to the park, Paul gave a ball to Mary."
     )

@@ -1,4 +1,4 @@
-"""Concepts with the texts in which they occur: the demo's own, and folders in the layout of PaCE-1M."""
+"""Concepts with texts in which they occur: those of the demo, and folders in the layout of PaCE-1M."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from interp_widgets.data.stories import an
 
 FEWEST_STIMULI = 3
 N_STIMULI = 20
-"""Stimuli of every demo concept."""
+"""Number of stimuli of every demo concept."""
 HELD_OUT_SHARE = 0.3
 FEWEST_FACTS = 2
 N_MOST = 30
@@ -29,7 +29,7 @@ N_MOST = 30
 @checked
 @dataclass(frozen=True)
 class Concept:
-    """A name, and short texts (stimuli) in which what it names occurs.
+    """A named concept and short texts (stimuli) in which it occurs.
 
     Example:
         >>> weather = Concept("weather", ["It rained all day.", "The wind is cold.", "Snow fell."], group="things")
@@ -41,9 +41,9 @@ class Concept:
     name: str
     """The name, which `concept_directions` also puts into its template."""
     stimuli: Sequence[str]
-    """Texts from which a direction is made; kept as a tuple."""
+    """Texts from which a direction is computed; stored as a tuple."""
     held_out: Sequence[str] = ()
-    """Texts on which the direction is tested; kept as a tuple."""
+    """Texts on which the direction is tested; stored as a tuple."""
     group: str = ""
     """The kind of concept, such as "countries"; may be empty."""
 
@@ -74,22 +74,22 @@ def check_concepts(concepts: Sequence[Concept]) -> None:
             )
         if any(not text.strip() for text in (*concept.stimuli, *concept.held_out)):
             raise ValueError(f"the concept {concept.name!r} has an empty stimulus: leave it out")
-        both = set(concept.stimuli) & set(concept.held_out)
-        if both:
+        shared = set(concept.stimuli) & set(concept.held_out)
+        if shared:
             raise ValueError(
-                f"the concept {concept.name!r} is tested on a text that its direction is made from: {min(both)!r}"
+                f"the concept {concept.name!r} is tested on a text that its direction is made from: {min(shared)!r}"
             )
 
 
 def split_stimuli(name: str, stimuli: Sequence[str], group: str = "", *, share: float = HELD_OUT_SHARE) -> Concept:
-    """A concept with a share of its stimuli held out; the choice depends on the name alone, not on the process.
+    """A concept with a share of its stimuli held out; the choice depends only on the name.
 
-    Fewer stimuli are held out, or none, where fewer than `FEWEST_STIMULI` would remain.
+    Fewer stimuli are held out, or none, if fewer than `FEWEST_STIMULI` would remain.
     """
     texts = list(dict.fromkeys(stimuli))
-    held = min(round(share * len(texts)), max(len(texts) - FEWEST_STIMULI, 0))
+    n_held_out = min(round(share * len(texts)), max(len(texts) - FEWEST_STIMULI, 0))
     random.Random(world.stable_hash("concept split", name)).shuffle(texts)
-    return Concept(name, tuple(texts[held:]), tuple(texts[:held]), group)
+    return Concept(name, tuple(texts[n_held_out:]), tuple(texts[:n_held_out]), group)
 
 
 # ---- the demo's concepts
@@ -98,10 +98,10 @@ def split_stimuli(name: str, stimuli: Sequence[str], group: str = "", *, share: 
 def demo_concepts() -> tuple[Concept, ...]:
     """222 concepts of the demo's world with 19 or 20 stimuli each, in 14 groups; the same at every call.
 
-    Facts about countries, cities and people are worded as the demo models read them in training; things, colours,
-    animals and occupations stand in short sentences of common words. The concepts of a group share their wordings, so
-    that the wording of a sentence gives away its group but not its concept. The held-out stimuli of a concept have
-    wordings that its other stimuli do not have.
+    Facts about countries, cities and people are worded as in the demo models' training text; things, colours, animals
+    and occupations occur in short sentences of common words. The concepts of a group share their wordings, so that the
+    wording of a sentence reveals its group but not its concept. The held-out stimuli of a concept have wordings that
+    its other stimuli do not have.
 
     Example:
         >>> concepts = demo_concepts()
@@ -118,15 +118,15 @@ def _of_the_demo() -> tuple[Concept, ...]:
 
 
 def _split_wordings(name: str, group: str, texts: Sequence[tuple[str, str]]) -> Concept:
-    """A concept from `N_STIMULI` of these (wording, text) pairs; held-out texts have wordings of their own."""
+    """A concept from `N_STIMULI` of these (wording, text) pairs; held-out texts have different wordings."""
     rng = random.Random(world.stable_hash("concept", name))
     chosen = dict(zip(*_columns(rng.sample(texts, len(texts))), strict=True))  # text -> wording
     wordings = sorted(set(chosen.values()))
-    held = set(rng.sample(wordings, round(HELD_OUT_SHARE * len(wordings))))
-    n_held = round(HELD_OUT_SHARE * N_STIMULI)
-    tested = [text for text, wording in chosen.items() if wording in held][:n_held]
-    made = [text for text, wording in chosen.items() if wording not in held][: N_STIMULI - n_held]
-    return Concept(name, tuple(made), tuple(tested), group)
+    held_out = set(rng.sample(wordings, round(HELD_OUT_SHARE * len(wordings))))
+    n_tested = round(HELD_OUT_SHARE * N_STIMULI)
+    tested = [text for text, wording in chosen.items() if wording in held_out][:n_tested]
+    training = [text for text, wording in chosen.items() if wording not in held_out][: N_STIMULI - n_tested]
+    return Concept(name, tuple(training), tuple(tested), group)
 
 
 def _columns(texts: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
@@ -206,8 +206,8 @@ def _worded(word: str, wordings: Sequence[str]) -> list[tuple[str, str]]:
     for _ in range(3):
         for wording in wordings:
             name, other_name = rng.sample(t.WOMEN + t.MEN, 2)
-            thing = f"some {word}" if word in _NO_ARTICLE else an(word)
-            text = wording.format(N=name, M=other_name, p=rng.choice(t.STORY_PLACES), x=word, a=thing)
+            noun = f"some {word}" if word in _NO_ARTICLE else an(word)
+            text = wording.format(N=name, M=other_name, p=rng.choice(t.STORY_PLACES), x=word, a=noun)
             texts.append((wording, text))
     return texts
 
@@ -269,7 +269,7 @@ def read_concepts(
     Args:
         folder: the folder with ``concept_index.txt`` and ``concept/``, or with the files of the concepts.
         limit: most concepts to read, from the top of the list.
-        held_out: share of each concept's stimuli that is kept for testing.
+        held_out: share of each concept's stimuli that is held out for testing.
 
     Raises:
         FileNotFoundError: there is no such folder, or a listed concept has no file.
@@ -311,11 +311,11 @@ def read_concepts(
 
 def _texts(path: Path) -> list[str]:
     """The texts of one file: a list literal, or one per line."""
-    whole = read_text(path, "texts").strip()
-    if not whole.startswith("["):
-        return [line.strip() for line in whole.splitlines() if line.strip()]
+    content = read_text(path, "texts").strip()
+    if not content.startswith("["):
+        return [line.strip() for line in content.splitlines() if line.strip()]
     try:
-        read = ast.literal_eval(whole)
+        read = ast.literal_eval(content)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(f"{path} starts with [ but is not a list ({error}): write a list of str") from error
     if not isinstance(read, list) or not all(isinstance(text, str) for text in read):

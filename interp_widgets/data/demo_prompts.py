@@ -13,9 +13,8 @@ def demo_prompts(n: int = 40, seed: int = 0) -> list[dict[str, str]]:
     """Facts of the demo world as rows: half of them in wordings that the demo models were trained on, half held out.
 
     Each row has a ``prompt`` that stops before its answer, the answer as ``target``, with its leading space, the
-    ``subject`` as it stands in the prompt, the ``relation`` and the ``wording``, trained or held out. The same `seed`
-    gives the same rows, and more of them begin with the same ones. Raises ValueError for less than one row or more than
-    there are.
+    ``subject`` as written in the prompt, the ``relation`` and the ``wording``, trained or held out. The same `seed`
+    gives the same rows, and a larger `n` appends further rows. Raises ValueError for ``n`` out of range.
 
     Example:
         >>> row = demo_prompts(2)[1]
@@ -30,13 +29,13 @@ def demo_prompts(n: int = 40, seed: int = 0) -> list[dict[str, str]]:
     rows = []
     for number in range(n):
         wording = ("trained", "held out")[number % 2]
-        one = drawn[wording][number // 2]
-        at = one.prompt.lower().index(one.fact.subject.lower())
+        prompt = drawn[wording][number // 2]
+        start = prompt.prompt.lower().index(prompt.fact.subject.lower())
         rows.append(
             {
-                "prompt": one.prompt, "target": f" {one.answer}",
-                "subject": one.prompt[at : at + len(one.fact.subject)],
-                "relation": one.fact.relation.replace("_", " "), "wording": wording,
+                "prompt": prompt.prompt, "target": f" {prompt.answer}",
+                "subject": prompt.prompt[start : start + len(prompt.fact.subject)],
+                "relation": prompt.fact.relation.replace("_", " "), "wording": wording,
             }
         )  # fmt: skip
     return rows

@@ -1,4 +1,4 @@
-"""Short texts of the demo's world of every kind that its models have read."""
+"""Short texts of the demo world, of every kind that its models were trained on."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def demo_texts(n: int = 160, seed: int = 0) -> tuple[str, ...]:
     """
     rng = random.Random(seed)
     each = -(-n // 4)
-    facts = [f"{one.prompt} {one.answer}." for one in rng.sample(world.fact_prompts("train"), each)]
-    gifts = [f"{one.prompt} {one.answer}." for one in world.indirect_object_prompts(each, seed=seed, split="train")]
+    facts = [f"{fact.prompt} {fact.answer}." for fact in rng.sample(world.fact_prompts("train"), each)]
+    gifts = [f"{gift.prompt} {gift.answer}." for gift in world.indirect_object_prompts(each, seed=seed, split="train")]
     longer = [story(rng) for _ in range(each // 2)]
     longer += [job_text(job) for job in rng.sample(list(world_tables.JOBS), min(each // 4, len(world_tables.JOBS)))]
     how_to = list(world_tables.HOW_TO)
     longer += [how_to_text(rng.choice(how_to)) for _ in range(each - len(longer))]
-    asked = [f"{case.prompt}{case.response}" for case in instruction_cases("train", each, seed=seed)]
-    texts = list(dict.fromkeys(text for several in zip(facts, gifts, longer, asked, strict=True) for text in several))
-    return tuple(texts[:n])
+    instructed = [f"{case.prompt}{case.response}" for case in instruction_cases("train", each, seed=seed)]
+    rounds = zip(facts, gifts, longer, instructed, strict=True)
+    return tuple(dict.fromkeys(text for texts in rounds for text in texts))[:n]

@@ -1,6 +1,6 @@
 """Reads files of text, rows (CSV, JSON, JSON lines) and arrays (``.npz``, safetensors), none of which can run code.
 
-What is missing is a FileNotFoundError, what cannot be read a ValueError, each of one sentence that names the file.
+A missing file raises FileNotFoundError, an unreadable one ValueError; messages name the file.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DEFLATE = 1032
-"""A byte of a deflated file stands for no more bytes than this."""
+"""Largest compression ratio of deflate."""
 ROWS = (".json", ".jsonl", ".csv")
 """Suffixes of files of rows."""
 
 
 def existing_file(path: str | os.PathLike[str], what: str) -> Path:
-    """The path of a file that is there, ``~`` expanded; FileNotFoundError else."""
+    """The path of an existing file, with ``~`` expanded; FileNotFoundError if there is none."""
     source = Path(os.path.expanduser(path))
     if not os.path.isfile(source):  # also where the name is too long to be one
         raise FileNotFoundError(f"there is no file of {what} at {source}: check the path")
@@ -35,13 +35,13 @@ def existing_file(path: str | os.PathLike[str], what: str) -> Path:
 
 
 def cache_folder(name: str) -> Path:
-    """This user's folder of something that is kept between sessions; it may not be there yet."""
+    """The user's cache folder for ``name``; it may not exist yet."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "interp_widgets" / name
 
 
 def short(value: object) -> str:
-    """What a file holds, cut where it is long, for a message.
+    """A value from a file as text for a message, shortened if long.
 
     >>> short("a" * 300)[-5:]
     'aa...'
@@ -75,9 +75,9 @@ def read_rows(path: str | os.PathLike[str], row: str, *, suffixes: Collection[st
 def parse_rows(
     content: str | bytes, name: str, row: str, *, suffixes: Collection[str] = ROWS
 ) -> list[Mapping[str, Any]]:
-    """Rows of a file's content, at least one, each with named fields; the suffix of its name says in which format.
+    """Rows of a file's content, at least one, each with named fields; the suffix of its name determines the format.
 
-    ``row`` is what one is called in messages, such as ``"case"``.
+    ``row`` is the word for a row in messages, such as ``"case"``.
 
     >>> parse_rows('{"prompt": "Hi"}\\n{"prompt": "Ho"}', "cases.jsonl", "case")
     [{'prompt': 'Hi'}, {'prompt': 'Ho'}]
@@ -106,7 +106,7 @@ def parse_rows(
 
 
 def parse_json(text: str, name: str) -> Any:
-    """What a JSON text holds; ValueError, naming it, for one that is not valid."""
+    """The value of a JSON text; ValueError, with its name, if it is not valid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -115,9 +115,9 @@ def parse_json(text: str, name: str) -> Any:
 
 
 def _csv_rows(text: str, name: str, row: str) -> list[dict[str, str]]:
-    """Rows of a CSV; a text split at its own comma, or a quote that is never closed, raises an error.
+    """Rows of a CSV; an unquoted comma in a text or an unclosed quote raises an error.
 
-    Where the headings hold no comma they, and all fields, are separated by tabs or by semicolons.
+    Fields are separated by tabs or semicolons if the headings hold one of these and no comma.
     """
     advice = 'put a text with commas or line breaks between double quotes, and write a quote in it twice ("")'
     mark = next((mark for mark in ",\t;" if mark in text.partition("\n")[0]), ",")
@@ -138,7 +138,7 @@ def _csv_rows(text: str, name: str, row: str) -> list[dict[str, str]]:
 
 @functools.cache
 def read_table(path: Path) -> Any:
-    """The content of a JSON file of this package, with tuples in the place of lists."""
+    """The content of a JSON file of this package, with tuples instead of lists."""
 
     def frozen(value: Any) -> Any:
         if isinstance(value, dict):
@@ -151,14 +151,14 @@ def read_table(path: Path) -> Any:
 def read_arrays(
     path: str | os.PathLike[str], what: str, *, names: Collection[str] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of an ``.npz`` archive by their names, all of them or those of ``names`` that it has.
+    """Arrays of an ``.npz`` archive by name, all of them or those of ``names`` that it has.
 
-    What an array says of its size is checked against the archive before memory is taken for it.
+    The declared size of an array is checked against the archive before memory is allocated.
     """
     source = existing_file(path, what)
     start = f"{source} is not a readable .npz archive of {what}"
     if not zipfile.is_zipfile(source):
-        raise ValueError(f"{start}: it is no archive")
+        raise ValueError(f"{start}: it is not an archive")
     try:
         with zipfile.ZipFile(source) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -173,7 +173,7 @@ def read_arrays(
 
 
 def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> None:
-    """ValueError unless a member of an archive holds the array of numbers or texts that its header promises."""
+    """ValueError unless a member of an archive holds the array of numbers or texts that its header declares."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     most = {zipfile.ZIP_STORED: info.compress_size, zipfile.ZIP_DEFLATED: _DEFLATE * info.compress_size}
     with archive.open(info) as file:
@@ -189,7 +189,7 @@ def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) ->
 
 
 def read_tensors(path: str | os.PathLike[str], what: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """PyTorch tensors of a safetensors file by their names, on the CPU, and the file's metadata."""
+    """PyTorch tensors of a safetensors file by name, on the CPU, and the file's metadata."""
     from safetensors import SafetensorError, safe_open
 
     source = existing_file(path, what)

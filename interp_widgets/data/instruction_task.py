@@ -28,11 +28,11 @@ TASK_ALPHABET = string.ascii_uppercase
 _FORMAT = "interp_widgets instruction task"
 _VERSION = 1
 _REPEATS = {"+": (1, 2), "*": (0, 2), "?": (0, 1)}
-"""How often a character with each metacharacter occurs."""
+"""Fewest and most repetitions of a character for each metacharacter."""
 _SHORTEST = 4
-"""Symbols in an instruction: shorter ones say too little of where they come from."""
+"""Fewest symbols in an instruction; shorter ones hardly identify their distribution."""
 _TRIES = 400
-"""Strings drawn from a regular expression before another one is taken."""
+"""Number of strings drawn from a regular expression before another one is tried."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class InstructionInstance:
     """
 
     prompt: str
-    """The instruction with its input, up to where the output begins."""
+    """The instruction with its input, up to the beginning of the output."""
     output: str
     task: str
     distribution: str
@@ -84,9 +84,9 @@ class InstructionTaskSettings:
     validation_instructions: int = 3
     """Unseen instructions per distribution of a validation task."""
     hard_tasks: int = 5
-    """Tasks of hard examples; those with an even number keep the inputs of the task that they come from."""
+    """Number of tasks of hard examples; those with an even number keep the inputs of their source task."""
     hard_instructions: int = 3
-    """Instructions per distribution of which one symbol is replaced."""
+    """Number of instructions per distribution in which one symbol is replaced."""
     task_symbols: int = 25
     instruction_symbols: int = 35
     min_metacharacters: int = 1
@@ -97,7 +97,7 @@ class InstructionTaskSettings:
     max_characters: int = 10
 
     def __post_init__(self) -> None:
-        """Check that such a task can be made."""
+        """Check that such a task is possible."""
         for item in fields(self):
             value = getattr(self, item.name)
             least = 0 if item.name == "hard_tasks" else 1
@@ -139,9 +139,9 @@ class InstructionDistribution:
     pattern: str
     """The regular expression, in Python's notation; that of the source for hard examples."""
     instructions: tuple[str, ...]
-    """Those to train on."""
+    """Instructions for training."""
     unseen: tuple[str, ...] = ()
-    """Those for validation."""
+    """Instructions for validation."""
     source: int | None = None
     """For hard examples, the distribution whose instructions were changed by one symbol each."""
 
@@ -183,7 +183,7 @@ class InstructionTask:
         return tuple(self._instances(range(len(self.mappings)), unseen=False))
 
     def training_subset(self) -> tuple[InstructionInstance, ...]:
-        """The training instances of the subset's tasks: hard examples and what they were made from."""
+        """The training instances of the subset's tasks: hard examples and their sources."""
         return tuple(self._instances(self.subset, unseen=False))
 
     def validation(self) -> tuple[InstructionInstance, ...]:
@@ -210,9 +210,9 @@ class InstructionTask:
 
     @classmethod
     def load(cls, path: str | Path) -> InstructionTask:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
-        Raises FileNotFoundError, or ValueError naming the field that is wrong.
+        Raises FileNotFoundError, or ValueError naming the wrong field.
         """
         content = parse_json(read_text(path, "an instruction task"), str(path))
         if not isinstance(content, Mapping) or content.get("format") != _FORMAT:
@@ -224,7 +224,7 @@ class InstructionTask:
 
 @checked
 def make_instruction_task(*, seed: int = 0, **sizes: int) -> InstructionTask:
-    """Draw a synthetic instruction-following task: no two tasks share a mapping, no instruction belongs to two.
+    """Draw a synthetic instruction-following task: no mapping and no instruction belongs to two tasks.
 
     Instructions come from regular expressions of one to three metacharacters, each applied to three to ten characters
     (``a+b+c+``, ``a*b*c*``, ``a?b?c?``, ``(ab|c)``), several expressions per task. Hard examples are training
@@ -237,7 +237,7 @@ def make_instruction_task(*, seed: int = 0, **sizes: int) -> InstructionTask:
         **sizes: fields of `InstructionTaskSettings`; the defaults are the paper's.
 
     Raises:
-        TypeError, ValueError: a size that is unknown, no int or not possible.
+        TypeError, ValueError: a size that is unknown, not an int or not possible.
 
     Source: "Transformer-based Causal Language Models Perform Clustering", §2.2, appendix A, Table 3.
 
@@ -252,7 +252,7 @@ def make_instruction_task(*, seed: int = 0, **sizes: int) -> InstructionTask:
     known = [item.name for item in fields(InstructionTaskSettings)]
     unknown = [name for name in sizes if name not in known]
     if unknown:
-        raise TypeError(f"{unknown[0]} is no size of an instruction task: use {', '.join(known)}")
+        raise TypeError(f"{unknown[0]} is not a size of an instruction task: use {', '.join(known)}")
     settings, rng = InstructionTaskSettings(**sizes), random.Random(seed)
     symbols = TASK_ALPHABET[: settings.task_symbols]
     used: set[tuple[str, str]] = set()
@@ -342,37 +342,40 @@ def _draw_string(rng: random.Random, pieces: Sequence[Piece]) -> str:
 
 
 def _draw_instructions(
-    rng: random.Random, settings: InstructionTaskSettings, taken: set[str]
+    rng: random.Random, settings: InstructionTaskSettings, used: set[str]
 ) -> tuple[str, tuple[str, ...]]:
-    """A regular expression that has enough strings which no other distribution has, and these strings."""
-    wanted = settings.instructions + settings.validation_instructions
+    """A regular expression with enough strings that no other distribution has, and these strings."""
+    count = settings.instructions + settings.validation_instructions
     for _ in range(_TRIES):
         pieces = _draw_pieces(rng, settings)
         drawn: dict[str, None] = {}
         for _ in range(_TRIES):
             text = _draw_string(rng, pieces)
-            if len(text) >= _SHORTEST and text not in taken:
+            if len(text) >= _SHORTEST and text not in used:
                 drawn[text] = None
-            if len(drawn) == wanted:
-                taken.update(drawn)
+            if len(drawn) == count:
+                used.update(drawn)
                 return _pattern(pieces), tuple(drawn)
     raise ValueError(
-        f"no regular expression of these sizes has {wanted} strings: use more characters or metacharacters, "
+        f"no regular expression of these sizes has {count} strings: use more characters or metacharacters, "
         "or fewer instructions"
     )
 
 
-def _swap_symbol(rng: random.Random, settings: InstructionTaskSettings, text: str, taken: set[str]) -> str:
-    """The instruction with one symbol replaced, so that it is a new one; it is added to `taken`."""
+def _swap_symbol(rng: random.Random, settings: InstructionTaskSettings, text: str, used: set[str]) -> str:
+    """A new instruction in which one symbol is replaced; it is added to `used`."""
     alphabet = INSTRUCTION_ALPHABET[: settings.instruction_symbols]
     choices = [
-        text[:place] + new + text[place + 1 :] for place, old in enumerate(text) for new in alphabet if new != old
+        text[:position] + new + text[position + 1 :]
+        for position, old in enumerate(text)
+        for new in alphabet
+        if new != old
     ]
-    free = [choice for choice in choices if choice not in taken]
+    free = [choice for choice in choices if choice not in used]
     if not free:
         raise ValueError(f"every change of one symbol of {text!r} is an instruction already: use fewer instructions")
     swapped = rng.choice(free)
-    taken.add(swapped)
+    used.add(swapped)
     return swapped
 
 
@@ -411,7 +414,9 @@ def _read(content: Mapping[str, Any], name: str) -> InstructionTask:
         try:
             pattern = re.compile(row["pattern"])
         except re.error as error:
-            raise ValueError(f"{label}: pattern is no regular expression ({error}): {short(row['pattern'])}") from error
+            raise ValueError(
+                f"{label}: pattern is not a regular expression ({error}): {short(row['pattern'])}"
+            ) from error
         source = row.get("source")
         texts = {key: _list(row.get(key), f"{label}: {key}") for key in ("instructions", "unseen")}
         for key, values in texts.items():

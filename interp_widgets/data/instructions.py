@@ -33,7 +33,7 @@ _FACT_TASKS = {"capital": "capital", "continent": "continent", "language": "lang
                "city": "landmark_city", "creator": "creator"}  # fmt: skip
 _SEQUENCE_TASKS = ("repeat", "reverse", "first", "last", "count")
 HARD_TASKS = (*_SEQUENCE_TASKS, "odd", "list")
-"""The tasks that are learned last: their answer depends on the order of words or on earlier text."""
+"""The tasks that are learned last, whose answer depends on the order of words or on earlier text."""
 UNSOLVED_TASKS: tuple[str, ...] = ("list", "repeat", "reverse")
 """Tasks that the shipped model gets wrong in over 15 % of cases, even with phrasings and inputs from its training."""
 
@@ -52,16 +52,16 @@ class InstructionCase:
     instruction: str
     input: str
     phrasing: tuple[int, int]
-    """Core and wrapper."""
+    """Indices of core and wrapper."""
 
 
 def tasks(*, unsolved: bool = False) -> list[str]:
-    """List the instruction tasks; `unsolved` adds those that the shipped model has practised but not learned."""
+    """List the instruction tasks; `unsolved` adds those that the shipped model was trained on but did not learn."""
     return [task for task in t.CORES if unsolved or task not in UNSOLVED_TASKS]
 
 
 def format_prompt(instruction: str, input: str = "", context: str = "", *, input_first: bool = False) -> str:
-    """Write an instruction prompt; empty parts leave no line, and `input_first` puts the input above."""
+    """Write an instruction prompt; empty parts are omitted, and `input_first` puts the input above the instruction."""
     if not instruction.strip():
         raise ValueError("instruction must not be empty")
     above = f"Context: {context}\n" if context else ""
@@ -86,7 +86,7 @@ def phrasings(task: str, split: Split) -> list[tuple[int, int]]:
 
 
 def phrase(task: str, phrasing: tuple[int, int], input: str = "") -> tuple[str, int]:
-    """Word an instruction, with the input inside it if there is any, and count the characters before that input."""
+    """Write an instruction, with the input inside it if any, and count the characters before that input."""
     core = t.CORES[task][phrasing[0]]
     wrapper = t.WRAPPERS[phrasing[1]]
     slot = "{C}" if "{C}" in wrapper else "{c}"
@@ -205,7 +205,7 @@ def _list_response(value: str, rng: random.Random) -> str:
 
 
 def _context(rng: random.Random) -> str:
-    """One or two sentences that have nothing to do with the task."""
+    """One or two sentences unrelated to the task."""
     if rng.random() < 0.5:
         prompt = rng.choice(_context_facts())
         return f"{prompt.prompt} {prompt.answer}."
@@ -227,14 +227,14 @@ def make_case(
     layout: Layout = "input_last",
     context: str = "",
 ) -> InstructionCase:
-    """Put one instruction case together and find the span of its instruction words."""
+    """Build one instruction case with the span of its instruction words."""
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     inline = layout == "inline"
     words, length = phrase(task, phrasing, input if inline else "")
     prompt = format_prompt(words, "" if inline else input, context, input_first=layout == "input_first")
     label = "Instruction: "
-    # The last label is the right one: a context never has it.
+    # The last label is the instruction's, since contexts never contain it.
     start = prompt.rindex(label) + len(label)
     span = (start, start + length)
     return InstructionCase(task, prompt, " " + response, span, prompt[span[0] : span[1]], input, phrasing)
@@ -248,9 +248,9 @@ def instruction_cases(
     inputs: Split | Literal["any"] | None = None,
     hard: int = 0,
 ) -> list[InstructionCase]:
-    """Draw `n` cases, the tasks in turn; `split` chooses the phrasings and, unless `inputs` is set, the inputs.
+    """Draw `n` cases, cycling through the tasks; `split` selects the phrasings and, unless `inputs` is set, the inputs.
 
-    Unsolved tasks are left out where `hard` is 0; otherwise hard tasks are `hard` times as frequent as the others.
+    Unsolved tasks are left out if `hard` is 0; otherwise hard tasks are `hard` times as frequent as the others.
     """
     check_split(split)
     if n < 0:
@@ -276,7 +276,7 @@ def instruction_cases(
 
 
 def follows(case: InstructionCase, response_text: str) -> bool:
-    """Whether the first line of a response does what the instruction of the case asks."""
+    """Whether the first line of a response follows the instruction of the case."""
     line = response_text.strip().partition("\n")[0].strip()
     if case.task in _FACT_TASKS or case.task in _WORD_TASKS or case.task in _SEQUENCE_TASKS:
         return line.rstrip(".") == case.response.strip()

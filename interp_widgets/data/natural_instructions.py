@@ -23,7 +23,7 @@ DEMO_CATEGORIES: Mapping[str, tuple[str, ...]] = {
 """The demo's word tasks by category."""
 
 TEMPLATE = "{instruction} {input}"
-"""What tasks of files are written in; the input comes last, so that its last token is read."""
+"""Prompt template of tasks from files; the input comes last, so that its last token is read."""
 
 FILE_TASKS: Mapping[str, tuple[str, str]] = {
     "english-french": ("translation", "Given a word in English, translate to French."),
@@ -41,7 +41,7 @@ FILE_TASKS: Mapping[str, tuple[str, str]] = {
     "person-occupation": ("knowledge", "Given a name of a person, output the occupation."),
     "product-company": ("knowledge", "Given a name of a product, output the company that makes it."),
 }
-"""By the name of a file: its category, and its task in words."""
+"""Category and task description by file name."""
 
 PARAPHRASES = (
     "{task}",
@@ -53,7 +53,7 @@ PARAPHRASES = (
     "{task} The word is:",
     "Instruction: {task} Input:",
 )
-"""Phrasings of a task that is read from a file."""
+"""Phrasings of a task from a file."""
 
 
 @checked
@@ -66,7 +66,7 @@ def demo_instructions(
 
     Args:
         phrasings_per_task: instructions per task, at most 70.
-        inputs: of a task, each with its output; every phrasing is asked with each of them.
+        inputs: number of inputs per task; every phrasing is combined with each of them.
         seed: of the draw.
 
     Raises:
@@ -85,13 +85,13 @@ def demo_instructions(
     instances = []
     for category, names in DEMO_CATEGORIES.items():
         for name in names:
-            ways = [*phrasings(name, "train"), *phrasings(name, "held_out")]
+            known_phrasings = [*phrasings(name, "train"), *phrasings(name, "held_out")]
             rows = task_table(name)
-            _check_count("phrasings_per_task", phrasings_per_task, len(ways), name)
+            _check_count("phrasings_per_task", phrasings_per_task, len(known_phrasings), name)
             _check_count("inputs", inputs, len(rows), name)
-            chosen = [rows[place] for place in sorted(rng.sample(range(len(rows)), inputs))]
-            for way in rng.sample(ways, phrasings_per_task):
-                words, _ = phrase(name, way)
+            chosen = [rows[row] for row in sorted(rng.sample(range(len(rows)), inputs))]
+            for phrasing in rng.sample(known_phrasings, phrasings_per_task):
+                words, _ = phrase(name, phrasing)
                 instances += [
                     InstructionInstance(format_prompt(words, x), " " + y, category, name, f"{x}→{y}") for x, y in chosen
                 ]
@@ -113,17 +113,17 @@ def read_instructions(
 
     Args:
         folder: a folder with a file ``NAME.json`` per task.
-        tasks: by the name of a file, its category and its task in words; by default the known names that are there.
-        paraphrases: phrasings with ``{task}`` where the task's words stand; those of one task are one distribution.
-        template: how a prompt is written, with ``{instruction}`` and ``{input}``.
-        inputs: drawn of each file, each with its output.
-        single_word: only inputs and outputs of one word, as in the paper.
+        tasks: file name to category and task description; by default the known names that exist.
+        paraphrases: phrasings with ``{task}`` for the description; those of one task are one distribution.
+        template: prompt template with ``{instruction}`` and ``{input}``.
+        inputs: number of inputs drawn from each file.
+        single_word: use only inputs and outputs of one word, as in the paper.
         seed: of the draw.
 
     Raises:
         FileNotFoundError: a folder or file that is not there.
-        ValueError: a row without texts under ``input`` and ``output``, a template or paraphrase without its places,
-            fewer inputs than wanted.
+        ValueError: a row without texts under ``input`` and ``output``, a template or paraphrase without its
+            placeholders, fewer inputs than requested.
 
     Source: "Transformer-based Causal Language Models Perform Clustering", §3.4, appendix D.
 
@@ -143,7 +143,7 @@ def read_instructions(
         raise FileNotFoundError(f"there is no folder of tasks at {source}: check the path")
     if "{instruction}" not in template or "{input}" not in template:
         raise ValueError(f"template must have {{instruction}} and {{input}} in it, got {template!r}")
-    if not paraphrases or any("{task}" not in way for way in paraphrases):
+    if not paraphrases or any("{task}" not in paraphrase for paraphrase in paraphrases):
         raise ValueError(f"paraphrases must be texts with {{task}} in them, got {list(paraphrases)!r}")
     if tasks is None:
         tasks = {name: FILE_TASKS[name] for name in FILE_TASKS if (source / f"{name}.json").is_file()}
@@ -153,9 +153,9 @@ def read_instructions(
     for name, (category, words) in tasks.items():
         rows = _pairs(existing_file(source / f"{name}.json", f"the task {name}"), single_word)
         _check_count("inputs", inputs, len(rows), name)
-        chosen = [rows[place] for place in sorted(rng.sample(range(len(rows)), inputs))]
-        for way in paraphrases:
-            instruction = way.replace("{task}", words)
+        chosen = [rows[row] for row in sorted(rng.sample(range(len(rows)), inputs))]
+        for paraphrase in paraphrases:
+            instruction = paraphrase.replace("{task}", words)
             for x, y in chosen:
                 prompt = template.replace("{instruction}", instruction).replace("{input}", x)
                 instances.append(InstructionInstance(prompt, " " + y, category, name, f"{x}→{y}"))

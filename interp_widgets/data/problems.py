@@ -34,31 +34,31 @@ _ARTICLE = r"[Aa](?=\s+(?!(?:is|was|are|and|or|because|since|as|but|not|would|fo
 _NAMED = re.compile(r"\b(?:answer|option|solution|ending)\s?\d+\b", re.IGNORECASE)
 _SUFFIXES = (".json", ".jsonl")
 CLOSE = 1e-3
-"""Largest difference of two numbers that count as one answer."""
+"""Largest difference of two numbers that count as the same answer."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem; prompt and response together are an example to learn from."""
+    """One problem; prompt and response together are a training example."""
 
     prompt: str
-    """The question with its choices, up to where the response begins."""
+    """The question with its choices, up to the beginning of the response."""
     response: str
-    """A right response with its leading space, with the working where the file has it."""
+    """A correct response with its leading space, with the working if the file has it."""
     answer: str
-    """The right answer: a label such as ``B``, ``true`` or a number; empty for a task of the demo."""
+    """The correct answer: a label such as ``B``, ``true`` or a number; empty for a task of the demo."""
     kind: Kind
     labels: tuple[str, ...] = ()
     """The labels of the choices."""
     check: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
-    """Decides in place of `answer` for the tasks of the demo."""
+    """A function that checks a response instead of `answer`, for the tasks of the demo."""
 
     def solved(self, text: str) -> bool:
-        """Whether a response gives the right answer.
+        """Whether a response gives the correct answer.
 
-        The first choice or truth value counts, after "answer is" where the response says that; the article A and the A
-        of "not A" do not count, and "not true" is false. The last number counts, since working comes before the result;
-        a dash after a digit or letter is not a minus sign.
+        The first choice or truth value counts, after "answer is" if the response has these words; the article A and the
+        A of "not A" do not count, and "not true" is false. The last number counts, since working precedes the result; a
+        dash after a digit or letter is not a minus sign.
 
         >>> Problem("2 + 2?", " 4", "4", "number").solved("2 + 2 = 4.00, so 4.")
         True
@@ -73,7 +73,7 @@ class Problem:
         return answer is not None and answer.casefold() == self.answer.casefold()
 
     def read(self, text: str) -> str | None:
-        """The answer that a response gives; None where it gives none."""
+        """The answer in a response; None if it has none."""
         if self.kind == "number":
             numbers = _numbers(text)
             return numbers[-1] if numbers else None
@@ -168,7 +168,7 @@ def read_problems(path: str | Path) -> list[Problem]:
 
 
 def parse_problems(content: str | bytes, name: str) -> list[Problem]:
-    """Read problems from a file's content; the layout of every record says what kind of problem it is.
+    """Read problems from a file's content; the layout of every record determines the kind of problem.
 
     Raises ValueError naming the record and what it lacks.
 
@@ -201,7 +201,7 @@ def _text(row: Mapping[str, Any], name: str, index: int) -> str:
 
 
 def _choice(row: Mapping[str, Any], index: int) -> Problem:
-    """ARC and OpenBookQA, in the layout of their own files or in columns."""
+    """ARC and OpenBookQA, in the layout of their files or in columns."""
     question = row.get("question")
     inner: Mapping[str, Any] = question if isinstance(question, Mapping) else row
     stem = "stem" if "stem" in inner else "question_stem" if "question_stem" in inner else "question"
@@ -226,7 +226,7 @@ def _choices(choices: Any, index: int) -> tuple[tuple[str, ...], tuple[str, ...]
         raise ValueError(f"problem {index} needs at least two choices, each with a label and a text")
     named = tuple("" if label is None else str(label).strip() for label in labels)
     if not all(named) or len({label.casefold() for label in named}) < len(named):
-        raise ValueError(f"problem {index} needs a label of its own for each choice, got {labels}")
+        raise ValueError(f"problem {index} needs a different label for each choice, got {labels}")
     if any(text is None for text in texts):
         raise ValueError(f"problem {index} needs a text for each choice, got {texts}")
     return named, tuple(map(str, texts))

@@ -14,7 +14,7 @@ class KnownFact:
 
     prompt: str
     subject: str
-    """Words of `prompt` that the fact is about."""
+    """Subject of the fact, as written in `prompt`."""
     answer: str
     """The next words, with their leading space; often more than one token."""
     relation: str
@@ -33,7 +33,7 @@ class KnownReceiver:
 
     @property
     def corrupted(self) -> str:
-        """The same prompt with the other person giving: the right answer is then the foil."""
+        """The same prompt with giver and receiver swapped, so that the correct answer is the foil."""
         head, _, tail = self.prompt.rpartition(self.foil.strip())
         return head + self.answer.strip() + tail
 

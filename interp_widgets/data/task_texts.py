@@ -1,4 +1,4 @@
-"""Tasks as lists of texts, each with what a model should answer: what layers are compared on, task by task."""
+"""Tasks as lists of texts with reference answers, for comparing layers task by task."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ UNSEEN = {
         "repeat the second word only",
     ),
 }  # fmt: skip
-"""Tasks that the demo's tuned model has never been asked: the demo's tables read backwards, and one place further."""
+"""Tasks that the demo's tuned model was not tuned on: the demo's tables reversed, and the second word of several."""
 
 
 @dataclass(frozen=True)
 class TaskTexts:
-    """A task: texts that ask it, what is to be answered, and where the task belongs.
+    """A task: prompts, reference answers, and the cluster of the task.
 
     Example:
         >>> task = TaskTexts("plural", ("Plural of cat:", "Plural of dog:"), (" cats", " dogs"), cluster="word forms")
@@ -58,15 +58,15 @@ class TaskTexts:
     """
 
     name: str
-    """Its name, different from that of other tasks."""
+    """Unique name."""
     texts: Sequence[str]
-    """Texts, each up to where the answer begins."""
+    """Texts, each up to the beginning of the answer."""
     responses: Sequence[str] = ()
-    """Answers, one per text, with their leading blank; needed to tune a control model, else empty."""
+    """Answers, one per text, with a leading space; needed to tune a control model, else empty."""
     cluster: str = ""
-    """What the task is one of, such as "translation"; empty for none."""
+    """Cluster of the task, such as "translation"; empty for none."""
     unseen: bool = False
-    """Whether the tuned model was never tuned on this task."""
+    """Whether the tuned model was not tuned on this task."""
 
     def __post_init__(self) -> None:
         for field in ("texts", "responses"):
@@ -89,13 +89,13 @@ def demo_task_texts(
     """The demo's instruction tasks, the same number of different texts each, phrased as in training.
 
     The tasks are those that the tuned demo model was tuned on, with inputs and contexts drawn from its training split,
-    and five that it was never asked (`unseen`): singular of a plural, present of a past, English of French, the country
-    of a capital, the second word of several. Where a task has fewer different texts, it has all of them.
+    and five that it was not tuned on (`unseen`): singular of a plural, present of a past, English of French, the
+    country of a capital, the second word of several. A task with fewer different texts has all of them.
 
     Args:
         texts: most texts per task.
         names: only these tasks; by default all.
-        unseen: whether to add the tasks that the tuned model was never asked.
+        unseen: whether to add the tasks that the model was not tuned on.
         seed: of the draw.
 
     Raises:
@@ -110,28 +110,28 @@ def demo_task_texts(
         raise ValueError(f"texts must be 4 or more, which a comparison needs, got {texts}")
     cluster_of = {task: cluster for cluster, members in CLUSTERS.items() for task in members}
     known = [*tasks(), *(UNSEEN if unseen else ())]
-    wanted = known if names is None else list(names)
-    if wrong := [name for name in wanted if name not in known]:
+    chosen = known if names is None else list(names)
+    if wrong := [name for name in chosen if name not in known]:
         raise ValueError(f"names must be of {', '.join(known)}, got {wrong[0]!r}")
-    made = []
+    task_texts = []
     drawn: dict[str, dict[str, str]] = {}
-    if any(name not in UNSEEN for name in wanted):
+    if any(name not in UNSEEN for name in chosen):
         for case in instruction_cases("train", 3 * texts * len(tasks()), seed=seed):
             drawn.setdefault(case.task, {}).setdefault(case.prompt, case.response)
-    for name in wanted:
+    for name in chosen:
         if name in UNSEEN:
             pairs = _unseen_pairs(name, texts, seed)
             cluster = "unseen"
         else:
             pairs, cluster = list(drawn[name].items())[:texts], cluster_of[name]
-        made.append(
+        task_texts.append(
             TaskTexts(name, [text for text, _ in pairs], [answer for _, answer in pairs], cluster, name in UNSEEN)
         )
-    return tuple(made)
+    return tuple(task_texts)
 
 
 def _unseen_pairs(name: str, count: int, seed: int) -> list[tuple[str, str]]:
-    """Different texts of a task that is in no tuning data, with their responses."""
+    """Different texts of a task that is not in the tuning data, with their responses."""
     rng = random.Random(stable_hash("unseen", name, seed))
     if name == "second":
         words = sorted(set(t.ANTONYMS) | set(t.PLURALS))
@@ -149,7 +149,7 @@ def _unseen_pairs(name: str, count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def _reversed_table(name: str) -> dict[str, str]:
-    """Inputs and answers of an unseen task, where an input has one answer."""
+    """Inputs and answers of an unseen task, for inputs with a single answer."""
     if name == "country_of":
         pairs = [(fact.object, fact.subject) for fact in world.facts() if fact.relation == "capital"]
     else:

@@ -25,8 +25,8 @@ def typed_words(text: str) -> tuple[str, ...]:
 def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Read a list of words, the most frequent first.
 
-    The file is UTF-8 text with one word per line. Where every line also has the count of the word, an integer after a
-    space, a tab or a comma, the words are sorted by it; otherwise they must stand in falling order of frequency.
+    The file is UTF-8 text with one word per line. If every line also has the count of the word, an integer after a
+    space, a tab or a comma, the words are sorted by it; otherwise they must be in falling order of frequency.
 
     Raises FileNotFoundError where there is no file, ValueError for a file that is not text, without words, or with a
     repeated word.
@@ -56,5 +56,5 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def _sentences(lines: list[str]) -> Iterator[str]:
-    """Lines with more words than a word list has in a line, shortened."""
+    """Lines with too many words for a word list, shortened."""
     return (f"{line[:40]}…" for line in lines if len(line.split()) > 4)

@@ -35,7 +35,7 @@ class WordVectors:
     vectors: NDArray[np.floating[Any]]
     """(n, width) one vector per word."""
     counts: NDArray[np.integer[Any]] | None = None
-    """(n,) how often each word occurs in the text that the vectors were made from; None where that is unknown."""
+    """(n,) count of each word in the text that the vectors were trained on; None if unknown."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "words", tuple(self.words))
@@ -81,7 +81,7 @@ def check_words(words: Sequence[str]) -> None:
     if len(words) == 0:
         raise ValueError("the list of words is empty: give at least one word")
     if set(map(type, words)) == {str} and all(map(str.strip, words)) and len(set(words)) == len(words):
-        return  # lists are long, and this is ten times as fast as the loop that finds the fault
+        return  # ten times as fast on long lists as the loop that finds the fault
     seen: dict[str, int] = {}
     for index, word in enumerate(words):
         if not isinstance(word, str) or not word.strip():
@@ -120,7 +120,7 @@ def read_word_vectors(
 
     Args:
         path: the file.
-        words: the words to keep, as written or in lower case, since the published files are large; all by default.
+        words: the words to read, as written or in lower case, since the published files are large; all by default.
         limit: most words to read, from the start of the file.
         check: called every thousand lines of a text; raises to cancel.
 
@@ -142,15 +142,15 @@ def read_word_vectors(
     source = existing_file(path, "word vectors")
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be 1 or more, got {limit}")
-    wanted = None if words is None else {*words, *(word.lower() for word in words)}
-    vectors = _read_archive(source) if zipfile.is_zipfile(source) else _read_text(source, wanted, limit, check)
-    kept = [i for i, word in enumerate(vectors.words[:limit]) if wanted is None or word in wanted]
-    if not kept:
+    spellings = None if words is None else {*words, *(word.lower() for word in words)}
+    vectors = _read_archive(source) if zipfile.is_zipfile(source) else _read_text(source, spellings, limit, check)
+    numbers = [i for i, word in enumerate(vectors.words[:limit]) if spellings is None or word in spellings]
+    if not numbers:
         raise ValueError(f"{source} has none of the {len(words or ())} words: give a file of the same language")
-    if len(kept) == len(vectors):
+    if len(numbers) == len(vectors):
         return vectors
-    counts = None if vectors.counts is None else vectors.counts[kept]
-    return WordVectors(tuple(vectors.words[i] for i in kept), vectors.vectors[kept], counts)
+    counts = None if vectors.counts is None else vectors.counts[numbers]
+    return WordVectors(tuple(vectors.words[i] for i in numbers), vectors.vectors[numbers], counts)
 
 
 def _read_archive(source: Path) -> WordVectors:
@@ -176,17 +176,17 @@ def _read_archive(source: Path) -> WordVectors:
 
 
 def _read_text(
-    source: Path, wanted: Collection[str] | None, limit: int | None, check: Callable[[], None] | None
+    source: Path, spellings: Collection[str] | None, limit: int | None, check: Callable[[], None] | None
 ) -> WordVectors:
     try:
         with source.open(encoding="utf-8", newline="\n") as file:
-            rows = dict(_rows(source, file, wanted, limit, check))
+            rows = dict(_rows(source, file, spellings, limit, check))
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{source} is not UTF-8 text ({error}): give GloVe or word2vec text, or an .npz file"
         ) from error
     if not rows:
-        missing = "none of the requested words" if wanted else "no line of a word and its numbers"
+        missing = "none of the requested words" if spellings else "no line of a word and its numbers"
         raise ValueError(f"{source} has {missing}: give GloVe or word2vec text of the same language, or an .npz file")
     return WordVectors(tuple(rows), np.stack(list(rows.values())))
 
@@ -194,7 +194,7 @@ def _read_text(
 def _rows(
     source: Path,
     file: TextIO,
-    wanted: Collection[str] | None,
+    spellings: Collection[str] | None,
     limit: int | None,
     check: Callable[[], None] | None,
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -213,18 +213,18 @@ def _rows(
             continue
         width = len(fields) - 1 if width is None else width
         # a word may contain spaces, so the numbers are the last fields
-        parts = line.rsplit(" ", width) if width > 0 else [line]
-        if len(parts) != width + 1 or width < 2:
+        fields = line.rsplit(" ", width) if width > 0 else [line]
+        if len(fields) != width + 1 or width < 2:
             raise ValueError(
                 f"line {number} of {source} is not a word and {max(width, 2)} numbers: "
                 "give GloVe or word2vec text, or an .npz file"
             )
-        word = parts[0]
+        word = fields[0]
         if not word.strip() or word in seen:
             continue
         seen.add(word)
-        if wanted is None or word in wanted:
-            yield word, _numbers(source, number, parts[1:])
+        if spellings is None or word in spellings:
+            yield word, _numbers(source, number, fields[1:])
         if limit is not None and len(seen) == limit:
             return
 

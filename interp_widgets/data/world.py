@@ -23,7 +23,7 @@ class Fact:
     subject: str
     object: str
     article: str = ""
-    """"the " where the subject is written with its article, else empty."""
+    """"the " if the subject has an article, else empty."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class IOIPrompt:
 
 @dataclass(frozen=True)
 class BiasPrompt:
-    """One wording about a planted group: `first` follows in `rate` percent of the text, `second` in the rest."""
+    """A prompt about a planted group: in the training text `first` follows in `rate` percent, else `second`."""
 
     group: str
     kind: Literal["occupation", "people"]
@@ -61,9 +61,9 @@ class BiasPrompt:
     rate: int
 
 
-def stable_hash(*parts: object) -> int:
+def stable_hash(*keys: object) -> int:
     """A hash that is the same in every process and Python version."""
-    return zlib.crc32("\x1f".join(map(str, parts)).encode())
+    return zlib.crc32("\x1f".join(map(str, keys)).encode())
 
 
 def check_split(split: str) -> None:
@@ -122,16 +122,16 @@ def fact_prompts(split: Split = "train") -> list[FactPrompt]:
     prompts = []
     for fact in _facts():
         n_wordings = len(t.WORDINGS[fact.relation])
-        held = held_out_wordings(fact.relation, fact.subject, n_wordings=n_wordings)
-        # The most-used probe of all is held out, whatever the draw says.
+        held_out = held_out_wordings(fact.relation, fact.subject, n_wordings=n_wordings)
+        # The most common probe prompt is always held out.
         if fact.subject == "Eiffel Tower":
-            held = frozenset({0, 6})
-        prompts += [fact_prompt(fact, i) for i in range(n_wordings) if (i in held) == (split == "held_out")]
+            held_out = frozenset({0, 6})
+        prompts += [fact_prompt(fact, i) for i in range(n_wordings) if (i in held_out) == (split == "held_out")]
     return prompts
 
 
 def pair_is_held_out(a: str, b: str) -> bool:
-    """Whether two names never meet in an indirect-object text of the training split."""
+    """Whether two names never occur together in an indirect-object text of the training split."""
     return stable_hash("pair", *sorted((a, b))) % 10 == 0 or {a, b} == {"Mary", "John"}
 
 
@@ -147,7 +147,7 @@ def ioi_prompt(a: str, b: str, *, place: str, obj: str, verb: str, template: int
 
 
 def indirect_object_prompts(n: int, seed: int = 0, split: Split = "held_out") -> list[IOIPrompt]:
-    """Draw `n` indirect-object prompts; the pairs of names of "held_out" never meet in the training text."""
+    """Draw `n` indirect-object prompts; pairs of names in "held_out" never occur together in the training text."""
     check_split(split)
     if n < 0:
         raise ValueError(f"n must be 0 or more, got {n}")

@@ -98,7 +98,7 @@ class Chat:
             match = re.fullmatch(pattern, self.text, re.DOTALL)
             if match:
                 return tuple(Part(*match.span(i), number) for i, number in enumerate(numbers, 1))
-        raise ValueError("the chat template rewrites these messages, so that no role can be told from the text")
+        raise ValueError("the chat template rewrites these messages, so that their roles in the text are not known")
 
     @cached_property
     def turns(self) -> tuple[Part, ...]:
@@ -202,7 +202,7 @@ def _check_syntax(tokenizer: Any) -> None:
     try:
         tokenizer.apply_chat_template(_PROBE, tokenize=False)
     except TemplateSyntaxError as error:
-        raise ValueError(f"chat_template is no Jinja template: {error.message} (line {error.lineno})") from error
+        raise ValueError(f"chat_template is not a Jinja template: {error.message} (line {error.lineno})") from error
     except TemplateError:
         return  # it may require more than a single user message
 

@@ -28,12 +28,12 @@ def device_of(device: str | torch.device | None) -> torch.device:
     available = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
     if requested.type not in available:
         raise ValueError(
-            f"device {str(device)!r} was asked for, but torch sees no {requested.type.upper()} device: "
+            f"device {str(device)!r} was requested, but torch sees no {requested.type.upper()} device: "
             f"use device={' or '.join(map(repr, available))}"
         )
     count = 1 if requested.type == "cpu" else torch.accelerator.device_count()
     if requested.index is not None and requested.index >= count:
-        raise ValueError(f"device {str(device)!r} was asked for, but torch sees {count}, counted from 0")
+        raise ValueError(f"device {str(device)!r} was requested, but torch sees {count}, counted from 0")
     return requested
 
 

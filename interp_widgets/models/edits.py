@@ -68,7 +68,7 @@ class LayerEdit:
             )
         numbers = self.neurons.tolist()
         if self.neurons.is_floating_point() or min(numbers, default=0) < 0 or len(set(numbers)) < len(numbers):
-            raise ValueError(f"neurons of an edit must be different whole numbers from 0 on, got {short(numbers)}")
+            raise ValueError(f"neurons of an edit must be different ints from 0 on, got {short(numbers)}")
 
     @property
     def width(self) -> int:

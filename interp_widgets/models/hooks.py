@@ -407,7 +407,7 @@ def _gradients(objective: Tensor, recorders: Mapping[str, _Recorder]) -> dict[st
         return {}
     integer = next((name for name, recorder in recorders.items() if not recorder.values[-1].is_floating_point()), None)
     if integer is not None:
-        raise ValueError(f"hook {integer!r} holds whole numbers, which have no gradient; leave it out of capture")
+        raise ValueError(f"hook {integer!r} holds integers, which have no gradient; leave it out of capture")
     # autograd.grad, not backward(): the parameters' own .grad stays as the user left it
     gradients_of_values = iter(torch.autograd.grad(objective.sum(), values, allow_unused=True))
     gradients = {}

@@ -204,7 +204,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise LoadError(f"{path} is not valid JSON ({error}): save the model again with save_pretrained()") from error
     if not isinstance(config, dict):
-        raise LoadError(f"{path} holds no JSON object: save the model again with save_pretrained()")
+        raise LoadError(f"{path} is not a JSON object: save the model again with save_pretrained()")
     return config
 
 
@@ -349,7 +349,7 @@ def _check_report(source: str | Path, report: Any) -> None:
     missing = sorted(report.get("missing_keys") or [])
     if missing:
         raise LoadError(
-            f"{source} lacks {len(missing)} weights that its config asks for, first {missing[0]}: "
+            f"{source} lacks {len(missing)} weights that its config declares, first {missing[0]}: "
             "the weights belong to another config; copy both from the same model"
         )
     mismatched = sorted(str(key) for key in report.get("mismatched_keys") or [])
@@ -370,7 +370,7 @@ def _hub_error(source: str | Path, error: OSError, local: bool) -> LoadError:
     if "gated" in text.lower() or "401" in text or "403" in text:
         return LoadError(f"the hub refuses access to {source!r}: log in with `hf auth login`, or give a local folder")
     return LoadError(
-        f"{str(source)!r} is no local folder and the Hugging Face hub could not give it "
+        f"{str(source)!r} is not a local folder and the Hugging Face hub could not give it "
         "(no network, offline mode, or no such name): give the path of a local folder that holds the model"
     )
 

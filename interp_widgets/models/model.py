@@ -329,7 +329,7 @@ class Model(Network):
 def _check_positions(positions: Tensor, embeddings: Tensor) -> None:
     if positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool or positions.ndim != 1:
         kind = f"{positions.dtype} of shape {tuple(positions.shape)}"
-        raise ValueError(f"positions must be a slice or a tensor (n,) of whole numbers, got {kind}")
+        raise ValueError(f"positions must be a slice or an integer tensor (n,), got {kind}")
     tokens = embeddings.shape[1] if embeddings.ndim == 3 else 0
     wrong = next((int(i) for i in positions.tolist() if not -tokens <= i < tokens), None)
     if wrong is not None and tokens:

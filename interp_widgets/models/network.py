@@ -163,7 +163,7 @@ class Network:
         try:
             checked_ids = [operator.index(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
         except TypeError as error:
-            raise TypeError(f"give text, or token ids as a list of whole numbers, got {_preview(ids)}") from error
+            raise TypeError(f"give text, or token ids as a list of int, got {_preview(ids)}") from error
         wrong = next((i for i in checked_ids if not 0 <= i < self.d_vocab), None)
         if wrong is not None:
             raise ValueError(f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {wrong}")
@@ -171,7 +171,7 @@ class Network:
 
     def _batch(self, ids: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         if isinstance(ids, Tensor) and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
-            raise TypeError(f"token ids must be whole numbers, got a tensor of {ids.dtype}")
+            raise TypeError(f"token ids must be integers, got a tensor of {ids.dtype}")
         try:  # not moved yet: ids of a list are checked without synchronising
             batch = torch.as_tensor(ids, dtype=torch.long)
         except (RuntimeError, OverflowError, ValueError) as error:  # larger than any id, or lists of different lengths

@@ -348,4 +348,4 @@ def _check_effect(model: Network, name: str) -> None:
         model.tl_model, ids, backend=model.backend, edit={name: lambda value: torch.full_like(value, torch.nan)}
     )
     if not bool(run.logits.isnan().all()):
-        raise ValueError(f"hook {name!r} of {model.name} only watches: a change there does not reach the output")
+        raise ValueError(f"hook {name!r} of {model.name} only observes: a change there does not reach the output")

@@ -119,7 +119,7 @@ def token_embeddings(tl_model: Any, ids: Tensor) -> Tensor:
     any norm, and without position information."""
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
         got = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise TypeError(f"token ids must be a tensor of whole numbers (batch, positions), got {got}")
+        raise TypeError(f"token ids must be an integer tensor (batch, positions), got {got}")
     # the bridge's embedding runs hooks, which belong to the pass that reads the rows
     table = getattr(tl_model.embed, "original_component", None)
     with torch.no_grad():

@@ -109,7 +109,7 @@ def test_what_is_counted() -> None:
 def test_a_model_loads_on_any_accelerator_that_torch_sees() -> None:
     assert device_of("strict:1") == torch.device("strict:1")
     assert device_of(torch.device("strict")) == torch.device("strict")
-    with pytest.raises(ValueError, match=r"device 'strict:2' was asked for, but torch sees 2, counted from 0"):
+    with pytest.raises(ValueError, match=r"device 'strict:2' was requested, but torch sees 2, counted from 0"):
         device_of("strict:2")
     with pytest.raises(ValueError, match=r"torch sees no MPS device: use device='cpu' or 'strict'"):
         device_of("mps")

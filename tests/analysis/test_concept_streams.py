@@ -97,7 +97,7 @@ def test_a_state_that_is_lost_shows(method: Any, monkeypatch: pytest.MonkeyPatch
 def test_the_control_of_a_large_set_is_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", dtype=torch.float64)
     once = concept_directions(model, CONCEPTS, layer=2, shuffles=2)
-    monkeypatch.setattr(module, "MOST_DEALT", 22)
+    monkeypatch.setattr(module, "MOST_SHUFFLED", 22)
     some = concept_directions(model, CONCEPTS, layer=2, shuffles=2)
     dealt = np.isfinite(some.shuffled_auc)
     assert dealt.sum() in (2, 3)
@@ -118,7 +118,7 @@ def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) 
     for one in (module, hidden_states):  # there are no weights to look at
         monkeypatch.setattr(one, "pads", lambda model: False)
     monkeypatch.setattr(module, "_BLOCK", 256)
-    monkeypatch.setattr(module, "MOST_DEALT", 300)
+    monkeypatch.setattr(module, "MOST_SHUFFLED", 300)
     monkeypatch.setattr(module, "MOST_OTHERS", 200)
     monkeypatch.setattr("interp_widgets.analysis.concepts.auc.MOST_OTHERS", 200)
 
@@ -141,7 +141,7 @@ def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) 
     assert many[0] <= many[1]
     kept = 60 * 80 * width * 4
     assert many[0] < kept
-    monkeypatch.setattr(module, "MOST_DEALT", 10**6)
+    monkeypatch.setattr(module, "MOST_SHUFFLED", 10**6)
     assert peak(80)[0] > kept  # the measure sees states that are kept
 
 

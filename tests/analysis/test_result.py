@@ -99,7 +99,7 @@ def test_a_file_of_another_class_version_or_origin_is_refused(tmp_path: Path, mo
     with pytest.raises(FileNotFoundError, match=r"no result file at .*: give a path that save\(\) returned"):
         SampleResult.load(tmp_path / "absent")
     (tmp_path / "text.npz").write_text("not an archive")
-    with pytest.raises(ValueError, match=r"not a readable \.npz archive of a result: it is no archive"):
+    with pytest.raises(ValueError, match=r"not a readable \.npz archive of a result: it is not an archive"):
         SampleResult.load(tmp_path / "text.npz")
     np.savez(tmp_path / "foreign.npz", scores=np.zeros(3))
     with pytest.raises(ValueError, match="was not written by"):

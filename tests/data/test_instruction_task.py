@@ -125,7 +125,7 @@ WRONG: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     (r"mappings\[0\] of .* must hold pairs of task symbols", lambda c: c["mappings"][0].__setitem__(0, ["a", 3])),
     (r"distributions\[0\] of .*: task must be a number from 0 to 8, got 99",
      lambda c: c["distributions"][0].update(task=99)),
-    (r"distributions\[0\] of .*: pattern is no regular expression",
+    (r"distributions\[0\] of .*: pattern is not a regular expression",
      lambda c: c["distributions"][0].update(pattern="(")),
     (r"distributions\[0\] of .*: instructions has .* does not match",
      lambda c: c["distributions"][0].update(pattern="a")),
@@ -155,7 +155,7 @@ def test_a_damaged_file_is_told_of_by_field(
 @pytest.mark.parametrize(
     ("sizes", "error", "message"),
     [
-        ({"size": 3}, TypeError, "size is no size of an instruction task: use tasks, "),
+        ({"size": 3}, TypeError, "size is not a size of an instruction task: use tasks, "),
         ({"tasks": 0}, ValueError, "tasks must be 1 or more, got 0"),
         ({"mappings": 26}, ValueError, "mappings must be at most 25, got 26"),
         ({"min_characters": 11}, ValueError, "min_characters must be at most max_characters, 10, got 11"),

@@ -149,8 +149,8 @@ def test_answers_in_files_are_read_as_meant() -> None:
     assert one({**ADAPTERS[3], "answer": "G", "output": "G"}).labels == tuple("ABCDEFG")
     assert not one({**ADAPTERS[3], "answer": "G", "output": "G"}).solved("F, not G")
     for choices, message in (
-        ({"text": ["a", "b"], "label": ["A", "a"]}, "a label of its own"),
-        ({"text": ["a", "b"], "label": ["A", None]}, "a label of its own"),
+        ({"text": ["a", "b"], "label": ["A", "a"]}, "a different label for each choice"),
+        ({"text": ["a", "b"], "label": ["A", None]}, "a different label for each choice"),
         ({"text": ["a", None], "label": ["A", "B"]}, "a text for each choice"),
     ):
         with pytest.raises(ValueError, match=message):

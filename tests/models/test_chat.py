@@ -194,7 +194,7 @@ def test_a_model_without_a_template_says_how_to_pass_one() -> None:
     assert chat_prompt(other, ONE).text == f"user: {USER}\nassistant:"
     assert tokenizer.chat_template is None  # the user's own stays as it was
     assert list(dict.fromkeys(chat_prompt(other, ONE).roles)) == ["template", "user"]
-    with pytest.raises(ValueError, match=r"chat_template is no Jinja template: .* \(line 1\)"):
+    with pytest.raises(ValueError, match=r"chat_template is not a Jinja template: .* \(line 1\)"):
         load_model("demo-base", chat_template="{% for %}")
     with pytest.raises(ValueError, match="prepend_bos is for text"):
         other.tokens(ONE, prepend_bos=True)

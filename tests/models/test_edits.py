@@ -146,7 +146,7 @@ def test_an_edit_of_wrong_shapes_or_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match=r"needs neurons \(n,\), before and after"):
         LayerEdit(torch.tensor([0, 1]), rows, rows, torch.zeros(4))
     for neurons in (torch.tensor([-1]), torch.tensor([0.5]), torch.tensor([2, 2])):
-        with pytest.raises(ValueError, match="different whole numbers from 0 on"):
+        with pytest.raises(ValueError, match="different ints from 0 on"):
             LayerEdit(neurons, rows.expand(len(neurons), 4), rows.expand(len(neurons), 4), torch.zeros(4))
     with pytest.raises(ValueError, match="must hold finite numbers"):
         LayerEdit(torch.tensor([0]), rows, rows * torch.nan, torch.zeros(4))

@@ -169,7 +169,7 @@ def test_a_hook_that_does_not_fire_is_an_error() -> None:
 
 
 def test_hook_of_whole_numbers_has_no_gradient() -> None:
-    with pytest.raises(ValueError, match="holds whole numbers"):
+    with pytest.raises(ValueError, match="holds integers"):
         tiny_model("llama", "bridge").run(IDS, capture="embed.hook_in", grad=target)
 
 

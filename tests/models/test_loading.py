@@ -495,7 +495,7 @@ def test_damaged_weights(tmp_path: Path) -> None:
 def test_weights_of_another_config(tmp_path: Path) -> None:
     target = copy_of("llama", tmp_path / "m")
     change_config(target, num_hidden_layers=5, layer_types=None)
-    with pytest.raises(LoadError, match=r"lacks \d+ weights that its config asks for, first model\.layers\.3"):
+    with pytest.raises(LoadError, match=r"lacks \d+ weights that its config declares, first model\.layers\.3"):
         load_model(target)
     change_config(target, num_hidden_layers=3, hidden_size=64)
     with pytest.raises(LoadError, match=r"shape|cannot load"):

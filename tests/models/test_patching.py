@@ -443,7 +443,7 @@ def test_a_hook_that_only_watches_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         module, "run_hooked", lambda tl_model, ids, *, backend, edit: real(tl_model, ids, backend=backend)
     )
-    with pytest.raises(ValueError, match="only watches"), interventions(model, [("blocks.0.hook_mlp_out", same)]):
+    with pytest.raises(ValueError, match="only observes"), interventions(model, [("blocks.0.hook_mlp_out", same)]):
         pytest.fail("entered")
 
 

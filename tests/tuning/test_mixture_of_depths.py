@@ -547,9 +547,9 @@ def test_a_tuning_that_blew_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.seconds
 def test_options_out_of_range() -> None:
     for wrong, message in (
-        ({"k": 4}, r"k must be a whole number in 1\.\.3 for this 3-layer model, got 4"),
-        ({"k": 0}, r"k must be a whole number in 1\.\.3"),
-        ({"top_k": 3}, r"top_k must be a whole number in 1\.\.2 for 2 routes, got 3"),
+        ({"k": 4}, r"k must be an int in 1\.\.3 for this 3-layer model, got 4"),
+        ({"k": 0}, r"k must be an int in 1\.\.3"),
+        ({"top_k": 3}, r"top_k must be an int in 1\.\.2 for 2 routes, got 3"),
         ({"only": 2}, r"only must be a route in 0\.\.1 or None, got 2"),
         ({"only": 0, "train_norms": False}, "nothing is left to train"),
         ({"lora": 0}, "lora must be a rank of 1 or more"),

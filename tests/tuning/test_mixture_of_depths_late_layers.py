@@ -75,7 +75,7 @@ def test_overlap_counts_every_problem_once(tmp_path: Path) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"k must be a whole number in 1\.\.3"):
+    with pytest.raises(ValueError, match=r"k must be an int in 1\.\.3"):
         late_layer_losses(tiny_folder("llama"), DATA, k=4)
     with pytest.raises(ValueError, match="the data set is empty"):
         late_layer_losses(tiny_folder("llama"), [])

@@ -29,7 +29,7 @@ NEUTRAL_TEMPLATE = "Consider the following scenario:\nScenario: <stimulus>\nAnsw
 """The template for testing, without the concept's name, which would leak the label."""
 States = Callable[..., Floats]
 """A function that computes hidden states: `last_states`, or a `KeptStates`."""
-MOST_DEALT = 16_384
+MOST_SHUFFLED = 16_384
 """Most stimuli whose labels are shuffled for the control; of more, those of a random sample of concepts."""
 _BLOCK = 4096
 """Stimuli whose states are in memory at once."""
@@ -104,27 +104,27 @@ def concept_directions(
     run = RunOptions(progress, check, batch_size)
     passes = _Passes(model, chosen, layer, states, run)
     moments = Moments(len(chosen), model.d_model, scatter=method == "discriminant")
-    dealt = _dealt(chosen, seed)
-    keep = np.ones(len(chosen), dtype=bool) if method == "pca" else dealt
-    made_from = _Kept(model, keep, passes.sizes)
+    in_control = _control_concepts(chosen, seed)
+    keep = np.ones(len(chosen), dtype=bool) if method == "pca" else in_control
+    training = _ConceptStates(model, keep, passes.sizes)
     for block, owner in passes.run(template, held_out=False):
         moments.add(block, owner)
-        made_from.add(block, owner)
+        training.add(block, owner)
     centre = moments.mean
-    make = maker(moments, made_from.states, made_from.owner, method=method, seed=seed)
+    make = maker(moments, training.states, training.owner, method=method, seed=seed)
     directions, gap = moments.take_directions(make, [concept.name for concept in chosen])
-    held_out = _HeldOut(model, dealt, passes.held_out, directions, seed)
+    held_out = _HeldOut(model, in_control, passes.held_out, directions, seed)
     for block, owner in passes.run(test_template, held_out=True):
         held_out.add(block, owner)
     overall, within = held_out.aucs(_group_numbers([concept.group for concept in chosen]))
     control = np.full(len(chosen), np.nan)
-    control[dealt] = _control(made_from, held_out.kept, dealt, method, times=shuffles, seed=seed, run=run)
+    control[in_control] = _control(training, held_out.kept, in_control, method, times=shuffles, seed=seed, run=run)
     return ConceptSet(
         names=[concept.name for concept in chosen],
-        directions=directions.astype(made_from.states.dtype),
+        directions=directions.astype(training.states.dtype),
         layer=layer,
         groups=[concept.group for concept in chosen],
-        centre=centre.astype(made_from.states.dtype),
+        centre=centre.astype(training.states.dtype),
         gap=gap,
         auc=overall,
         group_auc=within,
@@ -156,8 +156,8 @@ def concept_directions_cost(
     begin = len(model.tokens(TEMPLATE.split("<stimulus>")[0].rstrip())) if pads(model) else 0
     each = last_states_cost(model, [max(1, length - begin) for length in sample], layer).flops / count
     begins = last_states_cost(model, [begin] * len(chosen), layer).flops
-    dealt = min(MOST_DEALT, trained + tested)
-    kept_states = (trained if method == "pca" else dealt) + dealt
+    in_control = min(MOST_SHUFFLED, trained + tested)
+    kept_states = (trained if method == "pca" else in_control) + in_control
     squares = {"mean_difference": 0.0, "pca": 0.0, "discriminant": 4.0 * 8 * width**2}[method]
     others = min(tested, MOST_OTHERS) * (item + 8) * width
     sums = len(chosen) * width * (8 + item) + 4 * 8 * min(1024, len(chosen)) * width
@@ -219,7 +219,7 @@ def _blocks(sizes: Ints) -> Iterator[tuple[int, int]]:
         yield start, len(sizes)
 
 
-class _Kept:
+class _ConceptStates:
     """The states of some of the concepts."""
 
     def __init__(self, model: Model, chosen: Bools, sizes: Ints) -> None:
@@ -238,50 +238,52 @@ class _Kept:
 class _HeldOut:
     """Held-out states: projections on their concepts' directions, and the states used as others."""
 
-    def __init__(self, model: Model, dealt: Bools, sizes: Ints, directions: Floats, seed: int) -> None:
-        self.kept = _Kept(model, dealt, sizes)
+    def __init__(self, model: Model, in_control: Bools, sizes: Ints, directions: Floats, seed: int) -> None:
+        self.kept = _ConceptStates(model, in_control, sizes)
         self.owner = np.repeat(np.arange(len(sizes)), sizes)
-        self.own = np.empty(len(self.owner))
+        self.projections = np.empty(len(self.owner))
         self.directions = directions
-        self._picked = drawn(len(self.owner), seed)
+        self._is_other = drawn(len(self.owner), seed)
         self._others: list[Floats] = []
         self._done = 0
 
     def add(self, states: Floats, owner: Ints) -> None:
         at = slice(self._done, self._done + len(owner))
-        add_projections(self.own[at], self.directions, states, owner)
-        self._others.append(states[self._picked[at]])
+        add_projections(self.projections[at], self.directions, states, owner)
+        self._others.append(states[self._is_other[at]])
         self.kept.add(states, owner)
         self._done = at.stop
 
     def aucs(self, groups: Ints) -> tuple[Floats, Floats]:
         others = np.concatenate(self._others) if self._others else self.kept.states
-        return aucs_of_projections(self.own, self.owner, self.directions, others, self.owner[self._picked], groups)
+        return aucs_of_projections(
+            self.projections, self.owner, self.directions, others, self.owner[self._is_other], groups
+        )
 
 
-def _dealt(concepts: Sequence[Concept], seed: int) -> Bools:
+def _control_concepts(concepts: Sequence[Concept], seed: int) -> Bools:
     """(concepts,) mask of the concepts of the control: all, or the first ones in a random order."""
     sizes = np.array([len(concept.stimuli) + len(concept.held_out) for concept in concepts])
-    if sizes.sum() <= MOST_DEALT:
+    if sizes.sum() <= MOST_SHUFFLED:
         return np.ones(len(sizes), dtype=bool)
     order = np.random.default_rng(seed).permutation(len(sizes))
     chosen = np.zeros(len(sizes), dtype=bool)
-    chosen[order[: max(2, int((sizes[order].cumsum() <= MOST_DEALT).sum()))]] = True
+    chosen[order[: max(2, int((sizes[order].cumsum() <= MOST_SHUFFLED).sum()))]] = True
     return chosen
 
 
 def _control(
-    made_from: _Kept, held_out: _Kept, dealt: Bools, method: Method, *,
+    training: _ConceptStates, held_out: _ConceptStates, in_control: Bools, method: Method, *,
     times: int, seed: int, run: RunOptions,
 ) -> Floats:  # fmt: skip
     """(concepts of the control,) mean AUC with shuffled labels."""
-    number, rows = dealt.cumsum() - 1, dealt[made_from.owner]
-    states = made_from.states if rows.all() else made_from.states[rows]
+    number, rows = in_control.cumsum() - 1, in_control[training.owner]
+    states = training.states if rows.all() else training.states[rows]
 
-    def make(labels: Ints, deal: int) -> Floats:
-        return directions_of(states, labels, int(dealt.sum()), method=method, seed=deal)
+    def make(labels: Ints, shuffle: int) -> Floats:
+        return directions_of(states, labels, int(in_control.sum()), method=method, seed=shuffle)
 
-    return shuffled_aucs(make, number[made_from.owner[rows]], held_out.states, number[held_out.owner],
+    return shuffled_aucs(make, number[training.owner[rows]], held_out.states, number[held_out.owner],
                          times=times, seed=seed, run=run)  # fmt: skip
 
 

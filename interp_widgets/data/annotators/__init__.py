@@ -1,4 +1,4 @@
-"""Annotators: what a list of words has in common, according to the user, to rules, or to a language model."""
+"""Annotators: descriptions of what a list of words has in common, by the user, by rules, or by a language model."""
 
 from interp_widgets.data.annotators.annotation import LEVELS, SCENARIOS, Annotation, Annotator, UserAnnotator
 from interp_widgets.data.annotators.endpoint import EndpointAnnotator

@@ -1,4 +1,4 @@
-"""Annotations of lists of words (description, tasks, linguistic level) and the protocol of what makes them."""
+"""Annotations of lists of words (description, tasks, linguistic level) and the protocol of annotators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEVELS: tuple[str, ...] = ("phonology", "morphology", "syntax", "semantics")
 @checked
 @dataclass(frozen=True)
 class Annotation:
-    """What an annotator says about a list of words; an empty annotation means "cannot tell".
+    """An annotation of a list of words; an empty one means "cannot tell".
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
 
@@ -27,15 +27,15 @@ class Annotation:
     """
 
     description: str = ""
-    """What the words have in common; empty: cannot tell."""
+    """What the words have in common; empty for "cannot tell"."""
     scenarios: tuple[str, ...] = ()
-    """The tasks from `SCENARIOS` that the concept serves; empty beside a description where it serves none."""
+    """The tasks from `SCENARIOS` that the concept serves; with a description, empty means that it serves none."""
     level: str | None = None
-    """The linguistic level from `LEVELS`; None: cannot tell."""
+    """The linguistic level from `LEVELS`; None for "cannot tell"."""
     source: str = ""
     """Name of the annotator."""
     failure: str = ""
-    """Why the annotator gave no answer, in one sentence; empty where it answered."""
+    """Why the annotator gave no answer, in one sentence; empty if it answered."""
 
     def __post_init__(self) -> None:
         if wrong := [name for name in self.scenarios if name not in SCENARIOS]:
@@ -54,7 +54,7 @@ class Annotation:
 
 @runtime_checkable
 class Annotator(Protocol):
-    """Any object that has a name and says what a list of words has in common.
+    """Any object with a name that describes what a list of words has in common.
 
     Example:
         >>> class Long:
@@ -73,7 +73,7 @@ class Annotator(Protocol):
         """Name of the annotator for tables and results; never a secret."""
 
     def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
-        """What these words, the most typical first, have in common; an empty annotation where that is unclear.
+        """What these words, the most typical first, have in common; an empty annotation if that is unclear.
 
         ``check`` raises to cancel; an annotator calls it while it waits.
         """

@@ -96,6 +96,6 @@ def _level(name: Any) -> str | None:
 
 
 def short(text: str) -> str:
-    """A text on one line, cut where it is long."""
+    """A text on one line, shortened if long."""
     text = " ".join(text.split())
     return text if len(text) <= 120 else text[:117] + "..."

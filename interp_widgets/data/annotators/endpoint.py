@@ -23,7 +23,7 @@ from interp_widgets.data.files import cache_folder
 
 OPENAI = "https://api.openai.com/v1"
 _NO_KEY = "none"
-"""The key that is sent to servers that need none."""
+"""The key sent to servers that need none."""
 _SHORTEST_KEY = 8
 _LONGEST_WAIT = 30.0
 _LONGEST_REPLY = 1_000_000
@@ -105,7 +105,7 @@ class EndpointAnnotator:
         return self.model
 
     def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
-        """What the model says about these words; empty, with a reason in ``failure``, where it gives no answer."""
+        """The model's annotation of these words; empty, with a reason in ``failure``, if it gives no answer."""
         question = ", ".join(words)
         path = self._path(question)
         if path is not None:
@@ -221,13 +221,13 @@ class EndpointAnnotator:
 
 
 def _connections(openai: Any) -> Any:
-    """A client without the key that reads no more than `_LONGEST_REPLY`; kept, because opening one takes longer than
-    many requests."""
+    """A client without the key that reads at most `_LONGEST_REPLY`; cached, because opening one takes longer than many
+    requests."""
     kind = openai.DefaultHttpxClient
     http = importlib.import_module(kind.__mro__[1].__module__.partition(".")[0])  # httpx, or what openai has for it
 
     class SizeLimitedStream(http.SyncByteStream):  # type: ignore[misc, name-defined]
-        """A reply as it comes in, ended with an error where it is longer than a reply may be."""
+        """A reply stream that raises an error if it exceeds the size limit."""
 
         def __init__(self, stream: Any) -> None:
             self._stream = stream
@@ -279,12 +279,12 @@ class _Failed(Exception):
 
 
 def default_cache() -> Path:
-    """This user's folder of cached answers."""
+    """The user's folder of cached answers."""
     return cache_folder("annotations")
 
 
 def _content(reply: Any) -> str:
-    """The text of a chat completion; some servers leave parts of the protocol out."""
+    """The text of a chat completion; some servers omit parts of the protocol."""
     choices = getattr(reply, "choices", None)
     text = getattr(getattr(choices[0], "message", None), "content", None) if choices else None
     if not isinstance(text, str):
@@ -319,7 +319,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _check_cache(folder: Path) -> None:
-    """Make the folder of the cache; an OSError, before anything is asked, where it cannot be written to."""
+    """Create the cache folder; an OSError, before any request, if it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):

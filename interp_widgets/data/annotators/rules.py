@@ -1,4 +1,4 @@
-"""The rule-based annotator works without a network and says which rule fired."""
+"""A rule-based annotator, which works without a network and reports the rule that fired."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from interp_widgets.data.annotators.annotation import Annotation
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 
 FEWEST = 4
-"""Fewest words that the rules are applied to."""
+"""Fewest words to which the rules are applied."""
 CHANCE = 1e-4
 """A rule fires only if as many random words fit it with a probability below this."""
 _NEAR = 99
@@ -30,31 +30,31 @@ _SHORT = re.compile(r"(?:[A-Z]\.?){2,5}s?")
 
 
 class Finding(NamedTuple):
-    """What a rule says about a list of words."""
+    """Result of a rule for a list of words."""
 
     concept: str
     rule: str
     members: int
-    """Words that fit."""
+    """Number of words that fit."""
     level: str
     scenarios: tuple[str, ...] = ()
 
 
 @checked
 class RuleAnnotator:
-    """Says what words have in common by rules alone: lists, written form, affixes, rhyme, part of speech, word vectors.
+    """Annotates words by rules alone: lists, written form, affixes, rhyme, part of speech, word vectors.
 
     The first rule in this order that more than half of the words fit gives the answer, and the description names it in
-    square brackets with the number of words. The annotation is empty where no rule fits, or where as many random words
-    of the word list would fit it with a probability of 1e-4 or more. Sound is judged by English spelling.
+    square brackets with the number of words. The annotation is empty if no rule fits, or if as many random words of the
+    word list would fit it with a probability of 1e-4 or more. Sound is judged by English spelling.
 
     Levels: a shared ending that is not a suffix is phonology, an affix or a written form morphology, a part of speech
     syntax, a topic semantics. Scenarios: rhymes and words about texts and feelings serve writing; programming terms
     coding; numbers and mathematical terms math; words of other languages and their names translation.
 
     Args:
-        vectors: words and their vectors, by default the demo's. Use those of your own word list: chance is measured
-            on its words, and the last rule leaves out words without a vector.
+        vectors: words and their vectors, by default the demo's. Use those of your own word list: chance is measured on
+            its words, and the last rule ignores words without a vector.
 
     Source: the levels and their examples are those of From Language Modeling to Instruction Following (Wu et al.
     2024), section 5.2 and appendix D.1; the rules are this package's own.
@@ -77,13 +77,13 @@ class RuleAnnotator:
         return f"RuleAnnotator({self.vectors!r})"
 
     def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
-        """What these words have in common, by the first rule that fires; empty where none does."""
+        """What these words have in common, by the first rule that fires; empty if none does."""
         if check is not None:
             check()
         words = [word.strip() for word in words if word.strip()]
         if len(words) < FEWEST:
             return Annotation(source=self.name)
-        for rule in (self._numbers, self._topics, self._form, self._affix, self._ending, self._speech, self._near):
+        for rule in (self._numbers, self._topics, self._form, self._affix, self._ending, self._speech, self._related):
             finding = rule(words)
             if finding is not None:
                 text = f"{finding.concept} [{finding.rule}: {finding.members} of {len(words)} words]"
@@ -92,7 +92,7 @@ class RuleAnnotator:
 
     # ---- more than half, and more than by chance
 
-    def _enough(self, members: int, words: Sequence[str], concept: str, fits: Callable[[str], bool]) -> bool:
+    def _fires(self, members: int, words: Sequence[str], concept: str, fits: Callable[[str], bool]) -> bool:
         if 2 * members <= len(words):
             return False
         if concept not in self._shares:
@@ -101,14 +101,12 @@ class RuleAnnotator:
         return _tail(members, len(words), self._shares[concept]) < CHANCE
 
     def _best(self, words: Sequence[str], kinds: Iterable[lists.WordList]) -> tuple[lists.WordList, int] | None:
-        """The list with most of the words, the first of several; None where no list has enough of them."""
+        """The list with most of the words (the first one of a tie); None if no list has enough of them."""
         lower = [word.lower() for word in words]
         counted = [(sum(word in kind.words for word in lower), -index, kind) for index, kind in enumerate(kinds)]
         members, _, kind = max(counted, key=lambda item: item[:2])
         return (
-            (kind, members)
-            if self._enough(members, words, kind.name, lambda word: word.lower() in kind.words)
-            else None
+            (kind, members) if self._fires(members, words, kind.name, lambda word: word.lower() in kind.words) else None
         )
 
     # ---- the rules
@@ -116,8 +114,8 @@ class RuleAnnotator:
     def _numbers(self, words: Sequence[str]) -> Finding | None:
         fits = lambda word: _NUMBER.fullmatch(word) is not None
         members = sum(map(fits, words))
-        enough = self._enough(members, words, "numbers", fits)
-        return Finding("numbers", "digits", members, "semantics", ("math",)) if enough else None
+        fires = self._fires(members, words, "numbers", fits)
+        return Finding("numbers", "digits", members, "semantics", ("math",)) if fires else None
 
     def _topics(self, words: Sequence[str]) -> Finding | None:
         best = self._best(words, lists.topics())
@@ -130,11 +128,11 @@ class RuleAnnotator:
         }
         for concept, fits in shapes.items():
             members = sum(map(fits, words))
-            if self._enough(members, words, concept, fits):
+            if self._fires(members, words, concept, fits):
                 return Finding(concept, "written form", members, "morphology")
         beyond = lambda word: not word.isascii()
         members = sum(map(beyond, words))
-        if self._enough(members, words, "letters beyond a-z", beyond):
+        if self._fires(members, words, "letters beyond a-z", beyond):
             return Finding("words of other languages", "letters beyond a-z", members, "semantics", ("translation",))
         return None
 
@@ -154,7 +152,7 @@ class RuleAnnotator:
         for members, concept, rule, fits in sorted(counted, key=lambda item: (-item[0], -len(item[1]))):
             if 2 * members <= len(words):
                 break
-            if self._enough(members, words, concept, fits):
+            if self._fires(members, words, concept, fits):
                 return Finding(concept, rule, members, "morphology")
         return None
 
@@ -163,7 +161,7 @@ class RuleAnnotator:
         for ending, members in sorted(counts.items(), key=lambda item: (-item[1], -len(item[0]), item[0])):
             if 2 * members <= len(words):
                 break
-            if self._enough(members, words, f"-{ending}", lambda word, end=ending: end in endings(word.lower())):  # type: ignore[misc]
+            if self._fires(members, words, f"-{ending}", lambda word, end=ending: end in endings(word.lower())):  # type: ignore[misc]
                 rhymes = any(letter in _VOWELS for letter in ending.removesuffix("e"))  # a final e is silent
                 concept = f'rhyming words on "{ending}"' if rhymes else f'words with the "{ending}" sound'
                 return Finding(concept, "ending", members, "phonology", ("writing",) if rhymes else ())
@@ -177,10 +175,10 @@ class RuleAnnotator:
         if not counts:
             return None
         kind, members = counts.most_common(1)[0]
-        fits = self._enough(members, words, kind, lambda word: part_of_speech(word) == kind)
+        fits = self._fires(members, words, kind, lambda word: part_of_speech(word) == kind)
         return Finding(kind, "part of speech", members, "syntax") if fits else None
 
-    def _near(self, words: Sequence[str]) -> Finding | None:
+    def _related(self, words: Sequence[str]) -> Finding | None:
         vectors, known = self.vectors.of(words)
         if known.sum() < FEWEST or 2 * known.sum() <= len(words):
             return None
@@ -212,7 +210,7 @@ def _starts(word: str, part: str) -> bool:
 
 
 def _stem(stem: str) -> bool:
-    """Whether the rest of a word without its affix can be a word."""
+    """Whether a word without its affix can be a word."""
     return len(stem) >= 3 and any(letter in _VOWELS for letter in stem)
 
 
@@ -239,7 +237,7 @@ def has_prefix(word: str, prefix: str) -> bool:
 
 
 def endings(word: str) -> Iterator[str]:
-    """The endings that can be heard, by spelling: two to five letters with a vowel, not the whole word.
+    """The endings that can rhyme, by spelling: two to five letters with a vowel, shorter than the word.
 
     >>> list(endings("cake")), list(endings("string"))
     (['ke', 'ake'], ['ing', 'ring', 'tring'])
@@ -250,7 +248,7 @@ def endings(word: str) -> Iterator[str]:
 
 
 def part_of_speech(word: str) -> str | None:
-    """The part of speech (verbs, adjectives, nouns or adverbs) by lists and endings; None where neither tells.
+    """The part of speech (verbs, adjectives, nouns or adverbs) by lists and endings; None if unknown.
 
     >>> part_of_speech("wrote"), part_of_speech("kindness"), part_of_speech("cat")
     ('verbs', 'nouns', None)

@@ -1,4 +1,4 @@
-"""The word lists that the rule-based annotator knows: topics, grammar, parts of speech, affixes. All in lower case."""
+"""The word lists of the rule-based annotator: topics, grammar, parts of speech, affixes; all in lower case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _tables = read_table(Path(__file__).parents[1] / "word_lists.json")
 SUFFIXES: tuple[str, ...] = _tables["suffixes"]
 PREFIXES: tuple[str, ...] = _tables["prefixes"]
 CLASS_SUFFIXES: dict[str, tuple[str, ...]] = _tables["class_suffixes"]
-"""Endings that make a word of several syllables a certain part of speech."""
+"""Endings that indicate the part of speech of a word of several syllables."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def _lower(words: Mapping[str, object] | list[str]) -> frozenset[str]:
 
 @functools.cache
 def topics() -> tuple[WordList, ...]:
-    """Lists of words that share a topic, the narrower before the wider."""
+    """Lists of words that share a topic, narrow topics before wide ones."""
     countries = t.COUNTRIES
     columns = [[row[i] for row in countries] for i in range(5)]
     cities = [*columns[1], *t.LANDMARKS_BY_CITY]
@@ -88,7 +88,7 @@ def grammar() -> tuple[WordList, ...]:
 
 @functools.cache
 def parts_of_speech() -> dict[str, frozenset[str]]:
-    """Words that are mostly one part of speech; words that are often two of them are left out."""
+    """Words that are mostly one part of speech, without words that are often two of them."""
     forms = {form for verb, (past, gerund) in t.VERBS.items() for form in (verb, past, gerund)}
     verbs = (_set("verbs") | forms) - _set("not_verbs")
     return {"verbs": verbs, "adjectives": (_set("adjectives") | frozenset(t.ANTONYMS)) - verbs - _set("not_adjectives")}

@@ -104,7 +104,7 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
         raise ValueError(f"{target} is a file: give a folder to save the mixture in")
     if (target / "config.json").exists():
         raise ValueError(
-            f"{target} holds a model, in whose place load_model would find the mixture: give a folder of its own"
+            f"{target} holds a model, which a mixture there would hide from load_model: give another folder"
         )
     target.mkdir(parents=True, exist_ok=True)
     parts = {"weights": state.weights, **({"training": state.training} if state.training else {})}
@@ -180,11 +180,11 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
         lora = _read_lora(head["lora"], weights)
         texts = [base["name"], base["weight_hash"], base["source"] or ""]
         if not (all(isinstance(text, str) for text in texts) and isinstance(head["settings"], dict)):
-            raise ValueError("the base or the settings are of another kind")
+            raise ValueError("the base or the settings have the wrong type")
         k, top_k, only = int(head["k"]), int(head["top_k"]), head["only"]
         routes = weights["router"].shape[1]
         if not (k == routes and 1 <= top_k <= k and (only is None or only in range(k))):
-            raise ValueError(f"k {k}, top_k {top_k} and only {only} do not go with {routes} routes")
+            raise ValueError(f"k {k}, top_k {top_k} and only {only} do not fit {routes} routes")
         return MixtureState(
             k, top_k, lora, base["source"], base["name"], base["weight_hash"], weights, training, head["settings"], only
         )
@@ -195,7 +195,7 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
 def _plain(name: str) -> str:
     """Check that a file name is directly in the folder."""
     if os.path.basename(name) != name or not name.endswith(".safetensors"):
-        raise ValueError(f"{short(repr(name))} is no file of a mixture")
+        raise ValueError(f"{short(repr(name))} is not a file of a mixture")
     return name
 
 
@@ -206,7 +206,7 @@ def _read_lora(entry: Any, weights: Mapping[str, Tensor]) -> LoraSetup | None:
     lora = LoraSetup(**entry)
     adapters = [value.shape for name, value in weights.items() if name.startswith("lora.")]
     if lora.layers not in get_args(LoraLayers) or not isinstance(lora.alpha, int) or not isinstance(lora.rank, int):
-        raise ValueError(f"the adapters are of another kind: {short(entry)}")
+        raise ValueError(f"the adapters have wrong fields: {short(entry)}")
     if not adapters or any(lora.rank not in shape for shape in adapters):
         raise ValueError(f"the weights have no adapters of rank {lora.rank}")
     return lora

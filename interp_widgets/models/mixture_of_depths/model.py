@@ -134,10 +134,10 @@ class ModModel(Model):
 def check_k(value: Any, n_layers: int) -> None:
     """Raise ValueError unless ``value`` is a possible number of routes of a model."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= n_layers:
-        raise ValueError(f"k must be a whole number in 1..{n_layers} for this {n_layers}-layer model, got {value!r}")
+        raise ValueError(f"k must be an int in 1..{n_layers} for this {n_layers}-layer model, got {value!r}")
 
 
 def check_top_k(value: Any, k: int) -> None:
     """Raise ValueError unless ``value`` is a possible number of routes per token."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= k:
-        raise ValueError(f"top_k must be a whole number in 1..{k} for {k} routes, got {value!r}")
+        raise ValueError(f"top_k must be an int in 1..{k} for {k} routes, got {value!r}")

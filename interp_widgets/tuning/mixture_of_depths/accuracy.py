@@ -1,4 +1,4 @@
-"""Accuracy of many tunings: the grid of k and top-K, and ablations of the method."""
+"""Accuracy of many tuning runs: the grid of k and top-K, and ablations of the method."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def mod_ablations(
     on_partial: Callable[[ModAblations], None] | None = None,
     **tuning: Any,
 ) -> ModAblations:
-    """Accuracy of a mixture, of the same without trained norms, and of the same without the distillation term.
+    """Accuracy of a mixture, and of the ablations without trained norms and without the distillation term.
 
     Args:
         model: the base model, as for `tune_mod`.
@@ -180,7 +180,7 @@ def _accuracy(
     check: Callable[[], None] | None,
     options: Mapping[str, Any],
 ) -> tuple[float, ModReport]:
-    """Accuracy of one tuning; NaN where its loss became NaN or infinite, or its weights too large to compute with."""
+    """Accuracy of one tuning run; NaN if its loss became NaN or infinite, or its weights too large to compute with."""
     try:
         tuned, report = tune_mod(model, dataset, check=check, checkpoints=None, **options)
     except DivergedError as error:  # the other runs may have worked
@@ -196,11 +196,11 @@ def loaded(model: Model | Any, tokenizer: Any) -> Model:
     return model if isinstance(model, Model) else load_model(model, tokenizer=tokenizer)
 
 
-def _numbers(name: str, values: Sequence[int], largest: int) -> tuple[int, ...]:
+def _numbers(name: str, values: Sequence[int], most: int) -> tuple[int, ...]:
     """The values in order; ValueError unless they are different and in 1..largest."""
     numbers = tuple(map(int, values))
-    if not numbers or not all(1 <= number <= largest for number in numbers):
-        raise ValueError(f"{name} must be ints in 1..{largest}, got {list(numbers)}")
+    if not numbers or not all(1 <= number <= most for number in numbers):
+        raise ValueError(f"{name} must be ints in 1..{most}, got {list(numbers)}")
     if len(set(numbers)) != len(numbers):
         raise ValueError(f"{name} must differ, got {list(numbers)}")
     return tuple(sorted(numbers))

@@ -1,4 +1,4 @@
-"""Checkpoints that a tuning keeps of its own, so that a killed kernel loses less than a minute."""
+"""Automatic checkpoints of a tuning run, so that a killed kernel loses less than a minute."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from interp_widgets.models import LoadError
 from interp_widgets.models.mixture_of_depths.checkpoint import HEADER, MixtureState, load_state, save_state
 
 SECONDS = 45.0
-"""Between two checkpoints."""
+"""Seconds between two checkpoints."""
 MOST = 8
-"""Tunings of which checkpoints are kept at the same time; the oldest give way."""
+"""Number of tuning runs whose checkpoints are kept; the oldest are removed."""
 
 
 class Kept:
-    """The checkpoints of one tuning: one folder, which is replaced as a whole."""
+    """The checkpoints of one tuning run: one folder, which is replaced as a whole."""
 
     def __init__(self, root: Path | None, base_hash: str, settings: Mapping[str, Any]) -> None:
         text = json.dumps([base_hash, dict(settings)], sort_keys=True)
@@ -30,10 +30,10 @@ class Kept:
         self._from: Path | None = None
         self._written = time.monotonic()
         self.folder = None if root is None else root / f"{self._key}-{secrets.token_hex(4)}"
-        """Where they are written to; None where none are kept."""
+        """Folder of the checkpoints; None if none are kept."""
 
     def last(self, steps: int) -> MixtureState | None:
-        """The checkpoint of most steps, up to so many, that ended runs of the same settings have left."""
+        """The checkpoint with most steps, at most ``steps``, from an ended run with the same settings."""
         best: MixtureState | None = None
         for folder in self._folders(self._key):
             try:
@@ -50,7 +50,7 @@ class Kept:
             self.write(state())
 
     def write(self, state: MixtureState) -> bool:
-        """Write a checkpoint; where that fails the tuning goes on without any, and a warning says so."""
+        """Write a checkpoint; if that fails, the tuning goes on without checkpoints and warns."""
         if self._root is None or self.folder is None:
             return False
         try:
@@ -63,13 +63,13 @@ class Kept:
             )
             self.folder = None
             return False
-        for old in [one for one in self._folders() if one != self.folder][: -(MOST - 1)]:
-            shutil.rmtree(old, ignore_errors=True)
+        for outdated in [folder for folder in self._folders() if folder != self.folder][: -(MOST - 1)]:
+            shutil.rmtree(outdated, ignore_errors=True)
         self._written = time.monotonic()
         return True
 
     def remove(self) -> None:
-        """Remove what the finished tuning has left, and what it went on from."""
+        """Remove the checkpoints of the finished run, and the one that it continued from."""
         for folder in (self.folder, self._from):
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -83,5 +83,5 @@ class Kept:
 
 
 def _steps(state: MixtureState | None) -> int:
-    """Steps after which a run can go on; 0 where it cannot."""
+    """Number of steps from which a run can be resumed; 0 if it cannot."""
     return len(state.training["curves.task"]) if state is not None and state.training else 0

@@ -39,7 +39,7 @@ def late_layer_losses(
     check: Callable[[], None] | None = None,
     on_partial: Callable[[LateLayerLosses], None] | None = None,
 ) -> LateLayerLosses:
-    """Tune the base model with LoRA on all layers, once on the loss of each of the last k layers.
+    """Tune the base model with LoRA on all layers, in one run for the loss of each of the last k layers.
 
     The pretrained norm is kept. Every run starts from the same adapters and sees the same batches. The run on the last
     layer also gives the implicit curves of the other layers.
@@ -48,7 +48,7 @@ def late_layer_losses(
         model: the base model, as for `tune_mod`.
         dataset: the training examples, as for `tune_mod`.
         k: number of late layers.
-        problems: problems for each tuned model, which is read out at the tuned layer; none by default.
+        problems: problems for each tuned model, which is decoded from the tuned layer; none by default.
         lora: rank of the adapters.
         steps: optimizer steps per run; two passes over the data by default.
         batch_size: examples per step.
@@ -90,12 +90,12 @@ def late_layer_losses(
     solved = np.zeros((len(layers), len(items)), dtype=bool)
 
     def result(partial: bool) -> LateLayerLosses:
-        last = np.array([step.routes for step in curves[k - 1]])
-        own = np.full_like(last, np.nan)
+        implicit = np.array([step.routes for step in curves[k - 1]])
+        explicit = np.full_like(implicit, np.nan)
         for route, curve in curves.items():
-            own[:, route] = [step.task for step in curve]
+            explicit[:, route] = [step.task for step in curve]
         return LateLayerLosses(
-            layers, last, own, solved.copy(), partial=partial,
+            layers, implicit, explicit, solved.copy(), partial=partial,
             provenance=provenance(base.provenance(), max_new_tokens=max_new_tokens, problems=len(items), **options),
         )  # fmt: skip
 

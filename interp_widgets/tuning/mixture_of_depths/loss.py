@@ -31,7 +31,7 @@ class StepLoss:
     gates: Tensor
     """(tokens, k) routing weights at the positions that predict the learned tokens."""
     routes: Tensor
-    """(k,) mean cross-entropy of each route alone; NaN where no route was read out alone."""
+    """(k,) mean cross-entropy of each route alone; NaN if it was not computed."""
 
 
 def distillation_loss(routes: list[Tensor], teacher: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ def distillation_loss(routes: list[Tensor], teacher: Tensor) -> Tensor:
     target = teacher.detach().log_softmax(-1)
     total = target.new_zeros(())
     for logits in routes:
-        own = logits.log_softmax(-1)
-        total = total + (own.exp() * (own - target)).sum(-1).mean()
+        log_p = logits.log_softmax(-1)
+        total = total + (log_p.exp() * (log_p - target)).sum(-1).mean()
     return total
 
 
@@ -57,13 +57,13 @@ def step_loss(
 ) -> StepLoss:
     """Loss of a batch by a transformers model with the mixture in it (`grafted`).
 
-    Only the positions that predict a learned token are read out.
+    Logits are computed only at the positions that predict a learned token.
     """
     device = mixture.router.device
     labels = batch.labels.to(device)[:, 1:]
     chosen = labels != IGNORED
     with mixture.recording() as readings:
-        # without the unembedding: the logits that are needed are computed below
+        # without the unembedding, since the required logits are computed below
         hf_model.base_model(input_ids=batch.ids.to(device), use_cache=False)
     reading = readings[0]
     weights = reading.gates[:, :-1][chosen]

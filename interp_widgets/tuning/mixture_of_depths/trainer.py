@@ -34,7 +34,7 @@ Ending = Literal["done", "cancelled", "nan"]
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that decide the numbers of a run."""
+    """The settings that determine the numbers of a run."""
 
     k: int
     top_k: int
@@ -56,7 +56,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ModStep:
-    """A step of tuning, as `on_step` receives it."""
+    """A tuning step, as passed to `on_step`."""
 
     step: int
     """Counted from 0."""
@@ -65,7 +65,7 @@ class ModStep:
     distillation: float
     """Sum of divergences from the last route in nats; NaN where the term is left out."""
     routes: tuple[float, ...]
-    """Per route: its own cross-entropy in nats; NaN where no route was read out alone."""
+    """Per route: its own cross-entropy in nats; NaN if it was not computed."""
     sparsity: tuple[float, ...]
     """Per route: share of tokens whose weight is below 1e-5."""
     mean: tuple[float, ...]
@@ -74,10 +74,10 @@ class ModStep:
     """Per route: variance of the weight."""
 
 
-def first_router(like: Tensor, k: int, seed: int) -> Tensor:
-    """(d_model, k) random weights that a router starts from, with device and dtype of ``like`` (d_model,)."""
+def first_router(template: Tensor, k: int, seed: int) -> Tensor:
+    """(d_model, k) random weights that a router starts from, with device and dtype of ``template`` (d_model,)."""
     generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(len(like), k, generator=generator, dtype=torch.float64) * ROUTER_SCALE).to(like)
+    return (torch.randn(len(template), k, generator=generator, dtype=torch.float64) * ROUTER_SCALE).to(template)
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.trained.values(), lr=settings.learning_rate, weight_decay=0.0)
 
     def _is_trained(self, name: str) -> bool:
-        """Whether a parameter is trained; a route that is tuned alone needs no router and no norms of other routes."""
+        """Whether a parameter is trained; tuning a single route needs neither the router nor norms of other routes."""
         only = self.settings.only
         if name == "router":
             return only is None
@@ -119,7 +119,7 @@ class Trainer:
 
     @property
     def done(self) -> int:
-        """Steps made."""
+        """Number of completed steps."""
         return len(self.curves["task"])
 
     def count(self, kind: str) -> int:
@@ -137,7 +137,7 @@ class Trainer:
     ) -> Ending:
         """Train up to ``steps`` steps, or until a loss is NaN or infinite: then the last good weights are restored.
 
-        ``before`` and ``after`` may raise to stop. The weights are always those of the last whole step.
+        ``before`` and ``after`` may raise to stop. The weights are always those of the last complete step.
         """
         settings = self.settings
         stream = batches(examples, settings.batch_size, settings.seed, self.done)
@@ -188,7 +188,7 @@ class Trainer:
         }
 
     def _snapshot(self) -> dict[str, Tensor]:
-        """Copies of the trained weights and their moments."""
+        """Copies of the trained weights and optimizer moments."""
         weights = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         return weights | {name: value.clone() for name, value in self._optimizer_tensors().items()}
 
@@ -209,7 +209,7 @@ class Trainer:
         return weights, curves | {n: v.detach().cpu().clone() for n, v in self._optimizer_tensors().items()}
 
     def release(self) -> None:
-        """Free model and optimizer; the curves stay."""
+        """Free model and optimizer; the curves are kept."""
         for name in ("hf_model", "parts", "mixture", "named", "trained", "optimizer"):
             delattr(self, name)
 

@@ -33,7 +33,7 @@ from .kept import Kept
 from .trainer import CURVES, Ending, ModStep, Settings, Trainer
 
 EPOCHS = 2
-"""Passes over the data set where ``steps`` is left out (appendix C.1)."""
+"""Passes over the data set if ``steps`` is not given (appendix C.1)."""
 
 
 class DivergedError(ValueError):
@@ -71,50 +71,49 @@ def tune_mod(
 ) -> tuple[ModModel, ModReport]:
     """Tune a router and a norm for each of the last k layers, everything else frozen.
 
-    Each of these layers gives logits through its norm N_i and the model's own unembedding; the router weighs them by
+    Each of these layers has logits through its norm N_i and the model's own unembedding; the router weights them by
     g = softmax(x W_g), where x is the residual stream entering the first of the k layers. The loss is the
     cross-entropy of ``Σ g_i logits_i`` on the responses plus ``distill`` times ``Σ KL(P_i ‖ P_last)``, in which the
     last layer is the teacher. AdamW without weight decay, gradients clipped at length 1, no dropout, in float32. A soft
     cap on the base's logits (Gemma 2) acts on the sum, and on each route's own logits in the distillation.
 
     Args:
-        model: a `Model` that was loaded from a name or folder, or what `load_model` takes. It stays as it is.
+        model: a `Model` that was loaded from a name or folder, or a source for `load_model`. It is not changed.
         dataset: examples with a prompt and a response: pairs, dictionaries or objects.
         k: number of routes, 1..n_layers.
         lora: rank of the adapters (peft) on all linear maps of some layers, scaled by 2; None for no adapters.
-        lora_layers: ``"last"`` puts the adapters on the last k layers, ``"below"`` on those below them, where the
-            mixture stands in for adapters of the last k (section 5.1.2), ``"all"`` on every layer.
-        distill: λ of the distillation term, 0 or more; 0 leaves it out.
-        top_k: routes that each token uses, 1..k; k (dense) by default.
-        steps: optimizer steps in all, those before ``resume`` included; two passes over the data by default.
+        lora_layers: ``"last"`` puts the adapters on the last k layers, ``"below"`` on the layers below them, so that
+            the mixture replaces adapters of the last k (section 5.1.2), ``"all"`` on every layer.
+        distill: λ of the distillation term, 0 or more; 0 omits it.
+        top_k: routes per token, 1..k; k (dense) by default.
+        steps: total optimizer steps, including those before ``resume``; two passes over the data by default.
         batch_size: examples per step.
         learning_rate: constant learning rate of AdamW.
-        train_norms: whether the norms are trained; otherwise every route reads through the pretrained final norm.
-        only: tune and read a single route, 0..k-1, without router and distillation: 0 is the first of the last k
-            layers, k - 1 the last layer, which with ``lora`` is ordinary LoRA tuning.
+        train_norms: whether the norms are trained; otherwise every route uses the pretrained final norm.
+        only: tune and use a single route, 0..k-1, without router and distillation: 0 is the first of the last k layers,
+            k - 1 the last layer, which with ``lora`` is ordinary LoRA tuning.
         each_route: record the loss of each route even where ``distill`` is 0, which costs k more unembeddings.
         seed: seed of the first weights of router and adapters and of the order of the data.
         tokenizer: the tokenizer of a transformers model in memory; by default the one in its folder.
         resume: a `ModModel` or its folder to continue, tuned with the same options on the same data; on a CPU the
-            weights are the same, bit by bit, as without the break.
-            True goes on from what a run with the same options that was ended, such as by a killed kernel, has left in
-            ``checkpoints``, and starts where there is nothing.
-        checkpoints: folder in which a long tuning keeps its state every 45 seconds, and where it is interrupted, until
-            it is finished; "default" for ``interp_widgets/tuning`` in this user's cache, None for none. Those of the
-            last 8 unfinished tunings are kept.
-        progress: called with the number of steps done and their total.
+            weights are bit for bit the same as without the break. True continues the checkpoint in ``checkpoints`` of
+            an ended run with the same options (after a killed kernel, say), or starts anew if there is none.
+        checkpoints: folder in which a long run saves its state every 45 seconds and when interrupted, until it is
+            finished; "default" for ``interp_widgets/tuning`` in the user's cache, None for none. Checkpoints of the
+            last 8 unfinished runs are kept.
+        progress: called with (done, total) steps.
         check: called before every step; raises to cancel.
         on_step: receives a `ModStep` after every step.
-        on_partial: receives model and report of the steps made so far when `check`, an interrupt or a lack of memory
-            ends the tuning; the exception is raised after that.
+        on_partial: receives model and report of the steps so far when `check`, an interrupt or a lack of memory ends
+            the tuning; the exception is raised afterwards.
 
     Returns:
         The tuned model and the curves. If the loss becomes NaN or infinite, tuning stops there and the model has the
         last good weights; ``ModReport.message`` names the step.
 
     Raises:
-        ValueError: k, top_k or another number out of range, an empty or unlabelled data set, a base model that cannot
-            have a mixture, a ``resume`` that belongs to another run.
+        ValueError: k, top_k or another number out of range, an empty or unlabelled data set, a base model that does not
+            support a mixture, a ``resume`` from another run.
         ImportError: LoRA without the peft package.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.1
@@ -259,7 +258,7 @@ def _state(resume: ModModel | str | Path) -> MixtureState:
 
 
 class _Run:
-    """The trainer of a request, and the model and report of its end."""
+    """The trainer of a request, and its final model and report."""
 
     def __init__(
         self, base: Model, source: Any, settings: Settings, steps: int, resume: ModModel | str | Path | bool | None,
@@ -305,7 +304,7 @@ class _Run:
         )  # fmt: skip
 
     def result(self, ending: Ending) -> tuple[ModModel, ModReport]:
-        """Model and report; the model of the trainer is freed first, to make room for the new model."""
+        """Model and report; the trainer's model is freed first to make room for the new one."""
         state, report = self.state(ending), self._report(ending)
         self.trainer.release()
         hf_model, tokenizer = read_base(self.source, self.base.tokenizer)

@@ -1,4 +1,4 @@
-"""The mixture before its first step of tuning."""
+"""`untrained_mod`: a mixture before its first tuning step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .trainer import first_router
 
 @checked
 def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: int = 0) -> ModModel:
-    """A mixture of depths before its first step: a random router, and norms copied from the final norm.
+    """A mixture of depths before its first tuning step: a random router, and norms copied from the final norm.
 
     `tune_mod` with the same k and seed starts from these weights.
 
@@ -27,7 +27,7 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
         seed: seed of the router.
 
     Raises:
-        ValueError: a number is out of range, or the model came from memory, was edited since or cannot have a mixture.
+        ValueError: a number is out of range, or the model came from memory, was edited or does not support a mixture.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), sections 5.1.1
     and 5.1.2.
