@@ -620,6 +620,31 @@ def test_a_saved_edit_is_judged_on_the_model_that_it_was_made_for(view: Any, tmp
     assert "it was made for another model" in alone.hints["edit_files"]
 
 
+def test_the_forecast_counts_all_that_is_judged(base: Any, view: Any, tmp_path: Path) -> None:
+    panel = view(base, **BRIEF | {"methods": ("leace",)}, control=False)
+    own = panel["judge"]
+
+    def flops() -> float:
+        return own.cost(own.request(), base).flops
+
+    plain = flops()
+    pairs = "".join(f"The {job} is a tall woman.,The {job} is a tall man.,stereo,gender\n" for job in JOBS)
+    (tmp_path / "pairs.csv").write_text(f"sent_more,sent_less,stereo_antistereo,bias_type\n{pairs}")
+    panel.crows_file = str(tmp_path / "pairs.csv")
+    with_pairs = flops()
+    question = {
+        "context": "A pilot and a nurse met.", "question": "Who flies?", "ans0": "The pilot", "ans1": "Not known",
+        "ans2": "The nurse", "label": 1, "question_polarity": "neg", "context_condition": "ambig", "category": "Jobs",
+        "answer_info": {"ans0": ["pilot"], "ans1": ["unknown"], "ans2": ["nurse"]}, "question_index": "1",
+        "additional_metadata": {"stereotyped_groups": ["pilot"]},
+    }  # fmt: skip
+    (tmp_path / "bbq.jsonl").write_text("\n".join(json.dumps(question) for _ in range(5)))
+    panel.bbq_file = str(tmp_path / "bbq.jsonl")
+    assert plain < with_pairs < flops()
+    assert settle(panel).result.rows[1].bbq is not None
+    assert panel.result.rows[1].crows is not None
+
+
 def test_no_edit_is_judged_on_an_edited_model(base: Any, view: Any) -> None:
     panel = view(base, **BRIEF | {"tab": "debias", "method": "leace"})
     panel.on = True

@@ -219,7 +219,7 @@ def score_bbq(
         raise ValueError("data must be a list of at least one BBQQuestion: see read_bbq")
     check_choice("normalise", normalise, Normalise)
     check_range("resamples", resamples)
-    wanted = [one for question in data for one in _answers(model, question)]
+    wanted = [one for question in data for one in answer_continuations(model, question)]
     scored = score_continuations(model, wanted, RunOptions(progress, check, batch_size))
     average = np.mean if normalise == "tokens" else np.sum
     values = np.array([average(one.log_probability) for one in scored]).reshape(-1, 3)
@@ -251,7 +251,7 @@ def score_bbq(
     )
 
 
-def _answers(model: Model, question: BBQQuestion) -> list[Continuation]:
+def answer_continuations(model: Model, question: BBQQuestion) -> list[Continuation]:
     """The three answers behind the question as the model is asked it."""
     if model.chat_template is None:
         prompt: str = f"{question.context}\nQuestion: {question.question}\nAnswer:"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
@@ -177,6 +177,13 @@ def reading_cost(model: Model, texts: Sequence[str]) -> Cost:
     )
 
 
+def sampled_cost(data: Sequence[Any], cost_of: Callable[[Sequence[Any]], Cost]) -> Cost:
+    """What it takes to score data, by what some of them take."""
+    some = data[:: max(1, len(data) // SAMPLED)]
+    cost = cost_of(some)
+    return Cost(cost.flops * len(data) / len(some), cost.bytes)
+
+
 def scores_request(examples: Examples) -> Request:
     """The call that scores examples by the rules of their data set."""
     crows = isinstance(examples.read()[0], CrowsPair)
@@ -185,10 +192,7 @@ def scores_request(examples: Examples) -> Request:
 
 def scores_cost(examples: Examples, model: Model) -> Cost:
     """What scoring examples takes."""
-    data = examples.read()
-    some = data[:: max(1, len(data) // SAMPLED)]
-    cost = reading_cost(model, sentences_of(some))
-    return Cost(cost.flops * len(data) / len(some), cost.bytes)
+    return sampled_cost(examples.read(), lambda some: reading_cost(model, sentences_of(some)))
 
 
 class ProbeOptions(BiasOptions):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -12,8 +13,10 @@ import traitlets as T
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.bias import DebiasComparison, compare_debiasing
+from interp_widgets.analysis.bias.bbq import answer_continuations
 from interp_widgets.analysis.bias.comparison import saved_edit
-from interp_widgets.data.bias import StereoSetExample, read_bbq, read_crows_pairs, read_stereoset
+from interp_widgets.analysis.continuations import continuations_cost
+from interp_widgets.data.bias import BBQQuestion, StereoSetExample, read_bbq, read_crows_pairs, read_stereoset
 from interp_widgets.data.demo_texts import demo_texts
 from interp_widgets.data.files import existing_file
 from interp_widgets.figures.bias import TradeOff, is_random, short_name
@@ -29,7 +32,7 @@ from ..base.saving import as_one
 from ..base.workbench import model_name
 from ..views import BokehFigure, Table
 from .edit_options import METHODS, EditOptions
-from .examples import SAMPLED, Examples, cell_of, reading_cost, scores_cost
+from .examples import Examples, cell_of, reading_cost, sampled_cost, sentences_of
 
 PRICES = {"lms": "LMS", "perplexity": "perplexity"}
 PROMPTS = (
@@ -50,10 +53,15 @@ class Read(PerModel):
     file: File
 
     def read_by(self, model: Model) -> Any:
-        return self.reader(self.file.path)
+        return _read(self)
 
     def code(self, name: str) -> tuple[list[str], str]:
         return [], f"{self.reader.__name__}({self.file.path!r})"
+
+
+@lru_cache(maxsize=8)
+def _read(wanted: Read) -> Any:
+    return wanted.reader(wanted.file.path)
 
 
 @dataclass(frozen=True)
@@ -245,7 +253,7 @@ class Judging(EditOptions):
         """A file, read once to see that it can be; what is wrong with it is a hint at its control."""
         with hint_at(name):
             wanted = Read(reader, File.at(str(existing_file(checked_path(path, "the path"), "examples"))))
-            wanted.reader(wanted.file.path)
+            wanted.read_by(self.models[0])
         return wanted
 
     def compute(
@@ -270,14 +278,16 @@ class Judging(EditOptions):
         if request.comparison is None:
             return making
         options, examples = dict(request.comparison.arguments), request.comparison.inputs[1]
-        scoring = scores_cost(examples, model) if isinstance(examples, Examples) else making
         texts = options["texts"]
         ordinary = texts.read_by(model) if isinstance(texts, Ordinary) else texts
-        some = ordinary[:: max(1, len(ordinary) // SAMPLED)]
-        reading = reading_cost(model, some).flops * len(ordinary) / len(some)
+        parts = [sampled_cost(ordinary, lambda some: reading_cost(model, some))]
+        for data in (examples, *(options[name] for name in ("crows", "bbq") if name in options)):
+            rows = data.read_by(model)
+            parts.append(sampled_cost(rows, partial(_scoring_cost, model)))
         writing = len(options["prompts"]) * options["max_new_tokens"] * flops_per_token(model)
         count = 1 + (len(self.methods) + len(self.edit_files)) * (1 + self.control)
-        return Cost(making.flops + count * (scoring.flops + reading + writing), max(making.bytes, scoring.bytes))
+        scoring = sum(part.flops for part in parts) + writing
+        return Cost(making.flops + count * scoring, max(making.bytes, *(part.bytes for part in parts)))
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -366,6 +376,13 @@ def _rows(result: DebiasComparison, *, every: bool) -> list[list[str]]:
                 _with(entry.bbq[1], entry.bbq_intervals[1]) if whole and entry.bbq and entry.bbq_intervals else "",
             ])  # fmt: skip
     return rows
+
+
+def _scoring_cost(model: Model, data: Sequence[Any]) -> Cost:
+    """What it takes to score examples, pairs or questions."""
+    if isinstance(data[0], BBQQuestion):
+        return continuations_cost(model, [one for each in data for one in answer_continuations(model, each)])
+    return reading_cost(model, sentences_of(data))
 
 
 def _continuation(result: DebiasComparison, name: str, number: int) -> str:
