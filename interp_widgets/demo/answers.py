@@ -13,6 +13,7 @@ from typing import Any
 
 import interp_widgets
 from interp_widgets.analysis.bias import BiasActivity, BiasProbes, DebiasComparison, StereoSetResult
+from interp_widgets.analysis.clusters import HiddenClusters
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
 from interp_widgets.analysis.head_words import HeadWordChance
 from interp_widgets.analysis.layer_similarity import LayerProjections, LayerSimilarity, MossaResult
@@ -22,6 +23,7 @@ from interp_widgets.compute.cache import results
 from interp_widgets.models import load_demo_pair
 from interp_widgets.sweeps.result import SweepResult
 from interp_widgets.widgets.base.shipped import FOLDER, Recorder, ShippedAnswer, recording, shipped_names
+from interp_widgets.widgets.clusters.instructions import ClustersAndMap
 
 COMMAND = "python -m interp_widgets.demo.answers"
 
@@ -73,6 +75,8 @@ OPENINGS = (
     Opening("BiasWorkbench", (BiasProbes, BiasActivity), {"tab": "neurons"}),
     Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}),
     Opening("DataSetExplorer", (SweepResult,)),
+    Opening("ClusterExplorer", (ClustersAndMap, HiddenClusters), {"tab": "instructions"}),
+    Opening("ClusterExplorer", (HiddenClusters,), {"tab": "instructions", "method": "tsne"}),
     Opening("LayerSimilarityExplorer", (MossaResult,), minutes=True),  # a control model per task, where not kept
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers"}),
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers", "against": "A"}),
