@@ -97,6 +97,8 @@ def recorded(widgets: Collection[str] = (), *, takes: bool = False, minutes: boo
         if (widgets and opening.widget not in widgets) or (opening.minutes and not minutes):
             continue
         for models in ((pair.base,), (pair.tuned,), (pair.base, pair.tuned)):
+            if takes:
+                results.clear()  # what was asked of a model alone, of both is taken again
             with (
                 recording(*opening.ships, takes=takes) as recorder,
                 contextlib.closing(getattr(interp_widgets, opening.widget)(*models, **opening.options)) as widget,
