@@ -13,6 +13,7 @@ from typing import Any
 
 import interp_widgets
 from interp_widgets.analysis.bias import BiasActivity, BiasProbes, DebiasComparison, StereoSetResult
+from interp_widgets.analysis.clusters import HiddenClusters
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
 from interp_widgets.analysis.head_words import HeadWordChance
 from interp_widgets.analysis.layer_similarity import LayerProjections, LayerSimilarity, MossaResult
@@ -24,6 +25,7 @@ from interp_widgets.models.build import BackendChoice
 from interp_widgets.sweeps.result import SweepResult
 from interp_widgets.widgets.base.shipped import FOLDER, Recorder, ShippedAnswer, recording, shipped_names
 from interp_widgets.widgets.bias.debias import Debiased
+from interp_widgets.widgets.clusters.instructions import ClustersAndMap
 
 COMMAND = "python -m interp_widgets.demo.answers"
 
@@ -76,6 +78,8 @@ OPENINGS = (
     Opening("BiasWorkbench", (Debiased,), {"tab": "debias"}),
     Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}),
     Opening("DataSetExplorer", (SweepResult,)),
+    Opening("ClusterExplorer", (ClustersAndMap, HiddenClusters), {"tab": "instructions"}),
+    Opening("ClusterExplorer", (HiddenClusters,), {"tab": "instructions", "method": "tsne"}),
     Opening("LayerSimilarityExplorer", (MossaResult,), minutes=True),  # a control model per task, where not kept
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers"}),
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers", "against": "A"}),
@@ -98,6 +102,8 @@ def recorded(
         if (widgets and opening.widget not in widgets) or (opening.minutes and not minutes):
             continue
         for models in ((pair.base,), (pair.tuned,), (pair.base, pair.tuned)):
+            if takes:
+                results.clear()  # what was asked of a model alone, of both is taken again
             with (
                 recording(*opening.ships, takes=takes) as recorder,
                 contextlib.closing(getattr(interp_widgets, opening.widget)(*models, **opening.options)) as widget,

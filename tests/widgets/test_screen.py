@@ -358,6 +358,7 @@ def test_concepts_are_listed_while_they_are_searched(pair: Any, show: Any) -> No
 
 def test_every_tab_opens_and_answers_or_says_what_it_waits_for(pair: Any, show: Any) -> None:
     screen = show(pair)
+    assert {"bias", "clusters", "layer_similarity"} < set(screen.tools)
     for name in screen.tools:
         screen.show(name)
         assert screen.wait(300), name

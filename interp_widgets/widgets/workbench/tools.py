@@ -51,6 +51,11 @@ TOOLS: Mapping[str, Tool] = {
     "concepts": Tool("Concepts", "Concepts in the states", _public("ConceptBrowser")),
     "head_words": Tool("Head words", "Words that heads relate", _public("HeadWordBrowser")),
     "ffn_concepts": Tool("FFN concepts", "What the MLPs write", _public("FFNConceptBrowser")),
+    "bias": Tool("Bias", "Bias in texts and neurons", _public("BiasWorkbench")),
+    "clusters": Tool("Clusters", "Clusters of its states", _public("ClusterExplorer")),
+    "layer_similarity": Tool(
+        "Layer similarity", "How alike layers are", _public("LayerSimilarityExplorer")
+    ),
     "mixture_of_depths": Tool(
         "Mixture of Depths", "Layers it is read from", _public("MoDRoutingViewer")
     ),
