@@ -305,6 +305,10 @@ assert round(steps[steps.holm_p < 0.05].difference.iloc[0]) == 13, steps""",
         "222 concepts of the demo's little world, in 14 groups. Each has about 20 short texts": """\
 assert (len(concepts), len({concept.group for concept in concepts})) == (222, 14)
 assert {len(concept.stimuli) + len(concept.held_out) for concept in concepts} == {19, 20}""",
+        "The directions of the demo models ship with the package, so that the browser opens at once": """\
+opened = ConceptBrowser(pair, view="B")
+assert opened.wait(60) and "shipped with the demo" in opened.status.text, opened.status.text
+opened.close()""",
         "Layer 0 has nothing to tell": """\
 same_state = last_states(pair.tuned, ["A cat.\\nAnswer:", "Some red coats.\\nAnswer:"], 0)
 assert np.allclose(same_state[0], same_state[1])""",
@@ -351,6 +355,9 @@ for strength, at_least in ((1, 1), (4, 14)):
         assert pair.tuned.generate(prompt, max_new_tokens=14).count("lion") >= at_least""",
         "The random push is not harmless here: it makes the words *less* likely on average.": """\
 assert jobs[:, 1].mean() + 2 * jobs[:, 1].std(ddof=1) / np.sqrt(len(jobs)) < 0""",
+        "Over all pairs both are close to 1, and must be": """\
+whole = dispersion(base, tuned, pairs="all")
+assert max(abs(whole.value - 1), abs(whole.other - 1)) < 0.01""",
         "*Within* a group the tuned model's concepts lie closer together than the base model's": """\
 assert apart.pairs == "group" and apart.difference_interval[1] < 0""",
     },
@@ -365,6 +372,10 @@ guessed = logits(fresh, fresh_states[-1]).topk(3).indices
 assert (guessed == right[:, None]).any(-1).float().mean() > hit.any(axis=0).mean()""",
         "Many tokens give nearly all their weight to one layer.": """\
 assert (fresh_weights.max(dim=-1).values > 0.9).float().mean() > 0.3""",
+        "is far from 0 at the start: what counts is how it changes.": """\
+assert report.sparsity[:10].mean(axis=0).min() > 0.15 and report.sparsity[-10:, 0].mean() > 0.9""",
+        "The last layers of the demo model are nearly equally good at the next token": """\
+assert np.ptp(hit.mean(axis=1)) < 0.03""",
         "Layer 4 is better at this task before anything is tuned": """\
 assert before["layer 4 alone"].mean() < before["layer 5 alone"].mean()""",
         "Untrained, a random router does harm.": """\
@@ -496,6 +507,11 @@ assert abs(probes.bag_of_words.mean() - 0.5) < 0.15""",
 assert probes.second_auc.mean(axis=1).min() > 0.98""",
         "With 3,072 neurons in 192 dimensions": "assert (model.n_layers * model.d_mlp, model.d_model) == (3072, 192)",
         "Few of them are more than chance.": "assert (neurons.cosine > neurons.chance[:, None]).sum() <= 6",
+        "Nearly all of its neurons were at chance": """\
+assert (neurons.cosine > neurons.chance[:, None]).mean() < 0.1""",
+        "with the α of 1 there, Subtraction leaves SS at 100.": """\
+with subtraction_edit(model, probes, strength=1.0).applied(model):
+    assert score_stereoset(model, data, resamples=10).domain("gender").ss == 100""",
         "LoPE leaves SS at 100.": """\
 assert rows["LoPE"].domain("gender").ss == 100 and abs(rows["LoPE"].perplexity_ratio[0] - 1) < 0.02""",
         "Subtraction brings SS within its interval of 50, *and LMS still says 100*.": """\
@@ -514,6 +530,8 @@ for layer, edit in edits[0].layers.items():
     assert (lambda before, after, literal: after < 1e-6 and literal > 1.5 * before)(*own)""",
         "With an SS near 50 the probe finds the groups as well as before": """\
 assert after.auc[-1].mean() > 0.98 and np.corrcoef(planted, shifted)[0, 1] > 0.5""",
+        "two of five comparisons turned around because of that.": """\
+assert abs(rows["Subtraction"].domain("gender").ss - 60) < 2""",
         "Subtraction made nearly every occupation more female, soldiers by half and bakers by a third": """\
 jobs = [one.group for one in prompts]
 changed = {job: (shifted - as_it_is)[[one == job for one in jobs]].mean() for job in set(jobs)}

@@ -655,6 +655,36 @@ def test_what_cannot_run_is_said_at_once_and_forgotten_when_mended(base: Any, vi
     assert panel.hints == {}
 
 
+def test_what_is_typed_wrong_is_said_at_its_box(base: Any, view: Any, wire: Any) -> None:
+    panel = view(base, tab="tune", dataset=None, problems=None)
+    panel.data_file = "/nowhere/tasks.json"
+    said = "there is no file of problems at /nowhere/tasks.json: check the path"
+    assert panel["tune"].hint.value == f"cannot run yet: {said}"
+    panel.data_file = ""
+    panel.tab = "grid"
+    panel.problem_file = "/nowhere/tasks.json"
+    assert panel.hints == {"problem_file": said}
+    panel.problem_file = ""
+    box = panel["grid"].controls["grid_ks"]
+    for text in ("0, 99", "a, b", "1; 2", "-1"):
+        wire.type(box, value=text)
+        assert panel.hints == {
+            "grid_ks": "k must be whole numbers of 1 or more with commas between them, such as 1, 2, 3, "
+            f"got {text!r}: write them so"
+        }
+        assert (panel.grid_ks, panel.status.error) == ([1, 2], "")
+    wire.type(box, value="1 2")
+    assert panel.hints == {}
+
+
+def test_a_refusal_of_one_tab_is_not_said_on_the_next(base: Any, view: Any) -> None:
+    panel = view(base)
+    panel.routes = 3
+    assert "routes per token must be in 0..2" in panel.status.error
+    panel.tab = "tune"
+    assert (panel.status.state, panel.status.error) == ("idle", "")
+
+
 def test_a_refused_number_does_not_stay_in_its_box(base: Any, view: Any, wire: Any) -> None:
     panel = view(base, tab="tune")
     row = next(

@@ -423,7 +423,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, chan
     panel.go()
     assert panel.wait(120)
     assert sentence in complaint(panel)
-    assert bool(panel.hints) == ("shorten" not in sentence), "what is not filled in is no failure"
+    assert panel.hints, "what is not filled in, or does not fit, is said at its box and is no failure"
     assert panel.result is good
     assert panel["map"].heat.shape == list(good.importance.shape)
     assert hooks_on(pair.tuned) == 0
@@ -672,3 +672,26 @@ def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
     again.close()
     # What the kernel shares (Bokeh's code) may stay, but only once
     assert wire.open() - before == left <= 2
+
+
+def test_a_prompt_that_does_not_fit_is_a_hint_at_its_box_and_the_map_is_dim(pair: Any, explore: Any, wire: Any) -> None:
+    panel = settle(explore(pair.tuned))
+    shown, plot = panel.result, panel["map"].plot
+    for text, says in (("word " * 600, "the model reads 512: shorten it"), ("", "prompt is empty")):
+        panel.prompt = text
+        assert panel.wait(60)
+        assert says in panel.hints["prompt"]
+        assert (panel.result is shown, panel.status.state, "iw-stale" in plot._dom_classes) == (True, "idle", True)
+        panel.prompt = PROMPT
+        settle(panel)
+        assert (panel.hints, panel.result is shown, "iw-stale" in plot._dom_classes) == ({}, True, False)
+
+
+def test_the_table_says_whose_probability_it_is_and_prints_none_under_rounding(
+    pair: Any, explore: Any, wire: Any
+) -> None:
+    panel = settle(explore(pair.base, pair.tuned, prompt=PROMPT, response=" yen"))
+    panel["map"].response_token = 0
+    low = [result.probability[0] for result in panel.results]
+    assert max(low) < 0.0005
+    assert "(probability A < 0.001, B < 0.001)" in panel["map"].table.caption

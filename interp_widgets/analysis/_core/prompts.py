@@ -17,6 +17,19 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import TEMPLATE, Chat, ChatText, Part, PromptInput, is_chat
 
 
+class UnfitText(ValueError):
+    """A text that a model cannot take, such as one that is longer than its context."""
+
+    what = ""
+    """Which text it is: ``prompt``, ``response``, or another name in its sentence."""
+
+
+def _unfit(what: str, sentence: str) -> UnfitText:
+    error = UnfitText(sentence)
+    error.what = what  # not an argument: an error from another process is made of its sentence alone
+    return error
+
+
 @record
 class PromptResult(Result):
     """Base of results with one entry per prompt position; positions leave out the BOS, which the model still reads."""
@@ -151,9 +164,10 @@ def read_prompt(model: Model, prompt: PromptInput, *, prepend_bos: bool | None =
     """
     ids, _ = model.split(prompt, None, prepend_bos=prepend_bos)
     if len(ids) > model.n_ctx:
-        raise ValueError(
+        raise _unfit(
+            what,
             f"the {what} has {len(ids)} tokens and the model reads {model.n_ctx}: "
-            f"shorten it by at least {len(ids) - model.n_ctx}"
+            f"shorten it by at least {len(ids) - model.n_ctx}",
         )
     return _prompt_of(model, prompt, ids, what)
 
@@ -174,9 +188,10 @@ def read_prompt_and_response(
     ids, response_ids = model.split(prompt, response, prepend_bos=prepend_bos)
     tokens = _prompt_of(model, prompt, ids, "prompt")
     if len(ids) >= model.n_ctx:
-        raise ValueError(
+        raise _unfit(
+            "prompt",
             f"the prompt has {len(ids)} tokens and the model reads {model.n_ctx} with the response: "
-            f"shorten it by at least {len(ids) + 1 - model.n_ctx}"
+            f"shorten it by at least {len(ids) + 1 - model.n_ctx}",
         )
     if response is None:
         room = min(max_new_tokens, model.n_ctx - len(ids))
@@ -187,18 +202,19 @@ def read_prompt_and_response(
         raise ValueError("the response is empty: write some text, or leave it out and the model writes one")
     over = len(ids) + len(response_ids) - model.n_ctx
     if over > 0:
-        raise ValueError(
+        raise _unfit(
+            "response",
             f"prompt ({len(ids)} tokens) and response ({len(response_ids)}) are {over} tokens longer than the model's "
-            f"context of {model.n_ctx}: shorten either by {over}"
+            f"context of {model.n_ctx}: shorten either by {over}",
         )
     return tokens, tuple(response_ids)
 
 
 def _prompt_of(model: Model, prompt: PromptInput, ids: Sequence[int], what: str) -> Prompt:
     if len(ids) == 0:
-        raise ValueError(f"the {what} is empty: write at least one word")
+        raise _unfit(what, f"the {what} is empty: write at least one word")
     if all(model.is_special(ids)):
-        raise ValueError(f"the {what} holds only special tokens, which have no words to look at: add some text")
+        raise _unfit(what, f"the {what} holds only special tokens, which have no words to look at: add some text")
     offset = int(model.bos_token_id is not None and ids[0] == model.bos_token_id)
     if isinstance(prompt, ChatText):
         return Prompt(model, tuple(ids), offset, str(prompt), prompt.chat)

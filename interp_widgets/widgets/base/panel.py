@@ -17,6 +17,7 @@ import traitlets as T
 
 from interp_widgets.models import Model
 
+from ...analysis._core.prompts import UnfitText
 from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
 from ..views import TokenStrip
@@ -413,12 +414,15 @@ class Panel(Shell):
         self._clear_hints()
         self._outdated = True
         try:
-            request = self._question()
+            self._answer(limit)
         except Refused:
             raise  # the option has gone back to what is shown
         except Exception:
             self.mark(stale=True)
             raise
+
+    def _answer(self, limit: float) -> None:
+        request = self._question()
         if self._pending is not None and request == self._pending:
             return
         held = self.answers.held(request) if self.reuses or limit < float("inf") else None
@@ -469,6 +473,8 @@ class Panel(Shell):
         with ui_lock:
             if self.closed:
                 return
+            if isinstance(error, UnfitText) and error.what in self.fields():
+                error = Incomplete(error.what, str(error))
             if isinstance(error, Incomplete) and self._hint(error):
                 self.status.idle(WAITING)
             else:

@@ -297,6 +297,7 @@ class Stack(Shell):
         for panel in self._opened.values():
             if panel is not current:
                 panel.hide()
+                panel.forget_refusal()  # on a shared line, where it would stand as said of this tab
         line = self.status_line
         if line is not None and line.state == "waiting":
             line.idle()  # the line was about the previous tab

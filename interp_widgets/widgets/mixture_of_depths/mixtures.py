@@ -14,7 +14,7 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.arguments import short
-from interp_widgets.data.files import read_table
+from interp_widgets.data.files import existing_file, read_table
 from interp_widgets.data.problems import demo_problems, read_problems
 from interp_widgets.models import Model, ModModel, load_model
 from interp_widgets.models.hub_files import DEMO_MIXTURES
@@ -25,7 +25,8 @@ from interp_widgets.tuning.mixture_of_depths import ModReport
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 
 from ..base.code import call, cell
-from ..base.fields import Bounds, Seed, field
+from ..base.controls import checked_path
+from ..base.fields import Bounds, Seed, field, hint_at
 from ..base.panel import Panel
 from ..base.request import PerModel, model_variables
 from ..base.workbench import model_name
@@ -468,6 +469,13 @@ class MixturePanel(MixtureOptions, Panel):
         check_k(self.k, int(self.models[slot].n_layers))
         if self.top_k:
             check_top_k(self.top_k, self.k)
+
+    def check_file(self, name: str) -> None:
+        """`Incomplete` unless an option is empty or the path of a file."""
+        path = getattr(self, name).strip()
+        if path:
+            with hint_at(name):
+                existing_file(checked_path(path, "the path"), "problems")
 
     def base(self, slot: int) -> Model:
         """The base model to tune; in the worker. ValueError if unknown."""

@@ -22,7 +22,7 @@ from interp_widgets.models import Model
 from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
 
 from ..base.controls import TextLine
-from ..base.fields import Bounds, Incomplete, field, variant
+from ..base.fields import Bounds, Incomplete, field, hint_at, variant
 from ..base.request import Request
 from ..base.workbench import model_name
 from ..probe import ProbePanel, ValueView, probe
@@ -138,6 +138,10 @@ class StudyPanel(MixturePanel, ProbePanel):
 
     def request(self) -> StudyQuestion:
         self.check_numbers(self.slot)
+        if self.problems is None:
+            self.check_file("problem_file")
+        if self.dataset is None:
+            self.check_file("data_file")
         request = super().request()
         seconds = study_seconds(self, *self.counts())
         return StudyQuestion(request.analysis, request.arguments, slot=self.slot, seconds=seconds)
@@ -263,7 +267,14 @@ def ks_box(panel: Any) -> W.Text:
         description="k", value=_listed(panel.grid_ks), continuous_update=False, placeholder="1, 2, 3",
         tooltip="Numbers of routes k on the grid",
     )  # fmt: skip
-    panel.watch(box, "value", lambda change: setattr(panel, "grid_ks", _numbers(change.new)))
+
+    def typed(change: Any) -> None:
+        with hint_at("grid_ks"):
+            numbers = _numbers(change.new)
+        panel.forget_error()
+        panel.grid_ks = numbers
+
+    panel.watch(box, "value", typed)
     panel.watch(panel, "grid_ks", lambda change: setattr(box, "value", _listed(change.new)))
     return box
 
@@ -328,8 +339,11 @@ def _listed(values: Any) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    """The integers in a text; ValueError for anything else in it."""
+    """The integers from 1 up in a text; ValueError for anything else in it."""
     parts = [part for part in text.replace(",", " ").split() if part]
-    if any(not part.isdecimal() for part in parts):
-        raise ValueError(f"k must be whole numbers separated by commas, such as 1, 2, 3, got {short(repr(text))}")
+    if any(not part.isdecimal() or not part.strip("0") for part in parts):
+        raise ValueError(
+            "k must be whole numbers of 1 or more, separated by commas, such as 1, 2, 3, got "
+            f"{short(repr(text))}: write them so"
+        )
     return [int(part) for part in parts]

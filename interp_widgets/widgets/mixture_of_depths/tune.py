@@ -109,6 +109,8 @@ class MixtureTuning(MixturePanel):
         """Update the forecast beside the buttons."""
         try:
             self.check_numbers(self.slot)
+            if self.dataset is None:
+                self.check_file("data_file")
         except ValueError as error:
             self.hint.value = escape(f"cannot run yet: {error}")
             return
