@@ -104,7 +104,7 @@ def epoch_batches(
 
 
 def pack(encoded: Sequence[tuple[list[int], int]], length: int, window: int = 64) -> list[list[tuple[list[int], int]]]:
-    """Fill rows with whole documents in order; if the next one does not fit, take one of the next `window` that does."""
+    """Fill rows with whole documents in order; if the next does not fit, take one of the next `window` that does."""
     rows: list[list[tuple[list[int], int]]] = []
     waiting = list(encoded[:window])
     position = len(waiting)
