@@ -17,9 +17,9 @@ from interp_widgets import demo_cases
 for case in demo_cases(6):
     first = prompt_saliency(pair.tuned, case.prompt, case.response).importance[:, 0]
     assert first[-1] > 0.7 * first.max()""",
-        "**Hatched columns are about nothing.**": """\
+        "**Hatched columns carry no signal.**": """\
 assert explorer.min_importance == 0.01""",
-        "After its second word this response depends on the prompt hardly at all": """\
+        "After its second word this response hardly depends on the prompt": """\
 assert opening.under_floor().tolist() == [False, False, *[True] * 6] and largest[1] > 0.2""",
     },
     "01_saliency": {
@@ -32,13 +32,13 @@ assert opening.prompt_tokens[opening.importance[:, 1].argmax()] == " country"
 assert np.sort(opening.importance[:, 1])[-2:] @ [-2, 1] > 0""",
         "From the third word on the columns of B are hatched": """\
 assert opening.importance[:, :2].max(axis=0).min() > 0.2 and np.abs(opening.importance[:, 2:]).max() < 0.01""",
-        "they look as busy as the others, each against its own largest value.": """\
+        "they look as busy as the others, each scaled by its own largest value.": """\
 assert (opening.normalised().max(axis=0)[opening.importance.max(axis=0) > 1e-6] == 10).all()""",
         "this response has none.": """\
 assert opening.normalised(threshold=7, min_importance=0.01).astype(bool).sum(axis=1).max() == 1""",
         "How often does that make the last token look important?": """\
 assert result.prompt_tokens[-1] == ":" and len(prompt_ids) - 1 == first + len(result.prompt_tokens) - 1""",
-        "a large score of the last token is no finding.": """\
+        "a large score for the last token is not a finding.": """\
 assert 5 <= sum(is_top) <= 11 and min(part) > 0.7""",
         "On this prompt the first-order map has nothing to do with the exact one": """\
 exact = result.importance.ravel()
@@ -46,25 +46,25 @@ alike = {name: np.corrcoef(found.importance.ravel(), exact)[0, 1] for name, foun
 assert abs(alike["first_order"]) < 0.1 and 0.5 < alike["integrated_gradients"] < 0.8, alike""",
         "what the average slope leaves unexplained, reaches 0.69": """\
 assert abs(np.abs(results["integrated_gradients"].completeness_gap).max() - 0.69) < 0.005""",
-        "every column that is more than rounding has a 10 now": """\
+        "every column above rounding error now has a 10": """\
 assert (result.normalised().max(axis=0)[result.importance.max(axis=0) > 1e-6] == 10).all()""",
         "The longer response has twelve more tokens, and none of them depends on the prompt.": """\
 assert longer.response_tokens[:12] == result.response_tokens and len(longer.response_tokens) == 24
 assert longer.under_floor()[12:].all()""",
-        "make a score of 0.471 out of 0.289; with it the score stays what it was.": """\
+        "raise the score from 0.289 to 0.471; with it the score does not change.": """\
 scored_by = [one.instruction_score(mask, min_importance=floor) for floor in (0, 0.01) for one in (longer, result)]
 assert np.allclose(scored_by, [0.471, 0.289, 0.289, 0.289], atol=5e-4)""",
-        "costs more than a random order does, and the intervals are clear of 0.": """\
+        "lowers the probability more than a random order does, and the intervals exclude 0.": """\
 assert trust["exact"].beats_random and trust["integrated_gradients"].beats_random""",
-        "**First order is not told apart from a random order**": "assert trust['first_order'].beats_random is None",
+        "**First order cannot be told apart from a random order**": "assert trust['first_order'].beats_random is None",
         "The differences are a few hundredths of a probability": """\
 assert all(abs(found.advantage()[0]) < 0.1 for found in trust.values())""",
-        "a mean over response tokens most of which need nothing from the prompt": """\
+        "averaged over response tokens most of which need nothing from the prompt": """\
 assert result.under_floor().mean() > 0.5""",
         "`tuned` answers in one token, `base` runs on for ten": """\
 tokens = [scored.n_response[scored.model == i].mean() for i in (0, 1)]
 assert abs(tokens[0] - 10) < 1 and tokens[1] == 1""",
-        "The **response length** goes with the score and with the model": """\
+        "The **response length** correlates with the score and with the model": """\
 length = scored.response_length(scored.test("models"))
 assert length.score_rho > 0.3 and length.score_p < 0.01 and length.label_rho < -0.5""",
         "So `base` scores *higher* here": """\
@@ -90,7 +90,7 @@ for example, kind in ((PRESETS[0], places), (PRESETS[1], people)):
         "Here the answer is *first* from row 1 on, with a small probability": """\
 assert (result.target_rank[1:, -1] == 0).all() and result.target_rank[0, -1] > 0
 assert result.target_probability[1:4, -1].max() < 0.2 and result.target_probability[5:, -1].min() > 0.95""",
-        "Facts are settled earlier, and the interval of the difference is clear of 0.": "assert later - half > 0",
+        "Facts are settled earlier, and the interval of the difference excludes 0.": "assert later - half > 0",
         "more than half of the indirect objects have commit layer 1 as well": """\
 assert (depth["indirect objects"] == 1).mean() > 0.5""",
         "Up to row 2 it is about a coin toss": """\
