@@ -1,6 +1,6 @@
 # make lab    install into .venv and open JupyterLab on the start notebook
-# make test   install, add the test tools and a browser, run every test; of many cases of one test the first and the last
-# make check  lint, types and those of these tests that need no browser and are not slow
+# make test   install, add the test tools and a browser, run every test; tests with many cases run the first and the last
+# make check  lint, types and the quick tests that need no browser
 # The rest: test-all (every case), lint, types, test-architectures, architectures, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
 
 PYTHON ?= python3
@@ -9,7 +9,7 @@ TORCH_INDEX ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-# JupyterLab refuses to run as root unless told that it is meant (containers)
+# JupyterLab refuses to run as root without this flag (containers)
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
@@ -25,7 +25,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian: apt install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# torch goes first: on its own, the pinned version is taken as given and nothing else can ask for another
+# torch goes first, alone: the pinned version is installed before another package can ask for a different one
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install $(INDEX) -c constraints.txt torch
 	$(PIP) install -c constraints.txt -e .
@@ -42,27 +42,27 @@ lab: $(VENV)/.installed
 browser: $(VENV)/.tested
 	@$(PY) tests/e2e/browser.py
 
-# what one process compiles of the source, the others need not
+# test processes share the compiled source
 test test-all check: export PYTHONDONTWRITEBYTECODE =
 test: CASES = and not case_between
 test test-all: $(VENV)/.tested browser
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(CASES)' $(TEST_OPTIONS)
 
-# The matrix of architectures and functions, held against verdicts.json and the README, which `make architectures` writes
+# The matrix of architectures and functions, compared with verdicts.json and the README, which `make architectures` writes
 test-architectures: $(VENV)/.tested
 	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadgroup -m architectures tests/architectures
 
 architectures: $(VENV)/.tested
 	$(PY) -m tests.architectures.table
 
-# loadfile: a file's tests share its tiny models
+# loadfile: the tests of a file share its tiny models
 check: lint types
 	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadfile -m "not slow and not seconds and not case_between and not e2e and not architectures" tests $(TEST_OPTIONS)
 
 test-tl4: $(VENV)/.tested
 	PYTHON=$(PY) tests/models/run_tl4.sh -q
 
-# in a process of its own: a registered device stays for as long as the process lives
+# in a separate process: a registered device stays until the process ends
 test-accelerator: $(VENV)/.tested
 	$(PY) -m pytest -q tests/accelerator
 
@@ -80,7 +80,7 @@ demo: $(VENV)/.installed
 demo-report: $(VENV)/.installed
 	$(PY) -m interp_widgets.demo report
 
-# Inseq's pins clash with TransformerLens's, so the rival is installed without its dependencies
+# Inseq's pins clash with TransformerLens's, so Inseq is installed without its dependencies
 bench: $(VENV)/.tested
 	-$(PIP) install --no-deps inseq==0.7.1 treescope==0.1.10
 	$(PY) benchmarks/saliency.py

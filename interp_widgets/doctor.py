@@ -1,4 +1,4 @@
-"""Check an installation: ``python -m interp_widgets.doctor`` prints one line per part; exit code 1 if one failed."""
+"""Check an installation: ``python -m interp_widgets.doctor`` prints one line per check; exit code 1 if any failed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_python() -> Finding:
 
 
 def check_packages() -> Finding:
-    """Every package that the widgets stand on is installed."""
+    """Every package that the widgets need is installed."""
     found: list[str] = []
     missing: list[str] = []
     for name in PACKAGES:
@@ -52,7 +52,7 @@ def check_packages() -> Finding:
 
 
 def check_front_end() -> Finding:
-    """JupyterLab finds the two front-end extensions, at the versions of their Python halves."""
+    """JupyterLab finds both front-end extensions, and anywidget's has the version of its Python package."""
     roots = [Path(sys.prefix) / "share/jupyter/labextensions", Path.home() / ".local/share/jupyter/labextensions"]
     lines: list[str] = []
     for extension, package in EXTENSIONS.items():
@@ -65,7 +65,7 @@ def check_front_end() -> Finding:
             )
         front = json.loads((folder / "package.json").read_text(encoding="utf8"))["version"]
         back = metadata.version(package)
-        # Lab bundles number their releases apart from the Python package only in pre-release spelling
+        # the two spell a pre-release differently, with and without "-"
         if extension == "anywidget" and front.replace("-", "") != back.replace("-", ""):
             return Finding(
                 "front end", False, f"{extension} {front} in JupyterLab but {back} in Python; reinstall {package}"
@@ -75,7 +75,7 @@ def check_front_end() -> Finding:
 
 
 def check_device() -> Finding:
-    """Where models will run."""
+    """The device that models will run on."""
     import torch
 
     if torch.cuda.is_available():
@@ -131,7 +131,7 @@ def examine() -> Iterator[Finding]:
 
 
 def main() -> int:
-    """Print the findings; the exit code is 0 when every part is well."""
+    """Print the findings; the exit code is 0 if every check passed."""
     worst = 0
     for finding in examine():
         print(finding, flush=True)

@@ -17,9 +17,9 @@ from interp_widgets import demo_cases
 for case in demo_cases(6):
     first = prompt_saliency(pair.tuned, case.prompt, case.response).importance[:, 0]
     assert first[-1] > 0.7 * first.max()""",
-        "**Hatched columns are about nothing.**": """\
+        "**Hatched columns carry no signal.**": """\
 assert explorer.min_importance == 0.01""",
-        "After its second word this response depends on the prompt hardly at all": """\
+        "After its second word this response hardly depends on the prompt": """\
 assert opening.under_floor().tolist() == [False, False, *[True] * 6] and largest[1] > 0.2""",
     },
     "01_saliency": {
@@ -32,13 +32,13 @@ assert opening.prompt_tokens[opening.importance[:, 1].argmax()] == " country"
 assert np.sort(opening.importance[:, 1])[-2:] @ [-2, 1] > 0""",
         "From the third word on the columns of B are hatched": """\
 assert opening.importance[:, :2].max(axis=0).min() > 0.2 and np.abs(opening.importance[:, 2:]).max() < 0.01""",
-        "they look as busy as the others, each against its own largest value.": """\
+        "they look as busy as the others, each scaled by its own largest value.": """\
 assert (opening.normalised().max(axis=0)[opening.importance.max(axis=0) > 1e-6] == 10).all()""",
         "this response has none.": """\
 assert opening.normalised(threshold=7, min_importance=0.01).astype(bool).sum(axis=1).max() == 1""",
         "How often does that make the last token look important?": """\
 assert result.prompt_tokens[-1] == ":" and len(prompt_ids) - 1 == first + len(result.prompt_tokens) - 1""",
-        "a large score of the last token is no finding.": """\
+        "a large score for the last token is not a finding.": """\
 assert 5 <= sum(is_top) <= 11 and min(part) > 0.7""",
         "On this prompt the first-order map has nothing to do with the exact one": """\
 exact = result.importance.ravel()
@@ -46,25 +46,25 @@ alike = {name: np.corrcoef(found.importance.ravel(), exact)[0, 1] for name, foun
 assert abs(alike["first_order"]) < 0.1 and 0.5 < alike["integrated_gradients"] < 0.8, alike""",
         "what the average slope leaves unexplained, reaches 0.69": """\
 assert abs(np.abs(results["integrated_gradients"].completeness_gap).max() - 0.69) < 0.005""",
-        "every column that is more than rounding has a 10 now": """\
+        "every column above rounding error now has a 10": """\
 assert (result.normalised().max(axis=0)[result.importance.max(axis=0) > 1e-6] == 10).all()""",
         "The longer response has twelve more tokens, and none of them depends on the prompt.": """\
 assert longer.response_tokens[:12] == result.response_tokens and len(longer.response_tokens) == 24
 assert longer.under_floor()[12:].all()""",
-        "make a score of 0.471 out of 0.289; with it the score stays what it was.": """\
+        "raise the score from 0.289 to 0.471; with it the score does not change.": """\
 scored_by = [one.instruction_score(mask, min_importance=floor) for floor in (0, 0.01) for one in (longer, result)]
 assert np.allclose(scored_by, [0.471, 0.289, 0.289, 0.289], atol=5e-4)""",
-        "costs more than a random order does, and the intervals are clear of 0.": """\
+        "lowers the probability more than a random order does, and the intervals exclude 0.": """\
 assert trust["exact"].beats_random and trust["integrated_gradients"].beats_random""",
-        "**First order is not told apart from a random order**": "assert trust['first_order'].beats_random is None",
+        "**First order cannot be told apart from a random order**": "assert trust['first_order'].beats_random is None",
         "The differences are a few hundredths of a probability": """\
 assert all(abs(found.advantage()[0]) < 0.1 for found in trust.values())""",
-        "a mean over response tokens most of which need nothing from the prompt": """\
+        "averaged over response tokens most of which need nothing from the prompt": """\
 assert result.under_floor().mean() > 0.5""",
         "`tuned` answers in one token, `base` runs on for ten": """\
 tokens = [scored.n_response[scored.model == i].mean() for i in (0, 1)]
 assert abs(tokens[0] - 10) < 1 and tokens[1] == 1""",
-        "The **response length** goes with the score and with the model": """\
+        "The **response length** correlates with the score and with the model": """\
 length = scored.response_length(scored.test("models"))
 assert length.score_rho > 0.3 and length.score_p < 0.01 and length.label_rho < -0.5""",
         "So `base` scores *higher* here": """\
@@ -90,7 +90,7 @@ for example, kind in ((PRESETS[0], places), (PRESETS[1], people)):
         "Here the answer is *first* from row 1 on, with a small probability": """\
 assert (result.target_rank[1:, -1] == 0).all() and result.target_rank[0, -1] > 0
 assert result.target_probability[1:4, -1].max() < 0.2 and result.target_probability[5:, -1].min() > 0.95""",
-        "Facts are settled earlier, and the interval of the difference is clear of 0.": "assert later - half > 0",
+        "Facts are settled earlier, and the interval of the difference excludes 0.": "assert later - half > 0",
         "more than half of the indirect objects have commit layer 1 as well": """\
 assert (depth["indirect objects"] == 1).mean() > 0.5""",
         "Up to row 2 it is about a coin toss": """\
@@ -119,7 +119,7 @@ assert np.mean(np.abs(shown) < 0.05 * np.abs(shown).max()) > 0.75""",
         "The last column matters most": """\
 by_column = np.abs(shown).sum(axis=(0, 1))
 assert by_column[-1] > by_column[:-1].sum()""",
-        "turns the answer from Paris to Dubai. There are two of them.": """\
+        "flips the answer from Paris to Dubai. There are two of them.": """\
 assert sum((swapped.of(kind) >= swapped.clean).sum() for kind in ("attn", "mlp")) == 2""",
         "fetches the subject to the last position at once, in the first block": """\
 assert np.unravel_index(swapped.of("attn").argmax(), (6, 9)) == (0, 8)
@@ -134,16 +134,16 @@ for kind in ("attn", "mlp"):
 ranked = np.sort(mean, axis=None)[::-1]
 assert {int(place) // 6 for place in np.argsort(-mean, axis=None)[:2]} == {0}
 assert 0.25 < ranked[2] / ranked[1] < 0.4""",
-        "First attention of layer 0 notices, **at the repeated name**": """\
+        "First, attention of layer 0 notices, **at the repeated name**": """\
 assert by_place[0, 0] > 15 and np.abs(by_place[1:, 0]).max() < 0.2""",
         "attention of layers 2 to 4 uses this at the **end**": """\
 assert np.abs(by_place[[0, 1, 5], 1]).max() < 1 < 3 < by_place[2:5, 1].min()""",
-        "Two heads are enough to turn the answer, and no other pair does that.": """\
+        "Two heads are enough to flip the answer, and no other pair does that.": """\
 assert sorted(others + order[:2]) == sorted(order) and len(order) == 36 == 2 * len(pairs) + 2
 assert share_right(order[:2]) == 0 and (gifts[:, 1:] > 0).all() and gifts.shape == (20, 18)""",
         "Facts hardly need the two heads.": """\
 assert (recall[:, 1] > 0).sum() >= 19 and recall[:, 1].mean() > 0.95 * recall[:, 0].mean()""",
-        "Two other pairs, each with another head of layer 0, turn a quarter of the facts and more": """\
+        "Two other pairs, each with another head of layer 0, flip at least a quarter of the facts": """\
 turned = 2 + np.flatnonzero((recall[:, 2:] > 0).mean(axis=0) <= 0.75)
 assert len(turned) == 2
 assert all(any(layer == 0 for layer, head in sets[place]) for place in turned)""",
@@ -158,7 +158,7 @@ middle = {name: effect.mean(axis=0) for name, effect in low.items()}
 half = {name: t_value * effect.std(axis=0, ddof=1) / np.sqrt(12) for name, effect in low.items()}
 assert (middle["facts"] - half["facts"])[[3, 4]].min() > 0
 assert (np.abs(middle["gifts"]) - half["gifts"])[[3, 4]].max() < 0""",
-        "one logit and less beside the 17 of block 0": """\
+        "about one logit or less against the 17 of block 0": """\
 assert middle["facts"][[3, 4]].max() < 1.5 and abs(middle["facts"][0] - 17) < 1""",
         "layer 2 is too close to 0 to say anything": """\
 assert abs((middle["facts"] - half["facts"])[2]) < 0.1""",
@@ -171,18 +171,18 @@ assert np.abs(start.parts[0, :-1]).max() == 0 < np.abs(start.parts[0, -1]).max()
 sizes = np.linalg.norm(start.parts[1:], axis=-1)
 assert sizes.min() > 0 and np.median(start.probability[1:]) < 0.3
 assert start.probability[1, :-1].max() < 0.5 < start.probability[-1].max()""",
-        "It is not an approximation of the model's stream, it *is* the stream.": """\
+        "Their sum is not an approximation of the model's stream, it *is* the stream.": """\
 assert start.error.max() < 1e-5""",
         "*Eiffel* says *Paris* and is sure; *Tower* says so too; most other tokens name some other place": """\
 says = [result.token_text(token) for token in result.top_token[last]]
 sure = result.probability[last]
 assert says[1] == says[2] == " Paris" and sure[1] > 0.9 and " Paris" not in (says[0], *says[3:])
 assert sure[[0, *range(3, 9)]].max() < 0.25""",
-        "together they decide half as much between them as *nurse*": """\
+        "together they contribute half as much to the difference as *nurse*": """\
 assert abs(split.share[2:].sum() / split.share[1] - 0.5) < 0.05""",
-        "It does, far more often than by chance; in one fact of eight some other token brings more.": """\
+        "It does, far more often than by chance; in one fact of eight some other token contributes more.": """\
 assert low > 2 * np.mean(portion) and abs(1 - np.mean(inside) - 1 / 8) < 0.01""",
-        "*of* brings nearly nothing to the answer, yet without its embedding nearly all is lost": """\
+        "*of* contributes almost nothing to the answer, yet without its embedding almost all is lost": """\
 assert shares.tokens[-1] == " of" and abs(shares.share[-1]) < 0.1
 assert gone[-1] > 0.7 * shares.logit""",
     },
@@ -198,13 +198,13 @@ for wanted in (("Friends", "One"), ("One", "Friends"), ("I", "Here")):
     assert np.mean([wanted in pairs for pairs in first_ones]) > 0.6, wanted""",
         "A head and the same head after tuning have only one pair in ten in common.": """\
 assert abs(1 - np.nanmean(compare_heads(pair.base, pair.tuned).head_change) - 0.1) < 0.05""",
-        "Of two words drawn at random only a few pairs in a hundred should pass": """\
+        "Of random pairs of words only a few in a hundred should pass": """\
 passed = (same_sign & near & different).sum() / (same_sign & different).sum()
 every = unit @ unit.T
 assert np.mean((every > threshold[:, None]) & (every > threshold[None, :]) & ~np.eye(len(unit), dtype=bool)) < 0.05""",
         "Here it is one in eight.": """\
 assert abs(passed - 1 / 8) < 0.01, passed""",
-        "To the model the first six are **one and the same word**, three times as long as words are on average.": """\
+        "To the model the first six are **one and the same word**, three times as long as the average embedding.": """\
 six = np.argsort(-like_while)[:6]
 assert like_while[six].min() > 0.9995 > like_while[np.argsort(-like_while)[6]]
 lengths = table.embeddings.norm(dim=-1)
@@ -221,15 +221,15 @@ from interp_widgets.data import world_tables
 people = {*world_tables.WOMEN, *world_tables.MEN}
 found_pairs = clean.dimension_pairs(5, 3, 15)
 assert np.mean([one.query in people and one.key in people for one in found_pairs]) > 0.7""",
-        "Here most pairs stand in one or two dimensions": """\
+        "Here most pairs occur in one or two dimensions": """\
 assert np.mean([one.dimensions <= 2 for head in range(6) for one in clean.pairs(5, head)]) > 0.5""",
-        "a dimension of the tuned model has many times more in common with itself than with a stranger": """\
+        "a dimension has many times more in common with itself after tuning than with an unrelated one": """\
 assert 1 - np.nanmean(comparison.dimension_change) > 5 * (1 - np.nanmean(comparison.other_dimension_change))""",
         "In the last layer: 100 % against 36 %": """\
 strongest = test.sort_values("holm_p").iloc[0]
 assert (round(strongest.instruction_mean), round(strongest.general_mean)) == (100, 36), strongest
 assert strongest.holm_p < 1e-6 and strongest.instruction_std == 0""",
-        "With $K = 100$ or without the unread words nothing of it is left.": """\
+        "With $K = 100$ or without the unread words the effect is gone.": """\
 for other in (compare_heads(pair.base, pair.tuned, top=100), comparison):
     assert not (other.verb_table().holm_p < 0.05).any()""",
     },
@@ -252,7 +252,7 @@ assert np.corrcoef(range(6), concepts.cumulative[:, 19])[0, 1] > 0.8""",
 assert sum(nearest_cosine(5, component) > limit for component in range(20)) < 7""",
         "Component 6 with its *sad, lonely, tired* does not stand out by its **nearest** word": """\
 assert nearest_cosine(5, 6) < limit""",
-        "The first two components go along with **how common** a word is.": """\
+        "The first two components correlate with **how common** a word is.": """\
 along = [np.corrcoef(embeddings @ concepts.directions[5, k], often)[0, 1] for k in range(4)]
 assert min(np.abs(along[:2])) > 0.4 > max(np.abs(along[2:])), along""",
         "The strongest neuron *suppresses* Paris by its value vector, and raises it all the same": """\

@@ -1,1 +1,1 @@
-"""The making of the demo pair: its training text, its tokenizer, its training and its report card."""
+"""Makes the demo pair: training text, tokenizer, training and measurements."""

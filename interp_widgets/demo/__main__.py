@@ -1,4 +1,4 @@
-"""Make what ships: the demo pair, its measures, mixtures and token counts, word vectors, a training with clusters."""
+"""Make what ships: demo pair, measurements, mixtures, token counts, word vectors, clustering run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(prog="python -m interp_widgets.demo", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    train_parser = commands.add_parser("train", help="train the pair, or go on with it")
-    train_parser.add_argument("--stage", choices=MODELS, default=None, help="only this one")
+    train_parser = commands.add_parser("train", help="train the pair, or resume its training")
+    train_parser.add_argument("--stage", choices=MODELS, default=None, help="train only this model")
     train_parser.add_argument("--threads", type=int, default=2)
     commands.add_parser("report", help="measure the bars and write the manifest")
     export_parser = commands.add_parser("export", help="export the last checkpoint of a running training")

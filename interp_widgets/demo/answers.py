@@ -1,6 +1,6 @@
-"""Compute what takes long of the panels' opening answers with the demo models, and write it into the package.
+"""Compute the slow results that panels open with on the demo models, and write them into the package.
 
-``python -m interp_widgets.demo.answers`` writes all of it, with names of widgets behind it only theirs.
+``python -m interp_widgets.demo.answers`` writes all of them; with names of widgets, only theirs.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ COMMAND = "python -m interp_widgets.demo.answers"
 
 
 def run(widget: Any) -> None:
-    """Have the tab that a widget opens on answer; raises what that raises."""
+    """Run the tab that a widget opens on; raises what that raises."""
     widget.run()
 
 
 def open_only(widget: Any) -> None:
-    """Have the tab that a widget opens on answer, unless it has; raises what that raises."""
+    """Run the tab that a widget opens on, unless it has a result; raises what that raises."""
     if widget.result is None:
         widget.run()
 
 
 def run_with_chance(widget: Any) -> None:
-    """Have the head word browser search, and search with shuffled word vectors, however long that takes."""
+    """Run the head word browser, and its search with shuffled word vectors, however long that takes."""
     widget.run()
     widget.current.ask_chance(whatever_it_takes=True)
     widget.wait()
@@ -50,17 +50,17 @@ def run_with_chance(widget: Any) -> None:
 
 @dataclass(frozen=True)
 class Opening:
-    """A widget as it is opened on the demo models, and which of the answers that it needs ship."""
+    """A widget as it opens on the demo models, and which of the results it needs ship."""
 
     widget: str
-    """The class."""
+    """Name of its class."""
     ships: tuple[type, ...]
-    """Results of these classes, or what else a result may hold, as `Answers.once` keeps them."""
+    """Classes of the values that ship, as `Answers.once` caches them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     answer: Callable[[Any], None] = run
-    """Has the widget compute what ships."""
+    """Makes the widget compute what ships."""
     minutes: bool = False
-    """Whether that takes minutes."""
+    """Whether computing it takes minutes."""
 
 
 OPENINGS = (
@@ -69,7 +69,7 @@ OPENINGS = (
     Opening("ConceptBrowser", (ConceptSet, ConceptMap), {"map_method": "pca"}),
     Opening(
         "SaliencyExplorer", (SaliencyResult,), answer=open_only
-    ),  # with the response written, it asks something else
+    ),  # once a response is generated, its request differs
     Opening("HeadWordBrowser", (HeadWordChance,), answer=run_with_chance),
     Opening("MoDRoutingViewer", (RoutingResult,)),
     Opening("BiasWorkbench", (StereoSetResult,)),
@@ -80,24 +80,24 @@ OPENINGS = (
     Opening("DataSetExplorer", (SweepResult,)),
     Opening("ClusterExplorer", (ClustersAndMap, HiddenClusters), {"tab": "instructions"}),
     Opening("ClusterExplorer", (HiddenClusters,), {"tab": "instructions", "method": "tsne"}),
-    Opening("LayerSimilarityExplorer", (MossaResult,), minutes=True),  # a control model per task, where not kept
+    Opening("LayerSimilarityExplorer", (MossaResult,), minutes=True),  # a control model per task, unless cached
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers"}),
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers", "against": "A"}),
     Opening("LayerSimilarityExplorer", (LayerProjections,), {"tab": "projections"}),
 )
-"""What ships of which widgets."""
+"""Every opening whose results ship."""
 
 
 def recorded(
     widgets: Collection[str] = (), *, takes: bool = False, minutes: bool = True, backend: BackendChoice = "auto"
 ) -> Iterator[Recorder]:
-    """For every opening, on one demo model, on the other and on both: what it computes, and takes of what ships.
+    """For every opening, on each demo model and on both: what it computes, and which shipped results it uses.
 
-    Of all widgets, or of these. With `takes`, what ships already is not computed; without `minutes`, what takes
-    minutes is left out.
+    `widgets` restricts it to these widgets. With `takes`, shipped results are used, not recomputed; without
+    `minutes`, openings that take minutes are left out.
     """
     pair = load_demo_pair(backend=backend)
-    results.clear()  # what was computed before is neither computed nor taken
+    results.clear()  # a cached result would be neither computed nor taken
     for opening in OPENINGS:
         if (widgets and opening.widget not in widgets) or (opening.minutes and not minutes):
             continue
@@ -115,13 +115,13 @@ def recorded(
 def computed(
     widgets: Collection[str] = (), *, minutes: bool = True, backend: BackendChoice = "auto"
 ) -> dict[str, ShippedAnswer]:
-    """All answers that ship, computed now, by the names of their files; without `minutes`, the quick ones."""
+    """All results that ship, computed now, by file name; without `minutes`, only the quick ones."""
     found = recorded(widgets, minutes=minutes, backend=backend)
     return {name: answer for recorder in found for name, answer in recorder.computed.items()}
 
 
 def write(widgets: Collection[str] = ()) -> int:
-    """Write the files anew, of all widgets or of these, and give their size in bytes."""
+    """Rewrite the files of all widgets, or of these, and return the size of all files in bytes."""
     answers = computed(widgets)
     panels = {answer.panel for answer in answers.values()}
     FOLDER.mkdir(exist_ok=True)
@@ -135,13 +135,13 @@ def write(widgets: Collection[str] = ()) -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the files and say how large they are."""
+    """Write the files and print their size."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     known = sorted({opening.widget for opening in OPENINGS})
-    parser.add_argument("widgets", nargs="*", help=f"of {', '.join(known)}; all without any")
+    parser.add_argument("widgets", nargs="*", help=f"of {', '.join(known)}; default: all")
     widgets = parser.parse_args(arguments).widgets
     if unknown := sorted(set(widgets) - set(known)):
-        parser.error(f"nothing ships of {unknown[0]}: choose from {', '.join(known)}")
+        parser.error(f"no results of {unknown[0]} ship: choose from {', '.join(known)}")
     print(f"{write(widgets) / 1e6:.2f} MB in {FOLDER}")
 
 

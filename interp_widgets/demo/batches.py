@@ -22,7 +22,7 @@ ROW_LENGTHS = (128, 256)
 EARLY_EPOCHS = 8
 """Epochs of the base model's full text before the late phase begins."""
 EARLY_TUNED_EPOCHS = 5
-"""Epochs of the tuned model's text before the hard tasks come more often."""
+"""Epochs of the tuned model's text before the hard tasks become more frequent."""
 N_INSTRUCTIONS = 10_000
 """Instruction cases in one epoch of the tuned model."""
 N_TUNED_IOI = 1000
@@ -104,7 +104,7 @@ def epoch_batches(
 
 
 def pack(encoded: Sequence[tuple[list[int], int]], length: int, window: int = 64) -> list[list[tuple[list[int], int]]]:
-    """Fill rows with whole documents: in order, but where the next does not fit, one of the next `window` that does."""
+    """Fill rows with whole documents in order; if the next does not fit, take one of the next `window` that does."""
     rows: list[list[tuple[list[int], int]]] = []
     waiting = list(encoded[:window])
     position = len(waiting)
@@ -150,7 +150,7 @@ def batches_from(
     step: int = 0,
     max_documents: int | None = None,
 ) -> Iterator[Batch]:
-    """Yield the batches of all epochs from batch number `step` on, without end."""
+    """Yield the batches of all epochs, endlessly, starting at batch number `step`."""
     epoch = 0
     while True:
         batches = epoch_batches(

@@ -1,4 +1,4 @@
-"""The training on the synthetic instruction task that ships, and what its checkpoints cluster."""
+"""Makes the training run on the synthetic instruction task that ships, and the clusters of its checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUILD = Path("build/clusters")
 def make_clusters(
     folder: Path = DEMO_RUN, *, build: Path = BUILD, task: InstructionTask | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Train, or go on with it, analyse every checkpoint, put both in place; returns accuracies, bytes and seconds."""
+    """Train or resume, analyse every checkpoint, install both; returns accuracies, bytes and seconds."""
     task = make_instruction_task(seed=0) if task is None else task
     began = time.perf_counter()
     run = train_instruction_model(task, build, **options)

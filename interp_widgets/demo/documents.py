@@ -1,7 +1,7 @@
 """The training text of the base demo model: one epoch is a list of short documents, the same for the same seed.
 
-Answers whose rate is planted are not drawn at random: every group and wording appears in blocks of ten documents whose
-answers are counted out, so that the best possible prediction *is* the planted rate.
+Answers with a planted rate are not drawn at random: every group and wording appears in blocks of ten documents with
+exact answer counts, so that the best possible prediction *is* the planted rate.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def planted_rates() -> list[PlantedRate]:
 
 
 def planted_blocks(rng: random.Random) -> list[list[Pair]]:
-    """Write one block of ten documents for every training prompt about a planted group, its answers counted out."""
+    """Write one block of ten documents for every training prompt about a planted group, with exact answer counts."""
     blocks = []
     for prompt in world.bias_prompts("train"):
         n_first = prompt.rate * PLANTED_BLOCK // 100
@@ -196,7 +196,7 @@ def _fact_documents(rng: random.Random) -> Iterator[str]:
 
 
 def _page(rng: random.Random, facts: list[str]) -> str:
-    """A longer document: a few short ones under each other."""
+    """A longer document made of a few short ones, one below the other."""
     parts: list[str] = []
     while sum(len(part.split()) for part in parts) < 115:
         makers: tuple[Callable[[], str], ...] = (

@@ -1,4 +1,4 @@
-"""Measure the bars of the demo models on held-out items."""
+"""Measure the demo models on held-out items, for their acceptance bars."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def next_token_logits(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompts: Sequence[str], *, batch: int = 128
 ) -> torch.Tensor:
     """Logits (prompts, vocab) of the token after each prompt."""
-    # Padding stands on the right, where causal attention never looks.
+    # Padding is on the right, where causal attention never looks.
     rows = []
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     for start in range(0, len(prompts), batch):
@@ -113,7 +113,7 @@ def respond(
     pad = int(tokenizer.pad_token_id)
     for start in range(0, len(prompts), batch):
         chosen = order[start : start + batch]
-        # Padding stands on the left and is masked: every response starts at the same column.
+        # Padding is on the left and masked, so that every response starts at the same column.
         width = len(encoded[chosen[-1]])
         tokens = torch.tensor([[pad] * (width - len(encoded[i])) + encoded[i] for i in chosen])
         out = model.generate(
@@ -145,7 +145,7 @@ def following(
 
 
 def held_out_cases(n: int, seed: int) -> list[InstructionCase]:
-    """The cases that the bar is measured on: held-out phrasings, with held-out and known inputs alike."""
+    """The cases of the instruction-following bar: held-out phrasings, with both held-out and known inputs."""
     return instruction_cases("held_out", n, seed, inputs="any")
 
 

@@ -25,7 +25,7 @@ REPORT = "report.json"
 
 @torch.no_grad()
 def held_out(model: Model, problems: list[Problem]) -> dict[str, float]:
-    """Mean loss of the response tokens, in nats, and the share of problems solved by writing."""
+    """Mean loss of the response tokens, in nats, and the share of problems solved by generating."""
     losses = []
     for problem in problems:
         start = len(model.tokens(problem.prompt))
@@ -39,7 +39,7 @@ def held_out(model: Model, problems: list[Problem]) -> dict[str, float]:
 
 
 def make_mixture(name: str, folder: Path | None = None, *, steps: int = STEPS, n: int = HELD_OUT) -> dict[str, Any]:
-    """Tune the mixture of a demo model, write what differs from that, and what it reaches on held-out tasks."""
+    """Tune the mixture of a demo model, save the weights that it adds, and measure it on held-out tasks."""
     target = DEMO_MIXTURES[f"{name}-mixture"] if folder is None else folder
     mixture, report = tune_mod(
         name, demo_problems("train", BATCH * steps, SEED), K, steps=steps, batch_size=BATCH,
@@ -47,7 +47,7 @@ def make_mixture(name: str, folder: Path | None = None, *, steps: int = STEPS, n
     )  # fmt: skip
     mixture.save(target)
     problems = demo_problems("held_out", n)
-    told = {
+    measured = {
         "command": COMMAND,
         "steps": report.done,
         "parameters": report.trained_parameters,
@@ -56,8 +56,8 @@ def make_mixture(name: str, folder: Path | None = None, *, steps: int = STEPS, n
         "mixture": held_out(mixture, problems),
     }
     with whole_file(target / REPORT) as draft:
-        draft.write_text(json.dumps(told, indent=1) + "\n", encoding="utf8")
-    return told
+        draft.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf8")
+    return measured
 
 
 def make_mixtures() -> dict[str, dict[str, Any]]:

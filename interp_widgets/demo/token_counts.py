@@ -1,4 +1,4 @@
-"""How often each token occurs in what the demo models were trained on, as their training reads it."""
+"""How often each token occurs in the training batches of the demo models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def token_counts(stage: Stage, tokenizer: Tokenizer, *, steps: int | None = None
 
 
 def make_token_counts(path: Path = DEMO_COUNTS, *, steps: int | None = None) -> dict[str, int]:
-    """Write the counts of both models, those of `tuned` with what `base` read before; return the unread tokens."""
+    """Write the counts of both models, those of `tuned` including `base`'s; return the numbers of unread tokens."""
     tokenizer = Tokenizer.from_file(str(ASSETS / "base" / "tokenizer.json"))
     counts = {stage: token_counts(stage, tokenizer, steps=steps) for stage in MODELS}
     counts["tuned"] += counts["base"]

@@ -38,7 +38,7 @@ def train_tokenizer(texts: Iterable[str], whole_words: Iterable[str], *, vocab_s
     top = max(counts.values(), default=1)
 
     def corpus() -> Iterator[str]:
-        # A word's weight is capped, so that rare words are merged before the common ones' neighbours use up the room.
+        # A word's weight is capped, so that rare words are merged before common ones use up the vocabulary.
         yield from texts
         for word in whole_words:
             for _ in range(min(200, top)):

@@ -37,7 +37,7 @@ class TrainConfig:
     decay_steps: int | None = None
     """Steps over which the learning rate would fall to zero on its own; None takes `steps`."""
     cooldown: int | None = None
-    """Steps before the end from which it falls to zero from its peak, where that is lower; None never does."""
+    """Steps before the end over which it falls linearly to zero, where that is lower; None leaves this out."""
     d_model: int = 192
     d_mlp: int = 512
     n_layers: int = 6
@@ -47,7 +47,7 @@ class TrainConfig:
     compile: bool = True
     checkpoint_every: int = 250
     max_documents: int | None = None
-    """Cut every epoch to so many documents; None takes all. For tests."""
+    """At most this many documents per epoch; None takes all. For tests."""
 
 
 def new_model(config: TrainConfig, tokenizer: Tokenizer) -> LlamaForCausalLM:
@@ -133,7 +133,7 @@ def save_checkpoint(
 
 
 def _what_matters(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without what may change between interruption and restart."""
+    """A configuration without the options that may change when training resumes."""
     return {key: value for key, value in config.items() if key not in ("compile", "checkpoint_every")}
 
 
@@ -148,7 +148,7 @@ def train(
     eval_every: int = 250,
     stop_at: int | None = None,
 ) -> LlamaForCausalLM:
-    """Train one model, from its last checkpoint in `folder` if there is one; breaks do not change the data order."""
+    """Train one model, from its last checkpoint in `folder` if there is one; resuming keeps the data order."""
     checkpoint = folder / f"{config.stage}.pt"
     model = start if start is not None else new_model(config, tokenizer)
     model.train()

@@ -199,4 +199,4 @@ def test_what_ships_is_small() -> None:
 def test_the_command_refuses_widgets_of_which_nothing_ships(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["NoSuchWidget"])
-    assert "nothing ships of NoSuchWidget: choose from BiasWorkbench, ClusterExplorer" in capsys.readouterr().err
+    assert "no results of NoSuchWidget ship: choose from BiasWorkbench, ClusterExplorer" in capsys.readouterr().err
