@@ -264,12 +264,12 @@ class Network:
         and Gemma's is what it multiplies by. Matrices are what the model holds: a norm or a factor between two of them
         (BitNet, Falcon-H1) is in neither.
         """
-        value = self.own_weight(name, layer, grouped=grouped)
+        value = self._held_weight(name, layer, grouped=grouped)
         if name in ("ln1_w", "ln1_b") and self.capabilities.norms_behind_attention:
             return torch.ones_like(value) if name == "ln1_w" else torch.zeros_like(value)
         return value
 
-    def own_weight(self, name: str, layer: int | None = None, *, grouped: bool = False) -> Tensor:
+    def _held_weight(self, name: str, layer: int | None = None, *, grouped: bool = False) -> Tensor:
         """`weight` without a look at what the norms of the blocks read."""
         owners = list(self._owners(layer))
         if not owners:  # plain weights are read at any time, also while another thread computes
