@@ -279,7 +279,7 @@ def test_a_package_that_an_architecture_needs_is_named(monkeypatch: pytest.Monke
         raise ImportError("this adapter needs torchvision. Install with `pip install torchvision`")
 
     monkeypatch.setattr("interp_widgets.models.convert.to_bridge", needs)
-    with pytest.raises(LoadError, match="failed: it needs a package that is not installed: .* `pip install torchvis"):
+    with pytest.raises(LoadError, match=r"failed: it needs a package that is not installed: .* `pip install torchvis"):
         load_model(transformers_model("gpt_neo"), backend="bridge")
 
 
