@@ -158,6 +158,8 @@ class _Conversion:
                 check = self_check(tl_model, backend, self.references[0], note=note)
         except LoadError as error:
             return None, None, str(error)
+        except ImportError as error:
+            return None, None, f"it needs a package that is not installed: {first_line(error)}"
         except (RuntimeError, ValueError, LookupError, AttributeError, AssertionError, TypeError) as error:
             if is_out_of_memory(error):
                 raise

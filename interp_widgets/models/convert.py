@@ -261,7 +261,7 @@ def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
         if not processed:  # hooks get their usual names; what some adapters refuse is the processing of weights
             bridge.adapter.supports_compatibility_mode = True
         bridge.enable_compatibility_mode(disable_warnings=True, no_processing=not processed)
-        if hasattr(bridge.embed, "_output_contribution_scale"):  # TransformerLens 4 would show Granite's rows multiplied
+        if hasattr(bridge.embed, "_output_contribution_scale"):  # TransformerLens 4 multiplies the rows that it shows
             bridge.embed._output_contribution_scale = 1.0
         limit = position_limit(hf_model.config.get_text_config())
         if limit is not None:  # the bridge looks it up under one name only, else assumes 2048

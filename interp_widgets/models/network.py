@@ -265,12 +265,12 @@ class Network:
         away) is one, and Gemma's is the actual factor. A norm or factor between two matrices (BitNet, Falcon-H1) is
         part of neither.
         """
-        value = self.own_weight(name, layer, grouped=grouped)
+        value = self._held_weight(name, layer, grouped=grouped)
         if name in ("ln1_w", "ln1_b") and self.capabilities.norms_behind_attention:
             return torch.ones_like(value) if name == "ln1_w" else torch.zeros_like(value)
         return value
 
-    def own_weight(self, name: str, layer: int | None = None, *, grouped: bool = False) -> Tensor:
+    def _held_weight(self, name: str, layer: int | None = None, *, grouped: bool = False) -> Tensor:
         """`weight` without a look at what the norms of the blocks read."""
         owners = list(self._owners(layer))
         if not owners:  # plain weights can be read at any time, even during a pass

@@ -272,6 +272,17 @@ def test_what_neither_backend_can_convert_is_refused_in_a_sentence(name: str) ->
         model_of(name)
 
 
+def test_a_package_that_an_architecture_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TransformerLens raises an ImportError for Qwen's vision models where torchvision is not installed."""
+
+    def needs(*args: Any, **options: Any) -> Any:
+        raise ImportError("this adapter needs torchvision. Install with `pip install torchvision`")
+
+    monkeypatch.setattr("interp_widgets.models.convert.to_bridge", needs)
+    with pytest.raises(LoadError, match=r"failed: it needs a package that is not installed: .* `pip install torchvis"):
+        load_model(transformers_model("gpt_neo"), backend="bridge")
+
+
 def test_embeddings_of_another_width_than_the_stream_are_refused() -> None:
     with pytest.raises(SelfCheckError, match="its token embeddings have 16 numbers and its residual stream 32"):
         model_of("opt")

@@ -383,8 +383,8 @@ class Equations:
     def _weighted(self, norm: Any, label: str, layer: int | None = None) -> Norm:
         # as they are: blocks whose first norm is behind attention are not described by these equations
         network = self.network
-        weight = network.own_weight(f"{label}_w", layer)
-        bias = network.own_weight(f"{label}_b", layer) if network.normalization == "LayerNorm" else None
+        weight = network._held_weight(f"{label}_w", layer)
+        bias = network._held_weight(f"{label}_b", layer) if network.normalization == "LayerNorm" else None
         return Norm.of(norm, weight, bias)
 
     def _mlp(self, module: Any, layer: int) -> Mlp:
