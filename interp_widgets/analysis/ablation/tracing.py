@@ -21,7 +21,7 @@ from interp_widgets.analysis._core.prompts import Prompt, PromptResult, read_pro
 from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import run_cells
-from interp_widgets.analysis.ablation.metric import Question, ask
+from interp_widgets.analysis.ablation.metric import NextTokenMetric, next_token_metric
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
@@ -262,9 +262,9 @@ def causal_trace(
     clean = trace(model, read.embeddings())
     if check is not None:
         check()
-    question = ask(model, clean.hidden, target, metric="probability")
+    metric = next_token_metric(model, clean.hidden, target, metric="probability")
     study = _TraceStudy(
-        read, span, chosen, size, noise, noise * embedding_std(model), samples, seed, clean, question,
+        read, span, chosen, size, noise, noise * embedding_std(model), samples, seed, clean, metric,
         Runner(model, len(read.ids), batch_size, check, progress),
     )  # fmt: skip
     if on_partial is not None:
@@ -327,7 +327,7 @@ class _TraceStudy:
     samples: int
     seed: int
     clean: Trace
-    question: Question
+    metric: NextTokenMetric
     runner: Runner
     restored: Tensor = field(init=False)
     """(kinds, layers, positions, samples), NaN where not computed yet, like the next two."""
@@ -359,7 +359,7 @@ class _TraceStudy:
 
         def corrupt(first: int, stop: int) -> None:
             corrupted = trace(model, noisy[first:stop])
-            runs[:] = [_CorruptedRuns(self, corrupted, self.question.read(corrupted.hidden))]
+            runs[:] = [_CorruptedRuns(self, corrupted, self.metric.read(corrupted.hidden))]
             self.running = stop - first
 
         def restore(done: int) -> None:
@@ -382,14 +382,14 @@ class _TraceStudy:
     def result(self, partial: bool) -> CausalTraceResult:
         """What is computed; a partial result has the finished samples, or the running ones before any is finished."""
         count = (self.finished or self.running) if partial else self.samples
-        model, target = self.runner.model, self.question.target
+        model, target = self.runner.model, self.metric.target
         options = {"noise": self.noise, "noise_std": self.noise_std, "samples": self.samples, "seed": self.seed}
         return CausalTraceResult(
             **self.prompt.fields(),
             restored=to_numpy(self.restored[..., :count].clone()),
             embedding=to_numpy(self.embedding[:, :count].clone()),
             corrupted=to_numpy(self.corrupted[:count].clone()),
-            clean=self.question.clean,
+            clean=self.metric.clean,
             kinds=self.kinds,
             window=self.window,
             subject=self.subject,
@@ -439,7 +439,7 @@ class _CorruptedRuns:
             sample = cells % samples
             # rounding differs between batches: an unchanged hidden state has exactly the corrupted run's probability
             same = (hidden == self.corrupted.hidden[sample]).all(-1)
-            return torch.where(same, self.base[sample], study.question.read(hidden))
+            return torch.where(same, self.base[sample], study.metric.read(hidden))
 
         run_cells(
             rows, self.corrupted, study.runner, patches, lambda cell: cell // samples + start, read,

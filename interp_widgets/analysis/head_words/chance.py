@@ -216,10 +216,10 @@ def head_word_chance(
     counts: list[list[tuple[NDArray[Any], ...]]] = []
     for layer in numbers:
         with model.lock:
-            reactions = search.reactions(layer)
+            top_words = search.top_words(layer)
         counts.append([])
         for word_cosines in orders:
-            counts[-1].append(_counts(*search.pairs(reactions, word_cosines), model, len(known.words)))
+            counts[-1].append(_counts(*search.pairs(top_words, word_cosines), model, len(known.words)))
             run.report(sum(map(len, counts)), len(numbers) * len(orders))
     pairs, cosine, dimensions = (
         np.stack([np.stack([values[number] for values in layer]) for layer in counts], axis=1) for number in range(3)
