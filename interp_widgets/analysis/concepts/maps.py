@@ -86,7 +86,7 @@ class ConceptMap(Result):
     """Hash of the directions and options, by which a stored map is recognised. Empty after `add_to_map`."""
 
     added: int = 0
-    """How many of the last concepts were added by `add_to_map`."""
+    """Number of concepts, the last ones, that `add_to_map` added."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

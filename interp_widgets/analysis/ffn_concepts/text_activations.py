@@ -62,7 +62,7 @@ class TextActivations(Result):
     """Readable tokens of all texts, one text after the other, without a BOS."""
 
     offsets: Ints = with_axes("texts + 1")
-    """Where each text begins in `tokens`."""
+    """Index of each text's first token in `tokens`."""
 
     values: Floats = with_axes("tokens", "directions")
     """For a neuron, the factor of its value vector at a token; for a direction, the MLP's output times the direction.

@@ -65,11 +65,11 @@ class HeadWordChance(Result):
     """Pairs of each dimension with the vectors shuffled, the mean of the shuffles."""
 
     seed: int = 0
-    """Of the shuffles."""
+    """Seed of the shuffles."""
 
     @property
     def shuffles(self) -> int:
-        """How often the vectors were shuffled."""
+        """Number of shuffles of the vectors."""
         return len(self.chance_pairs)
 
     def row(self, layer: int) -> int:
@@ -177,7 +177,7 @@ def head_word_chance(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> HeadWordChance:
-    """How many word pairs each head has, and how many it would have by chance.
+    """The number of word pairs of each head, and the number expected by chance.
 
     The pairs are those of `head_word_pairs`. For chance, the word vectors, each with its threshold, are permuted among
     the words that have one: the heads' activations stay the same, and which words count as near in meaning becomes
