@@ -144,7 +144,7 @@ def test_functions_say_what_only_they_know() -> None:
     model = tiny_model("gpt2")
     for wrong in (None, "base", 3, []):
         for compare in (interp_widgets.compare_heads, interp_widgets.compare_concepts):
-            with pytest.raises(TypeError, match=r"must be two loaded models or two of .*Result, got"):
+            with pytest.raises(TypeError, match=r"must be loaded models or .*Result results, got"):
                 compare(model, wrong)
         with pytest.raises(TypeError, match="the first argument must be a loaded model, two of them, or a list of"):
             interp_widgets.saliency_dataset(wrong or None)

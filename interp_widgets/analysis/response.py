@@ -27,7 +27,7 @@ _LOGITS = 2**22
 
 @record
 class ResponseProbabilities(Result):
-    """What `response_probabilities` returns.
+    """The result of `response_probabilities`.
 
     Example:
         >>> read = response_probabilities(model, "The Eiffel Tower is in the city of", " Rome")

@@ -155,7 +155,7 @@ class Speedometer:
         if not flops and not any(done for done, _ in runs):  # of a kind that counts no operations
             return _fit_line(runs, 0.0)[0] if runs else 0.0
         trial = 1 / self._trial(device)
-        slopes = [_fit_line(others, trial)[1] for others in all_runs.values() if _tell_speed(others)]
+        slopes = [_fit_line(others, trial)[1] for others in all_runs.values() if _determine_speed(others)]
         expected = math.exp(median(map(math.log, [trial, *slopes])))
         if not runs:
             return flops * expected
@@ -179,7 +179,7 @@ START, SPEED_ERROR = 0.5, 0.4
 """Typical start-up seconds, and typical relative deviation of a kind's speed from the device's."""
 
 
-def _tell_speed(runs: list[tuple[float, float]]) -> bool:
+def _determine_speed(runs: list[tuple[float, float]]) -> bool:
     """Whether the runs differ enough in size and time to determine a speed."""
     sizes, times = zip(*runs, strict=True)
     return bool(max(sizes) > 3 * min(sizes) and max(times) > 2 * min(times))
@@ -197,7 +197,7 @@ def _fit_line(runs: list[tuple[float, float]], expected: float) -> tuple[float, 
     mean_y = sum(w * y for w, (_, y) in zip(weights, runs, strict=True)) / total
     if mean_x == 0:
         return mean_y, expected
-    if _tell_speed(runs):
+    if _determine_speed(runs):
         spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, runs, strict=True))
         slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, runs, strict=True)) / spread
         start = mean_y - slope * mean_x

@@ -131,7 +131,7 @@ class Job:
                 callback(value)
             return True
 
-    def _tell(self, state: State) -> None:
+    def _report_state(self, state: State) -> None:
         """Report a state; a failing handler must not end the worker's thread."""
         try:
             if self._callbacks.on_state is not None:
@@ -148,7 +148,7 @@ class Job:
                 self._callbacks.on_error(error)
         except Exception:
             _log.exception("the handler of a failed computation failed itself, after %r", error)
-        self._tell("failed")
+        self._report_state("failed")
 
     def _run(self) -> None:
         """Compute and deliver, in the worker's thread."""
@@ -173,7 +173,7 @@ class Job:
             if owner.job is self:
                 owner.job = None
                 if self._stop.is_set():
-                    self._tell("cancelled")
+                    self._report_state("cancelled")
                 elif error is not None:
                     self._fail(error)
                 else:
@@ -188,7 +188,7 @@ class Job:
             self._fail(caught)
         else:
             if self._owner.job is None:  # a handler may have submitted the next request already
-                self._tell("done")
+                self._report_state("done")
 
 
 class Worker:
@@ -249,7 +249,7 @@ class Worker:
         job = Job(owner, function, callbacks, title=title, gives_way=gives_way)
         with owner.lock:
             self._replace(owner, job)
-            job._tell("queued")
+            job._report_state("queued")
             with self._wake:
                 self._queue.append(job)
                 if self._thread is None:
@@ -269,7 +269,7 @@ class Worker:
         job = Job(owner, function, Callbacks(**callbacks))
         with owner.lock:
             self._replace(owner, job)
-            job._tell("queued")
+            job._report_state("queued")
         state: State = "failed"
         try:
             if not self._take_turn(wait):
@@ -291,7 +291,7 @@ class Worker:
                 if owner.job is job:
                     owner.job = None
                     if state != "done":
-                        job._tell(state)
+                        job._report_state(state)
             job._finished.set()
 
     def cancel(self, owner: Owner) -> bool:
@@ -303,10 +303,10 @@ class Worker:
             job._stop.set()
             if self._unqueue(job):
                 owner.job = None
-                job._tell("cancelled")
+                job._report_state("cancelled")
                 job._finished.set()
             else:
-                job._tell("cancelling")
+                job._report_state("cancelling")
             return True
 
     def _replace(self, owner: Owner, job: Job | None) -> None:
@@ -349,7 +349,7 @@ class Worker:
                 elif not self._callers:
                     return
             if job is None:
-                self._lend()
+                self._lend_device()
                 continue
             before, self._current = self._current, job
             try:
@@ -357,7 +357,7 @@ class Worker:
             finally:
                 self._current = before
 
-    def _lend(self) -> None:
+    def _lend_device(self) -> None:
         """Release the device for the callers that wait for it, and take it back afterwards."""
         self.lock.release()
         try:

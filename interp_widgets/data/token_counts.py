@@ -1,4 +1,4 @@
-"""How often each token occurs in the text that a shipped model was trained on."""
+"""Counts of each token in the training text of the shipped models."""
 
 from __future__ import annotations
 

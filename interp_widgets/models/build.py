@@ -107,7 +107,7 @@ class _Conversion:
 
     hf_model: Any
     references: Sequence[Reference]
-    """What transformers computes without and with the addition."""
+    """Reference outputs of transformers, without and then with the addition."""
     device: torch.device
     dtype: torch.dtype
     processed: bool

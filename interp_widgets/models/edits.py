@@ -197,7 +197,7 @@ class ModelEdit:
             undo = failed.enter_context(ExitStack())
             for layer, edit in self.layers.items():
                 _edit_layer(model, layer, edit, undo)
-            changes = [(site_hook("resid", at, model.n_layers), _but_bos(edit)) for at, edit in self.streams.items()]
+            changes = [(site_hook("resid", at, model.n_layers), _except_bos(edit)) for at, edit in self.streams.items()]
             undo.enter_context(interventions(model, changes, all_threads=True))
             model.applied.append((self.name, undo))
             failed.pop_all()
@@ -347,7 +347,7 @@ def _matches(value: Tensor, expected: Tensor, model: Network) -> bool:
     return torch.allclose(value, expected, rtol=0, atol=close * size)
 
 
-def _but_bos(edit: StreamEdit) -> Change:
+def _except_bos(edit: StreamEdit) -> Change:
     """The edit at every token except a BOS, whose position is -1."""
     moved: dict[torch.device, StreamEdit] = {}
 
@@ -367,18 +367,18 @@ def _edit_layer(model: Network, layer: int, edit: LayerEdit, undo: ExitStack) ->
     rows = edit.neurons.to(values.device)
     if len(rows):
         before = values[rows].clone()
-        undo.callback(_put, values, rows, before)
+        undo.callback(_assign, values, rows, before)
         values[rows] = edit.after.to(values.device, values.dtype)
     if bool(edit.added.any()):
         bias = own_weight(model.tl_model, "b_out", layer)
         if bias is None:
             bias = _new_bias(model, layer, values, undo)
         else:
-            undo.callback(_put, bias, slice(None), bias.clone())
+            undo.callback(_assign, bias, slice(None), bias.clone())
         bias += edit.added.to(bias.device, bias.dtype)
 
 
-def _put(values: Tensor, rows: Any, before: Tensor) -> None:
+def _assign(values: Tensor, rows: Any, before: Tensor) -> None:
     values[rows] = before
 
 

@@ -55,7 +55,7 @@ def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False
         return _norm(tl_model, tl_model.blocks[layer], name)
     _check_in_place(getattr(tl_model.blocks[layer], "attn" if name in ATTENTION else "mlp", None), name)
     value = own_weight(tl_model, name, layer)
-    value = _missing(tl_model, name, layer) if value is None else value.detach()
+    value = _absent_weight(tl_model, name, layer) if value is None else value.detach()
     heads = tl_model.cfg.n_heads
     if name in SHARED and value.shape[0] != heads and not grouped:
         value = value.repeat_interleave(heads // value.shape[0], 0)
@@ -177,14 +177,14 @@ def _norm(tl_model: Any, parent: Any, name: str) -> Tensor:
         fill = torch.ones if kind == "w" else torch.zeros
         return fill(tl_model.cfg.d_model, dtype=reference.dtype, device=reference.device)
     # HookedTransformer's norm weights are the factors themselves
-    return value.detach() if inner is None or kind == "b" else _multiplied_by(inner, value.detach())
+    return value.detach() if inner is None or kind == "b" else _norm_factor(inner, value.detach())
 
 
-def _multiplied_by(norm: Any, stored: Tensor) -> Tensor:
+def _norm_factor(norm: Any, stored: Tensor) -> Tensor:
     """(d_model,) the factor of a transformers norm whose weight is ``stored``: the weight itself, the weight plus one
     (Gemma, Nemotron, Qwen3-Next), or else the norm's output for a normalised row."""
     if norm not in _ADDED:
-        seen = _scale_of_ones(norm, stored)
+        seen = _measured_factor(norm, stored)
         differences = [float((seen - stored.float() - offset).abs().sum()) for offset in _OFFSETS]
         least = min(differences)
         if not least < 0.02 * float(seen.abs().sum()):
@@ -194,7 +194,7 @@ def _multiplied_by(norm: Any, stored: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _scale_of_ones(norm: Any, stored: Tensor) -> Tensor:
+def _measured_factor(norm: Any, stored: Tensor) -> Tensor:
     """(d_model,) the factor of a norm, measured on two rows of equal size; its hooks do not run, and biases cancel."""
     row = torch.full((1, 1, stored.shape[-1]), 64.0, dtype=stored.dtype, device=stored.device)  # far above any epsilon
     row[..., 1::2] *= -1
@@ -219,7 +219,7 @@ def _global(tl_model: Any, name: str) -> Tensor:
     raise ValueError(f"this model has no {name}: its positions are {tl_model.cfg.positional_embedding_type}")
 
 
-def _missing(tl_model: Any, name: str, layer: int) -> Tensor:
+def _absent_weight(tl_model: Any, name: str, layer: int) -> Tensor:
     """An absent bias of a matrix is a zero bias; an absent matrix is an error."""
     cfg, width = tl_model.cfg, mlp_width(tl_model)
     shared = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads

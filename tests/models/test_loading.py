@@ -382,7 +382,7 @@ def test_missing_folder() -> None:
 
 
 def test_hub_name_without_network() -> None:
-    with pytest.raises(LoadError, match="no local folder and the Hugging Face hub could not give it") as caught:
+    with pytest.raises(LoadError, match="not a local folder and the Hugging Face hub could not give it") as caught:
         load_model("some-team/some-model")
     assert "local folder that holds the model" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -213,7 +213,7 @@ def test_a_norm_that_adds_one_is_known_by_what_it_computes() -> None:
         part = model.tl_model if layer is None else model.tl_model.blocks[layer]
         own = getattr(part, label).original_component
         torch.testing.assert_close(model.weight(f"{label}_w", layer), own.weight + 1, atol=0, rtol=0)
-        torch.testing.assert_close(weights._scale_of_ones(own, own.weight), own.weight + 1, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(weights._measured_factor(own, own.weight), own.weight + 1, atol=1e-5, rtol=1e-5)
     with torch.no_grad():  # an edit is seen, also of a norm that was read before
         model.tl_model.blocks[0].ln1.original_component.weight.fill_(torch.nan)
     assert bool(model.weight("ln1_w", 0).isnan().all())
@@ -233,6 +233,6 @@ class _Squared(torch.nn.Module):
 def test_a_norm_of_another_kind_gives_what_it_multiplies_by() -> None:
     norm = _Squared()
     with torch.no_grad():
-        torch.testing.assert_close(weights._multiplied_by(norm, norm.weight), norm.weight**2, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(weights._norm_factor(norm, norm.weight), norm.weight**2, atol=1e-6, rtol=1e-6)
         norm.weight.fill_(torch.nan)
-        assert bool(weights._multiplied_by(norm, norm.weight).isnan().all())
+        assert bool(weights._norm_factor(norm, norm.weight).isnan().all())

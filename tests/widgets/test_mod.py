@@ -608,8 +608,8 @@ def test_ablations_and_late_layers(base: Any, view: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"k": 99}, "k must be a whole number in 1.."),
-        ({"top_k": 3}, "top_k must be a whole number in 1..2 for 2 routes, got 3"),
+        ({"k": 99}, "k must be an int in 1.."),
+        ({"top_k": 3}, "top_k must be an int in 1..2 for 2 routes, got 3"),
         ({"dataset": []}, "the data set is empty"),
         ({"dataset": [("a prompt", "")]}, "has no response to learn"),
         ({"data_file": "/nowhere.json", "dataset": None}, "there is no file of problems at /nowhere.json"),
@@ -632,7 +632,7 @@ def test_bad_input_of_tuning(base: Any, view: Any, wire: Any, options: dict[str,
 def test_what_cannot_run_is_said_at_once_and_forgotten_when_mended(base: Any, view: Any, wire: Any) -> None:
     panel = view(base, tab="tune")
     panel.k = 9
-    assert "cannot run yet: k must be a whole number in 1..3" in panel["tune"].hint.value
+    assert "cannot run yet: k must be an int in 1..3" in panel["tune"].hint.value
     panel.k = 2
     assert "4 steps: about" in panel["tune"].hint.value
     settle(panel)

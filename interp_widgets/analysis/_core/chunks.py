@@ -33,7 +33,7 @@ class ChunkLog:
     largest: int = 0
     """Items in the largest chunk that succeeded."""
     halvings: int = 0
-    """How often memory ran out and the chunk was halved."""
+    """Number of times that memory ran out and the chunk was halved."""
     limit: int | None = field(default=None, repr=False)
     """Most items per chunk since memory ran out."""
 

@@ -126,7 +126,7 @@ class GroupComparison(Record):
         }  # fmt: skip
 
     def summary(self) -> str:
-        """One line for people: both means, the difference with its interval, and the p-values with their sides."""
+        """A readable line: both means, the difference with its interval, and the p-values with their sides."""
         parts = [
             f"{name} {mean:.4f} ± {std:.2f} (n {n})"
             for name, mean, std, n in zip(self.names, self.mean, self.std, self.n, strict=True)

@@ -29,27 +29,27 @@ _COLUMNS = 2048
 
 
 @dataclass(frozen=True)
-class Aim:
+class Targets:
     """The target of each response token."""
 
-    target: Target
+    kind: Target
     ids: Tensor
     """(response,) token ids."""
     foils: Tensor | None = None
     """(response,) token ids of the foils, for ``logit_difference``."""
 
-    def of(self, start: int, stop: int) -> Aim:
+    def of(self, start: int, stop: int) -> Targets:
         """The same for the response tokens start..stop."""
         foils = None if self.foils is None else self.foils[start:stop]
-        return Aim(self.target, self.ids[start:stop], foils)
+        return Targets(self.kind, self.ids[start:stop], foils)
 
-    def repeated(self, times: int) -> Aim:
+    def repeated(self, times: int) -> Targets:
         """The same for ``times`` copies of the response one after the other."""
-        return Aim(self.target, self.ids.repeat(times), None if self.foils is None else self.foils.repeat(times))
+        return Targets(self.kind, self.ids.repeat(times), None if self.foils is None else self.foils.repeat(times))
 
-    def probability(self) -> Aim:
+    def probability(self) -> Targets:
         """The probability of the same response tokens."""
-        return Aim("probability", self.ids)
+        return Targets("probability", self.ids)
 
 
 def check_foil(name: str, value: str, foil: object) -> None:
@@ -60,29 +60,29 @@ def check_foil(name: str, value: str, foil: object) -> None:
         raise ValueError(f"a foil is only used by {name}='logit_difference', got {name}={value!r}: leave foil out")
 
 
-def score(blocks: Iterable[tuple[int, Tensor]], aim: Aim) -> Tensor:
+def score(blocks: Iterable[tuple[int, Tensor]], targets: Targets) -> Tensor:
     """(rows,) targets from logits in blocks of the vocabulary (first id, (rows, block)), float32 or wider."""
     target = foil = total = None
     for first, logits in blocks:
         block = wide(logits)
-        target = _pick(target, block, aim.ids, first)
-        if aim.foils is not None:
-            foil = _pick(foil, block, aim.foils, first)
-        if aim.target in ("probability", "log_prob"):
+        target = _pick(target, block, targets.ids, first)
+        if targets.foils is not None:
+            foil = _pick(foil, block, targets.foils, first)
+        if targets.kind in ("probability", "log_prob"):
             total = log_sum(total, block)
     if target is None:
         raise ValueError("there are no logits to read")
-    match aim.target:
+    match targets.kind:
         case "logit":
             return target
         case "logit_difference":
             if foil is None:
-                raise ValueError("target 'logit_difference' needs a foil in its aim")
+                raise ValueError("target 'logit_difference' needs foils")
             return target - foil
         case "log_prob" | "probability":
             value = target if total is None else target - total
-            return value.exp() if aim.target == "probability" else value
-    raise ValueError(f"target must be 'probability', 'log_prob', 'logit' or 'logit_difference', got {aim.target!r}")
+            return value.exp() if targets.kind == "probability" else value
+    raise ValueError(f"target must be 'probability', 'log_prob', 'logit' or 'logit_difference', got {targets.kind!r}")
 
 
 def _pick(before: Tensor | None, block: Tensor, ids: Tensor, first: int) -> Tensor:
@@ -99,9 +99,9 @@ def _row_blocks(model: Model, rows: int, columns: int) -> Iterator[slice]:
 
 
 @torch.no_grad()
-def read(model: Model, hidden: Tensor, aim: Aim) -> Tensor:
+def read(model: Model, hidden: Tensor, targets: Targets) -> Tensor:
     """(batch, response) targets from hidden states (batch, response, width)."""
-    rows, repeated = hidden.flatten(0, 1), aim.repeated(hidden.shape[0])
+    rows, repeated = hidden.flatten(0, 1), targets.repeated(hidden.shape[0])
     narrow = device_kind(model.device) == "cpu" and in_blocks(model)
     columns = _COLUMNS if narrow else model.d_vocab
     # blocks of the vocabulary are narrow, so that more rows go at once; both stay far below the memory of one layer
@@ -110,13 +110,13 @@ def read(model: Model, hidden: Tensor, aim: Aim) -> Tensor:
     return torch.cat(parts).view(hidden.shape[:2])
 
 
-def target_gradients(model: Model, hidden: Tensor, aim: Aim) -> tuple[Tensor, Tensor]:
+def target_gradients(model: Model, hidden: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """The targets (response,) and the gradient of each at its own hidden state (response, width)."""
     values, gradients = [], []
     with torch.enable_grad():
         for block in _row_blocks(model, len(hidden), model.d_vocab):
             leaf = hidden[block].detach().requires_grad_(True)
-            value = score([(0, decode(model, leaf))], aim.of(block.start, block.stop))
+            value = score([(0, decode(model, leaf))], targets.of(block.start, block.stop))
             (gradient,) = torch.autograd.grad(value.sum(), leaf)  # rows do not mix: each keeps its own gradient
             values.append(value.detach())
             gradients.append(gradient)

@@ -40,7 +40,7 @@ class NextTokenEffect(Result):
     """The metric before, in its unit; 0 for ``kl``."""
 
     replacement: str
-    """What removed values were replaced by: ``zero``, ``mean`` or ``resample``."""
+    """The kind of replacement value: ``zero``, ``mean`` or ``resample``."""
 
     foil: int | None = field(default=None, kw_only=True)
     """Id of the token whose logit ``logit_difference`` subtracts."""
@@ -89,7 +89,7 @@ class AblationResult(NextTokenEffect):
         return np.asarray(self.effect[tuple(self.kinds).index(kind)])
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """Of each kind the largest effect with its layer and token, and the metric before."""
+        """For each kind the largest effect with its layer and token, and the metric before."""
         row: dict[str, float | int | str | bool | None] = {"target_token": self.target_token}
         for kind, effects in zip(self.kinds, self.effect, strict=True):
             layer, position = map(int, np.unravel_index(int(np.nanargmax(effects)), effects.shape))
@@ -117,7 +117,7 @@ class HeadAblationResult(NextTokenEffect):
     """Layer numbers."""
 
     position: int | None
-    """Where the heads were removed; None for every position, a BOS included."""
+    """Position at which the heads were removed; None for every position, including a BOS."""
 
     def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
         """(layer, head) of the ``count`` heads with the largest effect, largest first, among those computed."""
@@ -155,7 +155,7 @@ class NeuronAblationResult(NextTokenEffect):
     """Layer number."""
 
     position: int
-    """Where the neurons were removed."""
+    """Position at which the neurons were removed."""
 
     def to_frame(self) -> DataFrame:
         """One row per neuron: neuron, activation, effect."""

@@ -30,7 +30,7 @@ from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import run_cells
 from interp_widgets.analysis.ablation.contexts import check_kind
 from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
-from interp_widgets.analysis.ablation.metric import Metric, Question, ask, check_metric
+from interp_widgets.analysis.ablation.metric import Metric, NextTokenMetric, check_metric, next_token_metric
 from interp_widgets.analysis.ablation.replacement import (
     Replacement,
     ReplacementValues,
@@ -342,7 +342,7 @@ class Study:
     model: Model
     prompt: Prompt
     clean: Trace
-    question: Question
+    metric: NextTokenMetric
     replacement: ReplacementValues
     runner: Runner
     options: MapOptions
@@ -377,7 +377,7 @@ class Study:
         for row, layer in zip(effect, layers, strict=True):
             run_cells(
                 row, self.clean, self.runner, partial(patches, layer), first,
-                lambda hidden, cells: self.question.effect(hidden),
+                lambda hidden, cells: self.metric.effect(hidden),
             )  # fmt: skip
         effects = to_numpy(effect)
         check_finite(effects, lambda row, cell: f"the effect of removing {name(layers[row], cell)}")
@@ -385,11 +385,11 @@ class Study:
 
     def fields(self, **details: Any) -> dict[str, Any]:
         """The result's fields on the prompt, the target, the metric and its provenance."""
-        options, question = self.options, self.question
-        facts: dict[str, Any] = {"metric": options.metric, "target": question.target, "bos": self.prompt.offset == 1}
+        options, metric = self.options, self.metric
+        facts: dict[str, Any] = {"metric": options.metric, "target": metric.target, "bos": self.prompt.offset == 1}
         facts |= {"replacement": options.replacement, **details}
-        if question.foil is not None:
-            facts["foil"] = question.foil
+        if metric.foil is not None:
+            facts["foil"] = metric.foil
         if options.replacement == "mean":
             facts |= {"pooled": options.pooled, "reference": repr(options.reference)}
         if options.replacement == "resample":
@@ -399,12 +399,12 @@ class Study:
             "prompt_tokens": self.prompt.tokens(),
             "prompt_ids": self.prompt.shown_ids,
             "prompt_special": self.prompt.special(),
-            "target": question.target,
-            "target_token": self.model.token_strings([question.target])[0],
+            "target": metric.target,
+            "target_token": self.model.token_strings([metric.target])[0],
             "metric": options.metric,
-            "clean": question.clean,
+            "clean": metric.clean,
             "replacement": options.replacement,
-            "foil": question.foil,
+            "foil": metric.foil,
             "bos_id": self.prompt.bos_id,
             "provenance": provenance(self.model.provenance(), **facts),
         }
@@ -416,7 +416,7 @@ def make_study(model: Model, prompt: Prompt, options: MapOptions, sites: Sequenc
         options.check()
     neurons = tuple(layer for site, layer in sites if site == "neuron")
     clean = trace(model, prompt.embeddings(), neurons=neurons)
-    question = ask(model, clean.hidden, options.target, metric=options.metric, foil=options.foil)
+    metric = next_token_metric(model, clean.hidden, options.target, metric=options.metric, foil=options.foil)
     replacement = replacement_values(
         prompt, clean, options.replacement, sites,
         reference=options.reference, pooled=options.pooled, corrupted=options.corrupted,
@@ -426,7 +426,7 @@ def make_study(model: Model, prompt: Prompt, options: MapOptions, sites: Sequenc
         model, len(prompt.ids), options.batch_size, options.check, options.progress,
         fewest_tokens=_fewest_tokens(model),
     )  # fmt: skip
-    return Study(model, prompt, clean, question, replacement, runner, options)
+    return Study(model, prompt, clean, metric, replacement, runner, options)
 
 
 def _fewest_tokens(model: Model) -> int | None:

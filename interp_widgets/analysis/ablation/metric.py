@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_choice, check_finite
 from interp_widgets.analysis._core.prompts import single_token
-from interp_widgets.analysis._core.targets import Aim, check_foil, read
+from interp_widgets.analysis._core.targets import Targets, check_foil, read
 from interp_widgets.analysis._core.tensors import log_sum, wide, wide_type
 from interp_widgets.models import Model
 from interp_widgets.models.devices import has_float64
@@ -24,7 +24,7 @@ _ROWS, _COLUMNS = 256, 2048
 
 
 @dataclass(frozen=True)
-class Question:
+class NextTokenMetric:
     """A metric of the next token, and its value on the clean run."""
 
     model: Model
@@ -46,8 +46,8 @@ class Question:
             logits = token_logits(self.model, hidden, torch.tensor(ids, device=hidden.device))
             return logits[:, 0] if self.foil is None else logits[:, 0] - logits[:, 1]
         rows = wide(hidden) if in_blocks(self.model) else hidden
-        aim = Aim(self.metric, torch.tensor([self.target], device=hidden.device))
-        return read(self.model, rows[:, None], aim)[:, 0]
+        targets = Targets(self.metric, torch.tensor([self.target], device=hidden.device))
+        return read(self.model, rows[:, None], targets)[:, 0]
 
     def effect(self, hidden: Tensor) -> Tensor:
         """(n,) metric before minus after, or the divergence; exactly 0 where the hidden state is the same."""
@@ -63,10 +63,10 @@ def check_metric(metric: str, foil: str | int | None) -> None:
 
 
 @torch.no_grad()
-def ask(
+def next_token_metric(
     model: Model, hidden: Tensor, target: str | int | None, *, metric: Metric = "logit", foil: str | int | None = None
-) -> Question:
-    """The question about the token that follows a hidden state (1, width) of the last position.
+) -> NextTokenMetric:
+    """The metric of the token that follows a hidden state (1, width) of the last position.
 
     Args:
         target: text or id of one token; by default the model's most likely one.
@@ -77,14 +77,13 @@ def ask(
             are not finite.
     """
     check_metric(metric, foil)
-    goal = None if target is None else single_token(model, target)
-    against = None if foil is None else single_token(model, foil, what="foil")
+    target_id = None if target is None else single_token(model, target)
+    foil_id = None if foil is None else single_token(model, foil, what="foil")
     logits = wide(decode(model, hidden)[0])
     check_finite(logits, lambda token: f"the model's logit of token {token} for this prompt")
-    question = Question(model, metric, int(logits.argmax()) if goal is None else goal, against, hidden, 0.0)
-    if metric == "kl":
-        return question
-    return Question(model, metric, question.target, against, hidden, float(question.read(hidden)[0]))
+    target_id = int(logits.argmax()) if target_id is None else target_id
+    result = NextTokenMetric(model, metric, target_id, foil_id, hidden, 0.0)
+    return result if metric == "kl" else replace(result, clean=float(result.read(hidden)[0]))
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from interp_widgets.models.engine import Trace, trace
 from interp_widgets.models.patching import Patch, Site
 
 Replacement = Literal["zero", "mean", "resample"]
-"""What a removed value is replaced by."""
+"""The kind of replacement value."""
 
 SiteOfLayer = tuple[Site, int]
 

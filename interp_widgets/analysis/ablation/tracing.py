@@ -21,7 +21,7 @@ from interp_widgets.analysis._core.prompts import Prompt, PromptResult, read_pro
 from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import run_cells
-from interp_widgets.analysis.ablation.metric import Question, ask
+from interp_widgets.analysis.ablation.metric import NextTokenMetric, next_token_metric
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
@@ -39,7 +39,7 @@ TracedKind = Literal["state", "mlp", "attn"]
 
 @record
 class CausalTraceResult(PromptResult):
-    """How far putting one clean value back into a corrupted run brings the answer back, per layer and position.
+    """How far restoring one clean value in a corrupted run restores the answer, per layer and position.
 
     Every axis leaves out the beginning-of-sequence token, which the model still reads.
     Source: Locating and Editing Factual Associations in GPT (Meng et al. 2022), section 2.
@@ -54,11 +54,11 @@ class CausalTraceResult(PromptResult):
     """
 
     restored: Floats = with_axes("kinds", "layers", "positions", "samples")
-    """Probability of the target in the corrupted run with one clean value put back;
+    """Probability of the target in the corrupted run with one clean value restored;
     NaN where a partial result has no number yet."""
 
     embedding: Floats = with_axes("positions", "samples")
-    """The same with the clean token embedding put back, which is the state that enters the first block. It shows
+    """The same with the clean token embedding restored, which is the state that enters the first block. It shows
     subject tokens whose information the first attention layer moves on at once, so that no later state holds it."""
 
     corrupted: Floats = with_axes("samples")
@@ -72,7 +72,7 @@ class CausalTraceResult(PromptResult):
     l, ``mlp`` and ``attn`` are outputs in the window of layers around l, see `layers_of`."""
 
     window: int
-    """How many layers' MLP or attention outputs are restored together."""
+    """Number of layers whose MLP or attention outputs are restored together."""
 
     subject: Sequence[int] = with_axes(2)
     """First and past-last position of the subject, whose embeddings got the noise."""
@@ -90,7 +90,7 @@ class CausalTraceResult(PromptResult):
     """Standard deviation of the noise itself, as it was added to the embeddings."""
 
     seed: int = 0
-    """Of the noise."""
+    """Seed of the noise."""
 
     @property
     def n_layers(self) -> int:
@@ -110,20 +110,20 @@ class CausalTraceResult(PromptResult):
 
     @property
     def embedding_effect(self) -> NDArray[np.floating[Any]]:
-        """(positions,) the effect of putting a token's clean embedding back; 0 outside of the subject."""
+        """(positions,) the effect of restoring a token's clean embedding; 0 outside of the subject."""
         return np.asarray((self.embedding - self.corrupted).mean(-1))
 
     @property
     def total_effect(self) -> float:
-        """What the corruption takes away: clean minus mean corrupted probability."""
+        """Total effect of the corruption: clean minus mean corrupted probability."""
         return float(self.clean - self.corrupted.mean())
 
     def layers_of(self, kind: str, layer: int) -> tuple[int, int]:
-        """First and past-last layer whose values are put back for the cell of ``kind`` at ``layer``."""
+        """First and past-last layer whose values are restored for the cell of ``kind`` at ``layer``."""
         return (layer, layer + 1) if kind == "state" else window_layers(layer, self.window, self.n_layers)
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """What the noise takes away, and of each kind the largest effect with its layer and token."""
+        """The total effect of the noise, and for each kind the largest effect with its layer and token."""
         row: dict[str, float | int | str | bool | None] = {
             "target_token": self.target_token, "total_effect": self.total_effect, "clean": self.clean,
         }  # fmt: skip
@@ -199,7 +199,7 @@ def causal_trace(
     check: Callable[[], None] | None = None,
     on_partial: Callable[[CausalTraceResult], None] | None = None,
 ) -> CausalTraceResult:
-    """How much of an answer comes back when one clean value is put back into a run with a corrupted subject.
+    """How much of an answer is restored by each single clean value in a run with a corrupted subject.
 
     Three kinds of runs: clean; corrupted, with Gaussian noise on the token embeddings of the subject, several times;
     and corrupted with the clean value of one (layer, position) restored. The effect of a cell is the probability of the
@@ -262,9 +262,9 @@ def causal_trace(
     clean = trace(model, read.embeddings())
     if check is not None:
         check()
-    question = ask(model, clean.hidden, target, metric="probability")
+    metric = next_token_metric(model, clean.hidden, target, metric="probability")
     study = _TraceStudy(
-        read, span, chosen, size, noise, noise * embedding_std(model), samples, seed, clean, question,
+        read, span, chosen, size, noise, noise * embedding_std(model), samples, seed, clean, metric,
         Runner(model, len(read.ids), batch_size, check, progress),
     )  # fmt: skip
     if on_partial is not None:
@@ -327,7 +327,7 @@ class _TraceStudy:
     samples: int
     seed: int
     clean: Trace
-    question: Question
+    metric: NextTokenMetric
     runner: Runner
     restored: Tensor = field(init=False)
     """(kinds, layers, positions, samples), NaN where not computed yet, like the next two."""
@@ -359,7 +359,7 @@ class _TraceStudy:
 
         def corrupt(first: int, stop: int) -> None:
             corrupted = trace(model, noisy[first:stop])
-            runs[:] = [_CorruptedRuns(self, corrupted, self.question.read(corrupted.hidden))]
+            runs[:] = [_CorruptedRuns(self, corrupted, self.metric.read(corrupted.hidden))]
             self.running = stop - first
 
         def restore(done: int) -> None:
@@ -380,16 +380,16 @@ class _TraceStudy:
             check_finite(values, "a probability under noise", also="too much noise, ")
 
     def result(self, partial: bool) -> CausalTraceResult:
-        """What is computed; a partial result has the finished samples, or the running ones before any is finished."""
+        """The result so far; a partial one has the finished samples, or the running ones before any is finished."""
         count = (self.finished or self.running) if partial else self.samples
-        model, target = self.runner.model, self.question.target
+        model, target = self.runner.model, self.metric.target
         options = {"noise": self.noise, "noise_std": self.noise_std, "samples": self.samples, "seed": self.seed}
         return CausalTraceResult(
             **self.prompt.fields(),
             restored=to_numpy(self.restored[..., :count].clone()),
             embedding=to_numpy(self.embedding[:, :count].clone()),
             corrupted=to_numpy(self.corrupted[:count].clone()),
-            clean=self.question.clean,
+            clean=self.metric.clean,
             kinds=self.kinds,
             window=self.window,
             subject=self.subject,
@@ -408,7 +408,7 @@ class _TraceStudy:
 
 @dataclass(frozen=True)
 class _CorruptedRuns:
-    """The corrupted runs of some noise samples, which cells continue with clean values put back."""
+    """The corrupted runs of some noise samples, which cells continue with clean values restored."""
 
     study: _TraceStudy
     corrupted: Trace
@@ -439,7 +439,7 @@ class _CorruptedRuns:
             sample = cells % samples
             # rounding differs between batches: an unchanged hidden state has exactly the corrupted run's probability
             same = (hidden == self.corrupted.hidden[sample]).all(-1)
-            return torch.where(same, self.base[sample], study.question.read(hidden))
+            return torch.where(same, self.base[sample], study.metric.read(hidden))
 
         run_cells(
             rows, self.corrupted, study.runner, patches, lambda cell: cell // samples + start, read,

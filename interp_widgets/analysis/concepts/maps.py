@@ -86,7 +86,7 @@ class ConceptMap(Result):
     """Hash of the directions and options, by which a stored map is recognised. Empty after `add_to_map`."""
 
     added: int = 0
-    """How many of the last concepts were added by `add_to_map`."""
+    """Number of concepts, the last ones, that `add_to_map` added."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,7 +181,7 @@ def concept_map(
         groups=concepts.groups,
         xy=xy[:count],
         other_xy=None if other is None else xy[count:],
-        moved=None if other is None else _moved(concepts, other),
+        moved=None if other is None else _cosine_distances(concepts, other),
         method=method,
         recall=recall,
         explained=float(shares[:2].sum()) if method == "pca" else None,
@@ -251,7 +251,7 @@ def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None
     fields: dict[str, Any] = {"xy": np.concatenate([places.xy, xy[:new]])}
     if other is not None and places.other_xy is not None and places.moved is not None:
         fields["other_xy"] = np.concatenate([places.other_xy, xy[new:]])
-        fields["moved"] = np.concatenate([places.moved, _moved(more, other)])
+        fields["moved"] = np.concatenate([places.moved, _cosine_distances(more, other)])
     return replace(
         places,
         names=(*places.names, *more.names),
@@ -263,7 +263,7 @@ def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None
     )
 
 
-def _moved(first: ConceptSet, second: ConceptSet) -> Floats:
+def _cosine_distances(first: ConceptSet, second: ConceptSet) -> Floats:
     """(concepts,) cosine distance of the two directions of each concept."""
     return np.asarray(1 - np.einsum("cd,cd->c", first.directions, second.directions))
 

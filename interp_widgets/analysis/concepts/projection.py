@@ -181,7 +181,7 @@ def decompose_state(
     check_range("n_concepts", n_concepts, most=min(len(concepts.names), concepts.d_model), owner="this set")
     target = target - concepts.centre
     atoms = np.asarray(concepts.directions, dtype=np.float64).T
-    weights = _pursue(atoms, target, n_concepts) if solver == "omp" else _penalised(atoms, target, alpha, l1_ratio)
+    weights = _omp(atoms, target, n_concepts) if solver == "omp" else _elastic_net(atoms, target, alpha, l1_ratio)
     length = float(np.linalg.norm(target))
     used = [i for i in largest(weights, by_size=True) if weights[i] != 0]
     return SparseReading(
@@ -227,7 +227,7 @@ def decompose_prompt(
     return decompose_state(state, concepts, solver=solver, n_concepts=n_concepts)
 
 
-def _pursue(atoms: Floats, target: Floats, count: int) -> Floats:
+def _omp(atoms: Floats, target: Floats, count: int) -> Floats:
     from sklearn.linear_model import orthogonal_mp
 
     with warnings.catch_warnings():
@@ -236,7 +236,7 @@ def _pursue(atoms: Floats, target: Floats, count: int) -> Floats:
         return np.asarray(orthogonal_mp(atoms, target, n_nonzero_coefs=count))
 
 
-def _penalised(atoms: Floats, target: Floats, alpha: float, l1_ratio: float) -> Floats:
+def _elastic_net(atoms: Floats, target: Floats, alpha: float, l1_ratio: float) -> Floats:
     from sklearn.linear_model import ElasticNet
 
     if not alpha > 0 or not 0 <= l1_ratio <= 1:

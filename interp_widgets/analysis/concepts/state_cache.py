@@ -79,9 +79,9 @@ class KeptStates:
         (layer,) = stream_indices(model, layers)
         state = state_key(model, exact=True)
         if state != self._state or not state.certain:
-            self._forget()
+            self._clear()
         self._state = state
-        deepest = self._reach(layer)
+        deepest = self._layer_to_read(layer)
         absent = [i for i, text in enumerate(prompts) if text not in self._held]
         options: dict[str, Any] = {"batch_size": batch_size, "check": check}
         if not self._fits(len(absent), deepest):
@@ -96,18 +96,18 @@ class KeptStates:
         RunOptions(progress).report(len(prompts), len(prompts))
         states = np.stack([block[row, [layer]] for block, row in (self._held[text] for text in prompts)])
         if absent and state_key(model, exact=True) != state:  # edited while it read
-            self._forget()
+            self._clear()
         return states
 
-    def _reach(self, layer: int) -> int:
+    def _layer_to_read(self, layer: int) -> int:
         """The layer to read up to; clears cached states that do not reach it."""
         if layer > self.depth:
             deeper = self.depth >= 0
-            self._forget()
+            self._clear()
             self.depth = self.model.n_layers if deeper else layer
         return self.depth
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._held, self._bytes, self.depth = {}, 0, -1
 
     def _fits(self, count: int, deepest: int) -> bool:

@@ -32,7 +32,7 @@ class SteeringComparison(Result):
     """Three runs of one prompt: unsteered, with a concept's direction, with a random direction of the same length."""
 
     concept: str
-    """Whose direction."""
+    """Name of the concept."""
 
     prompt_tokens: Sequence[str] = with_axes("positions")
     """Readable tokens of the prompt."""
@@ -204,7 +204,7 @@ class SteeringSweep(Result):
     """One prompt continued with a concept's direction added at several strengths."""
 
     concept: str
-    """Whose direction."""
+    """Name of the concept."""
 
     strengths: Floats = with_axes("strengths", nan=False)
     """In units of the concept's gap."""
@@ -225,7 +225,7 @@ class SteeringSweep(Result):
     """The residual streams that were changed."""
 
     def text(self, index: int) -> str:
-        """What was written at one strength."""
+        """The text written at one strength."""
         return "".join(self.written[index])
 
     def to_frame(self) -> DataFrame:

@@ -61,7 +61,7 @@ def steer(
     unit = _units(model, direction, single=True)[0]
     if not np.isfinite(strength):
         raise ValueError(f"strength must be a finite number, got {strength}")
-    chosen = _chosen(model, positions)
+    chosen = _position_tensor(model, positions)
     added = (strength * unit).to(model.device, model.dtype)
 
     def add(value: Tensor, at: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def steer(
             return value + added
         return value + added * torch.isin(at, chosen)[..., None]
 
-    with interventions(model, _planned(model, layer, add)):
+    with interventions(model, _stream_changes(model, layer, add)):
         yield
 
 
@@ -98,18 +98,18 @@ def erase(
     model.capabilities.require("residual_stream", "erase")
     units = _units(model, direction, single=False)
     basis = torch.from_numpy(span_basis(units.numpy())).T.to(model.device, wide_type(model.dtype))  # (d_model, rank)
-    chosen = _chosen(model, positions)
+    chosen = _position_tensor(model, positions)
 
     def remove(value: Tensor, at: Tensor) -> Tensor:
         wide = value.to(basis.dtype)
         left = (wide - (wide @ basis) @ basis.T).to(value.dtype)
         return left if chosen is None else torch.where(torch.isin(at, chosen)[..., None], left, value)
 
-    with interventions(model, _planned(model, layer, remove)):
+    with interventions(model, _stream_changes(model, layer, remove)):
         yield
 
 
-def _chosen(model: Model, positions: Any) -> Tensor | None:
+def _position_tensor(model: Model, positions: Any) -> Tensor | None:
     """The positions as a tensor on the model's device; None for every position."""
     if positions is None:
         return None
@@ -143,7 +143,7 @@ def _units(model: Model, direction: ArrayLike | Tensor, *, single: bool) -> Tens
     return unit
 
 
-def _planned(
+def _stream_changes(
     model: Model, layer: SupportsIndex | Sequence[SupportsIndex], change: Callable[[Tensor, Tensor], Tensor]
 ) -> list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]:
     layers = stream_indices(model, layer)

@@ -224,7 +224,7 @@ def compare_concepts(
     annotated = None
     if annotator is not None or annotations is not None:
         annotated = annotated_pair(
-            a, b, annotator, annotations=_fitting(annotations, a), rank=rank, resamples=resamples, seed=seed,
+            a, b, annotator, annotations=_of_the_layers(annotations, a), rank=rank, resamples=resamples, seed=seed,
             progress=run.part(1, 2).progress, check=check,
         )  # fmt: skip
     return ConceptComparison(
@@ -239,7 +239,7 @@ def compare_concepts(
     )
 
 
-def _fitting(
+def _of_the_layers(
     annotations: tuple[Annotated, Annotated] | None, result: FFNConceptResult
 ) -> tuple[Annotated, Annotated] | None:
     """Annotations restricted to the layers of the results."""

@@ -62,7 +62,7 @@ class TextActivations(Result):
     """Readable tokens of all texts, one text after the other, without a BOS."""
 
     offsets: Ints = with_axes("texts + 1")
-    """Where each text begins in `tokens`."""
+    """Index of each text's first token in `tokens`."""
 
     values: Floats = with_axes("tokens", "directions")
     """For a neuron, the factor of its value vector at a token; for a direction, the MLP's output times the direction.
@@ -172,7 +172,7 @@ def layer_activations(
     return _over_texts(model, texts, chosen, prepend_bos, RunOptions(progress, check)) if chosen else {}
 
 
-class _Chosen(NamedTuple):
+class _Selection(NamedTuple):
     """The values to read at one layer."""
 
     site: Literal["mlp", "neuron"]
@@ -181,24 +181,24 @@ class _Chosen(NamedTuple):
     """Maps the values (batch, tokens, width) at the site to (batch, tokens, numbers)."""
 
 
-def _of_neurons(model: Model, neurons: Sequence[int] | None) -> _Chosen:
+def _of_neurons(model: Model, neurons: Sequence[int] | None) -> _Selection:
     model.capabilities.require("mlp_neurons", "text_activations", "give directions=", using="mlp")
     numbers = neuron_indices(model, neurons)
     columns = torch.tensor(numbers, device=model.device)
-    return _Chosen("neuron", numbers, lambda value: wide(value[..., columns]))
+    return _Selection("neuron", numbers, lambda value: wide(value[..., columns]))
 
 
-def _along(model: Model, rows: NDArray[np.float64]) -> _Chosen:
+def _along(model: Model, rows: NDArray[np.float64]) -> _Selection:
     if rows.shape[1] != model.d_model:
         raise ValueError(f"directions must be rows of {model.d_model} numbers, got shape {rows.shape}")
     along = torch.tensor(rows, dtype=torch.promote_types(model.dtype, torch.float32), device=model.device).T
-    return _Chosen("mlp", range(len(rows)), lambda value: wide(value) @ along)
+    return _Selection("mlp", range(len(rows)), lambda value: wide(value) @ along)
 
 
 def _over_texts(
     model: Model,
     texts: Sequence[PromptInput],
-    chosen: Mapping[int, _Chosen],
+    chosen: Mapping[int, _Selection],
     prepend_bos: bool | None,
     run: RunOptions,
 ) -> dict[int, TextActivations]:

@@ -65,11 +65,11 @@ class HeadWordChance(Result):
     """Pairs of each dimension with the vectors shuffled, the mean of the shuffles."""
 
     seed: int = 0
-    """Of the shuffles."""
+    """Seed of the shuffles."""
 
     @property
     def shuffles(self) -> int:
-        """How often the vectors were shuffled."""
+        """Number of shuffles of the vectors."""
         return len(self.chance_pairs)
 
     def row(self, layer: int) -> int:
@@ -177,7 +177,7 @@ def head_word_chance(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> HeadWordChance:
-    """How many word pairs each head has, and how many it would have by chance.
+    """The number of word pairs of each head, and the number expected by chance.
 
     The pairs are those of `head_word_pairs`. For chance, the word vectors, each with its threshold, are permuted among
     the words that have one: the heads' activations stay the same, and which words count as near in meaning becomes
@@ -216,10 +216,10 @@ def head_word_chance(
     counts: list[list[tuple[NDArray[Any], ...]]] = []
     for layer in numbers:
         with model.lock:
-            reactions = search.reactions(layer)
+            top_words = search.top_words(layer)
         counts.append([])
         for word_cosines in orders:
-            counts[-1].append(_counts(*search.pairs(reactions, word_cosines), model, len(known.words)))
+            counts[-1].append(_counts(*search.pairs(top_words, word_cosines), model, len(known.words)))
             run.report(sum(map(len, counts)), len(numbers) * len(orders))
     pairs, cosine, dimensions = (
         np.stack([np.stack([values[number] for values in layer]) for layer in counts], axis=1) for number in range(3)

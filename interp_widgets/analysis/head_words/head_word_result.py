@@ -89,7 +89,7 @@ class HeadWordResult(Result):
     """Pairs of each dimension, before cutting to `keep`."""
 
     dimension_offsets: Ints = with_axes("layers * heads * d_head + 1")
-    """Where each dimension's pairs begin in `dimension_word_pairs`."""
+    """Index of each dimension's first pair in `dimension_word_pairs`."""
 
     dimension_word_pairs: Ints = with_axes("pairs", 2)
     """Query and key word of the pairs of all dimensions, nearest first; see :meth:`dimension_pairs`."""

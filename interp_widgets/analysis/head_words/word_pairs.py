@@ -207,7 +207,7 @@ LayerPairs = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Reactions:
+class TopWords:
     """The words with the largest absolute activation for each dimension of a layer's heads."""
 
     words: Tensor
@@ -247,11 +247,11 @@ class PairSearch:
     @torch.no_grad()
     def layer(self, layer: int) -> LayerPairs:
         """The pairs of one layer."""
-        reactions = self.reactions(layer)
-        return self._layer_pairs(*self.pairs(reactions, self.cosines), reactions.energy)
+        top_words = self.top_words(layer)
+        return self._layer_pairs(*self.pairs(top_words, self.cosines), top_words.energy)
 
     @torch.no_grad()
-    def reactions(self, layer: int) -> Reactions:
+    def top_words(self, layer: int) -> TopWords:
         """The top words of the dimensions of one layer."""
         model = self.model
         shared = model.n_heads // model.n_kv_heads
@@ -260,16 +260,16 @@ class PairSearch:
         # the norm's scale multiplies the input of both matrices; each row of the result is one dimension
         scaled = torch.cat([wide(part) * scale[:, None] for part in (query, key)])
         rows = rearrange(scaled, "head d_model d_head -> (head d_head) d_model")
-        words, values, row_energy = self._top_words(rows.to(self.embeddings.dtype))
+        words, values, row_energy = self._top_words_of_rows(rows.to(self.embeddings.dtype))
         energy = as_array(row_energy).astype(np.float64)
         check_finite(energy, lambda row: f"dimension {row % model.d_head} of a query or key in layer {layer}")
         n = model.n_heads * model.d_head
         keys = repeat(
             np.arange(n, len(rows)), "(key d_head) -> (key shared d_head)", shared=shared, d_head=model.d_head
         )
-        return Reactions(words, values, torch.from_numpy(keys).to(rows.device), energy[:n] + energy[keys])
+        return TopWords(words, values, torch.from_numpy(keys).to(rows.device), energy[:n] + energy[keys])
 
-    def _top_words(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _top_words_of_rows(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Top words (rows, top) of weight rows (rows, d_model), their activations, and each row's energy."""
         words, width = self.embeddings.shape
         tile = min(words, _WORDS)
@@ -303,9 +303,9 @@ class PairSearch:
         return self._buffers[name][:count].view(shape)
 
     @torch.no_grad()
-    def pairs(self, reactions: Reactions, cosines: Cosines) -> tuple[NDArray[np.int64], Floats]:
+    def pairs(self, top_words: TopWords, cosines: Cosines) -> tuple[NDArray[np.int64], Floats]:
         """(3, pairs) dimension, query word and key word of every pair, and (pairs,) their cosines."""
-        words, values, keys = reactions.words, reactions.values, reactions.keys
+        words, values, keys = top_words.words, top_words.values, top_words.keys
         units, thresholds, start = cosines.units, cosines.thresholds, len(words)
         size = max(1, _COSINES[device_kind(units.device)] // self.top**2)
         # no cosine exceeds 2 or infinity: words of opposite sign, or with activation 0, form no pair
@@ -320,7 +320,7 @@ class PairSearch:
             cosine = self._cosines(units, query[at], key[at])
             limit = torch.maximum(above[at, :, None], other_above[at, None, :])
             above_both = cosine > torch.maximum(limit, sign[at, :, None] * other_sign[at, None, :], out=limit)
-            flat = _true(above_both)  # few pairs remain
+            flat = _flat_indices(above_both)  # few pairs remain
             tiles.append((flat + begin * self.top**2, cosine.view(-1).index_select(0, flat)))
 
         def after(done: int) -> None:
@@ -365,10 +365,10 @@ class PairSearch:
 
         counts = np.bincount(row, minlength=len(energy))
         # sorted by words before, so that the stable sort leaves ties in that order
-        order = ordered[_falling(row[ordered], scores[ordered]).argsort(kind="stable")]
+        order = ordered[_sort_keys(row[ordered], scores[ordered]).argsort(kind="stable")]
         order = order[_rank(counts) < self.keep]
         n_pairs = np.bincount(owner, minlength=heads)
-        best = _falling(owner * 2**16 + (2**16 - 1 - times), cosine).argsort(kind="stable")
+        best = _sort_keys(owner * 2**16 + (2**16 - 1 - times), cosine).argsort(kind="stable")
         rank = _rank(n_pairs)
         best, rank = best[rank < self.keep], rank[rank < self.keep]
         shape = heads, self.keep
@@ -390,17 +390,17 @@ class PairSearch:
         }
 
 
-def _true(mask: Tensor) -> Tensor:
+def _flat_indices(mask: Tensor) -> Tensor:
     """(n,) flat indices where a mask is true."""
     if device_kind(mask.device) == "accelerator":
         return mask.view(-1).nonzero()[:, 0]
     return torch.from_numpy(np.flatnonzero(as_array(mask)))  # several times as fast as nonzero
 
 
-def _falling(groups: NDArray[np.int64], scores: Floats) -> NDArray[np.int64]:
+def _sort_keys(groups: NDArray[np.int64], scores: Floats) -> NDArray[np.int64]:
     """Sort keys for one sort instead of two: by group, and within a group by falling score (scores above 0).
 
-    >>> _falling(np.array([1, 0, 0]), np.array([0.5, 0.25, 0.75])).argsort().tolist()
+    >>> _sort_keys(np.array([1, 0, 0]), np.array([0.5, 0.25, 0.75])).argsort().tolist()
     [2, 1, 0]
     """
     bits = scores.astype(np.float32).view(np.int32)  # monotonic for positive floats

@@ -132,7 +132,7 @@ class ModGrid(_Accuracy):
     """Trained parameters over those of the base model; NaN where nothing is computed yet."""
 
     seeds: Sequence[int] = with_axes("seeds")
-    """What each run was seeded with."""
+    """Seed of each run."""
 
     n_problems: int
     """Problems that were tried."""
@@ -163,7 +163,7 @@ class ModAblations(_Accuracy):
     """Parameters of the base model; 0 while nothing is computed."""
 
     seeds: Sequence[int] = with_axes("seeds")
-    """What each run was seeded with."""
+    """Seed of each run."""
 
     n_problems: int
     """Problems that were tried."""

@@ -202,7 +202,7 @@ class _Map:
             "draws": draws,
             "seed": self.method == "random" or draws,
         }
-        facts: dict[str, Any] = {"method": self.method, "target": self.case.aim.target}
+        facts: dict[str, Any] = {"method": self.method, "target": self.case.targets.kind}
         facts |= {"bos": self.case.prompt.offset == 1}
         facts |= {"foil": self.case.foil} if self.case.foil is not None else {}
         return facts | {name: options[name] for name, is_used in used.items() if is_used}
@@ -219,7 +219,7 @@ class _Map:
             response_ids=case.response_ids,
             probability=self.probability,
             method=self.method,
-            target=case.aim.target,
+            target=case.targets.kind,
             foil=case.foil,
             baseline=self.baseline,
             completeness_gap=None if self.gap is None else to_numpy(self.gap),

@@ -12,7 +12,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt_and_response, single_token
 from interp_widgets.analysis._core.run import Check
-from interp_widgets.analysis._core.targets import Aim, Target, check_foil, read
+from interp_widgets.analysis._core.targets import Target, Targets, check_foil, read
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
@@ -35,7 +35,7 @@ class Case:
     response_ids: tuple[int, ...]
     embeddings: Tensor
     """(1, fed, d_model) token embeddings."""
-    aim: Aim
+    targets: Targets
     foil: int | tuple[int, ...] | None
 
     @property
@@ -75,14 +75,14 @@ class Case:
 
     def probability(self, hidden: Tensor) -> Floats:
         """(response,) probability of each response token from its hidden states (1, response, width)."""
-        return to_numpy(read(self.model, hidden, self.aim.probability())[0])
+        return to_numpy(read(self.model, hidden, self.targets.probability())[0])
 
     def rounding(self, hidden: Tensor) -> Floats:
         """(response,) rounding error of each target in its unit, given the hidden states (1, response, width)."""
-        aims = [self.aim]
-        if self.aim.target != "probability":  # a log-probability near 0 and a difference keep the rounding of logits
-            aims = [Aim("logit", ids) for ids in (self.aim.ids, self.aim.foils) if ids is not None]
-        sizes = [to_numpy(read(self.model, hidden, aim)[0].abs()) for aim in aims]
+        references = [self.targets]
+        if self.targets.kind != "probability":  # a log-probability near 0 and a difference keep the rounding of logits
+            references = [Targets("logit", ids) for ids in (self.targets.ids, self.targets.foils) if ids is not None]
+        sizes = [to_numpy(read(self.model, hidden, targets)[0].abs()) for targets in references]
         return np.asarray(_ROUNDINGS * torch.finfo(self.model.precision).eps * np.maximum.reduce(sizes))
 
 
@@ -111,7 +111,7 @@ def make_case(
         prompt=tokens,
         response_ids=response_ids,
         embeddings=model.token_embeddings([*tokens.ids, *response_ids[:-1]])[None],
-        aim=Aim(target, torch.tensor(response_ids, device=model.device), foil_tensor),
+        targets=Targets(target, torch.tensor(response_ids, device=model.device), foil_tensor),
         foil=None if foils is None else foils[0] if len(set(foils)) == 1 else tuple(foils),
     )
 

@@ -67,7 +67,7 @@ def under_floor(importance: ArrayLike, min_importance: float) -> Bools:
 
 @checked
 def importance_density(scores: ArrayLike, *, p: float = 4) -> NDArray[np.float64]:
-    """How many response tokens each prompt token matters to.
+    """The density of each prompt token: roughly, the number of response tokens it is important for.
 
     `scores` is (prompt, response), usually from :func:`normalise_importance` with threshold 7. Returns (prompt,) ratios
     of the l1 norm over the response to the lp norm: 0 for a row of zeros, 1 for a row with one score, rising with the

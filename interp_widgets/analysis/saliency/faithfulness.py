@@ -324,7 +324,7 @@ def _measure(
         mask, draw = np.divmod(np.arange(start, stop), draws)
         keep_mask = torch.from_numpy(masks[mask]).to(batch.device)
         batch[:, rows] = torch.where(keep_mask[..., None], batch[:, rows], replaced[draw])
-        values[start:stop] = to_numpy(read(case.model, encode(case.model, batch, positions=positions), case.aim))
+        values[start:stop] = to_numpy(read(case.model, encode(case.model, batch, positions=positions), case.targets))
 
     runner.run(len(values), lambda start: case.n_fed, work)
     check_finite(values, lambda mask, token: f"the target of response token {token} with replaced prompt tokens")

@@ -61,7 +61,7 @@ def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, spa
     ends = torch.tensor(spans, device=embeddings.device)
     tokens = torch.arange(case.n_prompt, device=embeddings.device)
     runner.total = len(rows)
-    full = read(model, case.clean(), case.aim)[0]
+    full = read(model, case.clean(), case.targets)[0]
     shared = prefix(model, embeddings[:, : len(case.prompt.ids)])
 
     def work(start: int, stop: int) -> None:
@@ -74,7 +74,7 @@ def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, spa
         prompt = batch[:, : case.n_prompt - first]
         prompt.copy_(torch.where(inside[..., None], replaced[draw, first:], prompt))
         hidden = encode(model, batch, positions=slice(case.first - begin, None), prefix=shared.first(begin))
-        rows[start:stop] = full - read(model, hidden, case.aim)
+        rows[start:stop] = full - read(model, hidden, case.targets)
 
     runner.run(len(rows), lambda start: case.n_fed - case.prompt.offset - spans[start // draws][0], work)
 
@@ -119,7 +119,7 @@ def add_products(
         importance.fill_(torch.nan)
     count = len(points)
     derivative = jacobian_at(case.model, points, case.first)
-    _, gradient = target_gradients(case.model, derivative.hidden.flatten(0, 1), case.aim.repeated(count))
+    _, gradient = target_gradients(case.model, derivative.hidden.flatten(0, 1), case.targets.repeated(count))
     gradient = gradient.view(count, -1, gradient.shape[-1])
     wide_gradient, wide_directions = wide(gradient), wide(directions)
 
@@ -187,7 +187,7 @@ def _integrated(case: Case, runner: Runner, importance: Tensor, baseline: Tensor
     run_chunks(steps, at_once, at_points, what=f"sequence of {case.n_fed} tokens")
     with torch.no_grad():
         endpoints = torch.cat([case.embeddings, start])
-        targets = read(model, encode(model, endpoints, positions=slice(case.first, None)), case.aim)
+        targets = read(model, encode(model, endpoints, positions=slice(case.first, None)), case.targets)
     return importance.sum(0) - (targets[0] - targets[1]).to(importance.dtype)
 
 

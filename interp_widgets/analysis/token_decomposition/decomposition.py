@@ -196,7 +196,7 @@ class _Parts:
         """Apply the lens to the sources start..stop, and with the first to the biases and BOS."""
         self._apply_lens(slice(start, stop), self.parts[:, start:stop])
         if start == 0:
-            self._apply_lens(slice(self.last + 1, None), self._other()[:, None])
+            self._apply_lens(slice(self.last + 1, None), self._bias_and_bos()[:, None])
 
     def _apply_lens(self, sources: slice, parts: Tensor) -> None:
         if self.kind is None:
@@ -205,7 +205,7 @@ class _Parts:
         if of_target is not None:
             self.target_probability[:, sources] = of_target
 
-    def _other(self) -> Tensor:
+    def _bias_and_bos(self) -> Tensor:
         """(layers + 1, d_model) biases and BOS."""
         return self.bias + self.parts[:, 0] if self.prompt.offset else self.bias
 
@@ -228,7 +228,7 @@ class _Parts:
     def result(self, facts: dict[str, Any], *, partial: bool = False) -> TokenDecompositionResult:
         prompt, offset, later = self.prompt, self.prompt.offset, len(self.prompt.ids) - 1 - self.last
         shown = slice(offset, self.last + 1)
-        bias = self._other()
+        bias = self._bias_and_bos()
         fields: dict[str, Any] = {}
         if self.kind is not None:
             fields |= {"top_token": as_array(_padded(self.top[:, shown], later, -1))}

@@ -137,7 +137,7 @@ class EndpointAnnotator:
         """The model's answer, checked; _Failed after the last attempt."""
         openai = _openai()
         key = self._key()
-        hide = functools.partial(_hidden, key=key)
+        hide = functools.partial(_redacted, key=key)
         conversation = messages(question)
         attempt = 0
         while True:
@@ -153,7 +153,7 @@ class EndpointAnnotator:
                 wait = max(wait, _asked_to_wait(error))
                 # another attempt cannot repair a wrong key, model or request
                 final = final or (error.status_code < 500 and error.status_code not in (408, 409, 429))
-            except (openai.APITimeoutError, _Late):
+            except (openai.APITimeoutError, _TimedOut):
                 reason = f"no reply within {self.timeout:g} seconds"
             except _Unusable as error:
                 reason, final = str(error), True
@@ -182,7 +182,7 @@ class EndpointAnnotator:
     def _reply(
         self, openai: Any, key: str, conversation: list[dict[str, str]], check: Callable[[], None] | None
     ) -> Any:
-        """The reply to one request, with its last byte; _Late after `timeout` seconds."""
+        """The reply to one request, with its last byte; _TimedOut after `timeout` seconds."""
         connections = self._idle.pop() if self._idle else _connections(openai)
         # `_ask` retries, not the client, so that it can be cancelled and also retries unusable answers
         client = openai.OpenAI(
@@ -206,7 +206,7 @@ class EndpointAnnotator:
                 if check is not None:
                     check()
                 if (left := until - time.monotonic()) <= 0:
-                    raise _Late
+                    raise _TimedOut
                 thread.join(min(left, 0.05))
         except BaseException:
             connections.close()  # which ends the thread
@@ -261,12 +261,12 @@ def _openai() -> Any:
     return openai
 
 
-def _hidden(text: str, key: str) -> str:
+def _redacted(text: str, key: str) -> str:
     """A message of the server without the key; placeholders such as "x" or "none" stay."""
     return text if key == _NO_KEY or len(key) < _SHORTEST_KEY else text.replace(key, "***")
 
 
-class _Late(Exception):
+class _TimedOut(Exception):
     """A reply is not complete in time."""
 
 

@@ -72,7 +72,7 @@ class Mixture(nn.Module):
     """
 
     SETTINGS = frozenset({"top_k", "only"})
-    """What users change through the model: with another number of routes it has not been edited."""
+    """Settings that users change through the model; another number of routes does not count as an edit."""
 
     def __init__(self, router: Tensor, norms: Sequence[nn.Module], top_k: int, only: int | None = None) -> None:
         super().__init__()
