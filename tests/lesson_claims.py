@@ -291,7 +291,7 @@ off = across[~np.eye(6, dtype=bool)]
 assert np.diag(across).min() > 1.5 * off.max(), across""",
         "Off it, the deeper layers resemble *each other* more than chance": """\
 assert np.mean([across[i, j] for i in (3, 4, 5) for j in (3, 4, 5) if i != j]) > 0.15""",
-        "**more than nine tenths of the components could not be told**": """\
+        "**more than nine tenths of the components could not be described**": """\
 assert max(one.described.mean() for one in notes) < 0.1""",
         "the interval of every difference contains 0": """\
 levels = annotated.level_table()
@@ -416,18 +416,18 @@ timed = speed.to_frame()
 assert timed.computed.min() > 0.95 and timed.runs.min() < 0.7""",
     },
     "10_your_own_probe": {
-        "The heads of layer 0 look around; from layer 1 on most heads of this model have made up their mind.": """\
+        "The heads of layer 0 attend broadly; from layer 1 on most heads of this model are focused.": """\
 mind = attention_entropy.analysis(model, prompt).values
 assert mind[0].mean() > 2 * np.median(mind[1:]) and np.mean(mind[1:] < mind[0].min()) > 0.5""",
-        "*A*, *B* and *difference* came along": """\
+        "*A*, *B* and *difference* are there": """\
 assert mind.shape == attention_entropy.analysis(pair.tuned, prompt).values.shape""",
         "Head 5 of layer 2 puts all its attention on ` Tower` from every token after it": """\
 for position in range(3, 9):
     seen = where_it_looks.analysis(model, prompt, position, 2, 5)
     assert seen.tokens[np.argmax(seen.values)] == " Tower" and seen.values.max() > 0.9""",
-        "`control` is the same probe where the labels were shuffled: it is near chance": """\
+        "`control` is the same probe with shuffled labels: it is near chance": """\
 assert abs(np.mean(result.control) - 0.5) < 0.12""",
-        "In layer 0 the last token has not looked at anything yet, and the probe is no better than the majority.": """\
+        "In layer 0 the last token has not attended to anything yet, and the probe is no better than the majority.": """\
 early = train_probe(model, texts, labels, layer=0, groups=occupations, seeds=[0, 1])
 assert np.mean(early.accuracy) < np.mean(early.majority) + 0.05""",
         "From layer 1 on it is right almost always": """\
@@ -587,7 +587,7 @@ for name in ("word forms", "translation", "facts"):
         "it is the other way round: the *base* is more like them.": """\
 own = base.of_cluster("writing")
 assert ((tuned.cka - base.cka)[own].mean(axis=0) < -0.35).all()""",
-        "There too the base is more alike.": """\
+        "There too the base is more similar.": """\
 assert list(dict.fromkeys(base.clusters))[-1] == "unseen"
 assert ((tuned.cka - base.cka)[~known].mean(axis=0) < -0.1).all()""",
         "Layers hardly differ: the jump is there at layer 1 already.": """\
@@ -602,9 +602,9 @@ assert np.allclose(found.difference[[0, -1]], [0.19, 0.24], atol=0.01)""",
 assert (found.high - found.low).min() > 0.25
 apart = [(tuned.cka - base.cka)[base.of_cluster(name)].mean() for name in ("facts", "writing")]
 assert apart[0] - apart[1] > 0.7""",
-        "It is negative: on tasks that it was never asked": """\
+        "It is negative: on tasks that it was never trained on": """\
 assert mossa_sections(base, tuned, unseen=True).difference[-1] < -0.05""",
-        "Every interval has 0 in it: 27 tasks cannot tell.": """\
+        "Every interval contains 0: 27 tasks are too few to tell.": """\
 assert (related.low[:3, -1] < 0).all() and (related.high[:3, -1] > 0).all() and np.isnan(related.r[3]).all()""",
         "the tuned model needs more dimensions in the lower layers, and fewer at the last": """\
 change = tuned.dimensions.mean(axis=0) - base.dimensions.mean(axis=0)
