@@ -427,7 +427,7 @@ for position in range(3, 9):
     assert seen.tokens[np.argmax(seen.values)] == " Tower" and seen.values.max() > 0.9""",
         "`control` is the same probe with shuffled labels: it is near chance": """\
 assert abs(np.mean(result.control) - 0.5) < 0.12""",
-        "In layer 0 the last token has not attended to anything yet, and the probe is no better than the majority.": """\
+        "In layer 0 the last token has not attended to anything yet, and the probe is no better than the majority": """\
 early = train_probe(model, texts, labels, layer=0, groups=occupations, seeds=[0, 1])
 assert np.mean(early.accuracy) < np.mean(early.majority) + 0.05""",
         "From layer 1 on it is right almost always": """\
