@@ -1,4 +1,4 @@
-"""`whole_file`: a file is written whole or not at all."""
+"""`whole_file`: a file is written whole or not at all; `made_folder`: where files are to be."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def made_folder(path: str | os.PathLike[str], argument: str) -> Path:
+    """The folder at a path, made where there is none; ValueError, which names the argument, where a file is."""
+    folder = Path(path).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ValueError(f"{argument} must be a folder, got {folder}, where a file is: give another one") from error
+    return folder
 
 
 @contextlib.contextmanager

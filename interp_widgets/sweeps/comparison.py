@@ -117,6 +117,8 @@ def compare_sweeps(
     """
     if (second is None) == (by is None):
         raise ValueError("give a second sweep over the same items, or by= a column of the first, one of the two")
+    if len(names) != 2:
+        raise ValueError(f"names must be two names, got {len(names)}")
     left, right = (first, second) if second is not None else (first, first)
     shared = [name for name in left.number_measures if name in right.number_measures]
     if unknown := [name for name in measures or () if name not in shared]:
@@ -172,7 +174,7 @@ def _groups(result: SweepResult, by: str, groups: Sequence[str] | None) -> tuple
     """The two values that are compared."""
     values = sorted(set(result.groups(by)) - {""})
     wanted = list(values if groups is None else groups)
-    if len(wanted) != 2 or any(group not in values for group in wanted):
+    if len(wanted) != 2 or wanted[0] == wanted[1] or any(group not in values for group in wanted):
         raise ValueError(
             f"groups must be two values of {by!r}, got {', '.join(map(repr, wanted)) or 'none'}: it has "
             f"{', '.join(map(repr, values)) or 'none'}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import made_folder, whole_file
 from interp_widgets.data.files import short
 
 from .items import OWN, Item
@@ -59,14 +59,10 @@ class Folder:
     """A folder of rows. Every file is written whole or not at all, so that what is in it can always be read."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        self.folder, self.columns = folder, list[str]()
+        self.folder, self.columns = made_folder(folder, "out"), list[str]()
         self._waiting: list[dict[str, Any]] = []
         self._written = time.monotonic()
         self._header = {"format": _FORMAT, **header, "provenance": dict(facts)}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise ValueError(f"out must be a folder, got {folder}, where a file is: give another out=") from error
         if (folder / HEADER).exists():
             self.columns = _same_sweep(folder, header).get("columns", [])
         elif any(folder.iterdir()):

@@ -108,6 +108,12 @@ def test_another_training_in_the_folder_is_refused(task: InstructionTask, tmp_pa
         train_instruction_model(make_instruction_task(seed=5), tmp_path, **SIZES, steps=2, checkpoints=2)
 
 
+def test_the_folder_is_no_file(task: InstructionTask, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"folder must be a folder, got .*file, where a file is: give another one"):
+        train_instruction_model(task, tmp_path / "file", **SIZES, steps=2, checkpoints=2)
+
+
 def test_damaged_folders_are_told_of(task: InstructionTask, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no training at"):
         read_instruction_run(tmp_path)

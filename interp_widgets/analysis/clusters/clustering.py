@@ -19,11 +19,11 @@ from interp_widgets.data.instruction_task import LABEL_KINDS, InstructionInstanc
 from interp_widgets.models import Model
 from interp_widgets.models.threads import few_threads
 
-from .scores import clustering_scores, contingency, matched_f1, numbered, pair_f1
+from .scores import SCORES, clustering_scores, contingency, matched_f1, numbered, pair_f1
 
 TSNE_COMPONENTS, TSNE_PERPLEXITY, TSNE_STEPS = 3, 10.0, 2000
 """Of the optional t-SNE before KMeans (Table 5)."""
-_MEASURES = ("f1_matched", "f1_pair", "ari", "ami", "f1_matched_chance", "f1_pair_chance")
+MEASURES = (*SCORES, "f1_matched_chance", "f1_pair_chance")
 SHUFFLES = 10
 """Shuffled labels that the chance level of the F1 scores is a mean over."""
 
@@ -70,8 +70,7 @@ class HiddenClusters(Result):
 
     def to_frame(self) -> DataFrame:
         """One row per kind of labels and layer, with all scores."""
-        names = ("f1_matched", "f1_pair", "ari", "ami", "f1_matched_chance", "f1_pair_chance")
-        return table({"labels": self.labels, "layer": self.layers}, {name: getattr(self, name) for name in names})
+        return table({"labels": self.labels, "layer": self.layers}, {name: getattr(self, name) for name in MEASURES})
 
 
 @checked
@@ -178,24 +177,24 @@ def cluster_states(
     named = {kind: numbered([instance.label(kind) for instance in instances]) for kind in labels}
     parts = {kind: _checked_parts(clustered_apart(instances, kind, within_input)) for kind in labels}
     shape = (len(labels), len(numbers))
-    scores = {name: np.empty(shape) for name in _MEASURES}
+    scores: dict[str, Any] = {name: np.empty(shape) for name in MEASURES}
     clusters = np.full((*shape, len(instances)), -1, dtype=np.int64)
     for column in range(len(numbers)):
         points = hidden[:, column]
         if tsne:
             points = reduced(points, seed, check)
         for row, kind in enumerate(labels):
-            sums, used = np.zeros(len(_MEASURES)), 0
+            sums, used = np.zeros(len(MEASURES)), 0
             for part in parts[kind]:
                 run.stop_if_cancelled()
                 true = numbered(named[kind][part].tolist())
                 found = kmeans(points[part], int(true.max()) + 1, seed, n_init)
                 clusters[row, column, part] = found + clusters[row, column].max() + 1
                 result = clustering_scores(true.tolist(), found.tolist())
-                values = [getattr(result, name) for name in _MEASURES[:4]]
+                values = [getattr(result, name) for name in SCORES]
                 sums += len(part) * np.array([*values, *_by_chance(true, found, seed)])
                 used += len(part)
-            for name, value in zip(_MEASURES, sums / used, strict=True):
+            for name, value in zip(MEASURES, sums / used, strict=True):
                 scores[name][row, column] = value
             run.report(column * len(labels) + row + 1, total)
     return HiddenClusters(
@@ -205,12 +204,7 @@ def cluster_states(
         n_clusters=np.array(
             [sum(len(np.unique(named[kind][part])) for part in parts[kind]) for kind in labels], dtype=np.int64
         ),
-        f1_matched=scores["f1_matched"],
-        f1_pair=scores["f1_pair"],
-        ari=scores["ari"],
-        ami=scores["ami"],
-        f1_matched_chance=scores["f1_matched_chance"],
-        f1_pair_chance=scores["f1_pair_chance"],
+        **scores,
         provenance=provenance(
             origin, tsne=tsne, within_input=within_input, seed=seed, n_init=n_init, instances=len(instances)
         ),

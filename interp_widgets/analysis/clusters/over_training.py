@@ -17,13 +17,12 @@ from interp_widgets.arguments import checked
 from interp_widgets.data.instruction_task import LABEL_KINDS, InstructionInstance, InstructionTask
 from interp_widgets.models import Model, load_model
 
-from .clustering import HiddenClusters, cluster_states, clustered_apart
+from .clustering import MEASURES, HiddenClusters, cluster_states, clustered_apart
 from .neighbours import TaskNeighbours, nearest_tasks
 from .state_maps import principal_plane
 
 InstanceSet = Literal["training subset", "validation"]
 SETS: tuple[InstanceSet, ...] = ("training subset", "validation")
-_SCORES = ("f1_matched", "f1_pair", "ari", "ami", "f1_matched_chance", "f1_pair_chance")
 
 
 @record
@@ -109,7 +108,7 @@ class ClusterTraining(Result):
         """One row per checkpoint, set, kind of labels and layer, with the scores; those of neighbours repeat."""
         axes = {"step": self.steps, "set": self.sets, "labels": self.labels, "layer": self.layers}
         near = {name: getattr(self, name)[:, None, None] for name in ("same_task", "knn_accuracy")}
-        return table(axes, {name: getattr(self, name) for name in _SCORES} | near)
+        return table(axes, {name: getattr(self, name) for name in MEASURES} | near)
 
     def xy(self, instances: InstanceSet) -> Floats:
         """(checkpoints, layers, instances, 2) the places of one set."""
@@ -209,20 +208,15 @@ def clusters_over_training(
             xy[name].append(np.stack(turned))
             explained[name].append([share for _, share in planes])
         run.report(3 * number + 3, total)
-    scores = {
-        name: np.array([[getattr(each, name) for each in groups_of] for groups_of in clusters]) for name in _SCORES
+    scores: dict[str, Any] = {
+        name: np.array([[getattr(each, name) for each in groups_of] for groups_of in clusters]) for name in MEASURES
     }
     return ClusterTraining(
         steps=np.array(sorted(checkpoints)),
         layers=clusters[0][0].layers,
         sets=SETS,
         labels=LABEL_KINDS,
-        f1_matched=scores["f1_matched"],
-        f1_pair=scores["f1_pair"],
-        ari=scores["ari"],
-        ami=scores["ami"],
-        f1_matched_chance=scores["f1_matched_chance"],
-        f1_pair_chance=scores["f1_pair_chance"],
+        **scores,
         f1_within_input=within[0],
         f1_within_input_chance=within[1],
         same_task=np.array([each.same_task for each in near]),

@@ -16,7 +16,7 @@ from transformers import GPT2LMHeadModel
 
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import made_folder, whole_file
 from interp_widgets.data.instruction_task import InstructionTask
 from interp_widgets.models.threads import few_threads
 
@@ -125,8 +125,7 @@ def train_instruction_model(
         "embedding_rate": embedding_rate, "output_weight": output_weight, "checkpoints": checkpoints,
         "evaluations": evaluations, "seed": seed,
     }  # fmt: skip
-    target = Path(folder).expanduser()
-    target.mkdir(parents=True, exist_ok=True)
+    target = made_folder(folder, "folder")
     training = _Training(task, target, settings, torch.device(device))
     with few_threads(training.parameters if device == "cpu" else 0):
         training.run(progress, check)

@@ -53,9 +53,7 @@ TOOLS: Mapping[str, Tool] = {
     "ffn_concepts": Tool("FFN concepts", "What the MLPs write", _public("FFNConceptBrowser")),
     "bias": Tool("Bias", "Bias in texts and neurons", _public("BiasWorkbench")),
     "clusters": Tool("Clusters", "Clusters of its states", _public("ClusterExplorer")),
-    "layer_similarity": Tool(
-        "Layer similarity", "How alike layers are", _public("LayerSimilarityExplorer")
-    ),
+    "layer_similarity": Tool("Layers", "How alike layers are", _public("LayerSimilarityExplorer")),
     "mixture_of_depths": Tool(
         "Mixture of Depths", "Layers it is read from", _public("MoDRoutingViewer")
     ),
