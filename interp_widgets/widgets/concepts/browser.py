@@ -100,7 +100,7 @@ class ConceptBrowser(ConceptOptions, Stack):
         if min(self.stream, self.models[0].n_layers - 1) != change.new:
             self.stream = change.new
 
-    # what is looked at ------------------------------------------------------------------------------------------------
+    # the selection ----------------------------------------------------------------------------------------------------
 
     @property
     def current(self) -> ConceptPanel:

@@ -308,7 +308,7 @@ class ConceptPanel(ConceptOptions, Panel):
         """Index of each concept on the screen, in its set and on the map."""
         super().__init__(model, tuned, stack=stack, **options)
 
-    # what is looked at ------------------------------------------------------------------------------------------------
+    # the selection ----------------------------------------------------------------------------------------------------
 
     @property
     def sets(self) -> tuple[ConceptSet, ...]:

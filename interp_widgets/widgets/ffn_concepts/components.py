@@ -169,7 +169,7 @@ class ComponentPanel(WordPanel):
         if self.results:
             self._take_notes_option()
 
-    # what is looked at ------------------------------------------------------------------------------------------------
+    # the selection ----------------------------------------------------------------------------------------------------
 
     @property
     def letter(self) -> str:

@@ -149,7 +149,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {"prompt_token": (self.texts.in_prompt, "the tokens of this prompt")}
 
-    # what is looked at ------------------------------------------------------------------------------------------------
+    # the selection ----------------------------------------------------------------------------------------------------
 
     @property
     def looked_at(self) -> tuple[NeuronReading, ...]:

@@ -211,7 +211,7 @@ class HeadWords(WordPairPanel):
         row, head = divmod(int(np.nanargmax(result.mean_count)), result.n_heads)
         self.look_at(result.layers[row], head)
 
-    # what is looked at ------------------------------------------------------------------------------------------------
+    # the selection ----------------------------------------------------------------------------------------------------
 
     @property
     def looked_at(self) -> tuple[HeadWordResult, ...]:
