@@ -33,6 +33,7 @@ from ..base.code import call
 from ..base.controls import row, shown_if
 from ..base.fields import Bounds, Incomplete, field, variant
 from ..base.saving import as_one
+from ..base.shell import column
 from ..base.words import decimals
 from ..views import Heatmap, TokenStrip
 from .directions import ConceptOptions, ConceptPanel, ConceptRequest, Directions, filled
@@ -122,9 +123,9 @@ class PromptReading(ConceptPanel):
     )  # fmt: skip
 
     def build(self) -> None:
-        self.inputs.children = [
-            self.controls.row("prompt"), self.controls.row("in_template", "read_rows", "solver", "n_concepts")
-        ]  # fmt: skip
+        first = self.controls.row("in_template", "read_rows")
+        fold = self.controls.fold(first, [self.controls.row("solver", "n_concepts")])
+        self.inputs.children = [self.controls.row("prompt"), first, fold]
         self._filling = False
         self.strips = [TokenStrip(max_lines=6, value_label="gaps") for _ in self.models]
         self.strip_boxes = [W.VBox([strip]) for strip in self.strips]
@@ -146,7 +147,9 @@ class PromptReading(ConceptPanel):
         sums.layout.flex = "1 1 248px"
         below = row(heat, sums)
         below.layout.align_items = "flex-start"
-        self.plot.children = [*self.strip_boxes, self.words, below]
+        texts = column("iw-after")
+        texts.children = [*self.strip_boxes, self.words]
+        self.plot.children = [texts, below]
         for strip in self.strips:
             self.watch(strip, "selected", self._token_picked)
         for heat in self.maps.views:
