@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .hooks import attached, is_part_of_model
 from .soft_cap import soft_cap, soft_capped
-from .weights import own_weight, weight
+from .weights import PartReplacedError, own_weight, weight
 
 Positions = Literal["learned", "rotary", "alibi", "none"]
 Capability = Literal[
@@ -519,7 +519,7 @@ def _unembeds(tl_model: Any, seen: _Seen) -> bool:
         matrix, bias = weight(tl_model, "W_U", None), weight(tl_model, "b_U", None)
     except NotImplementedError:
         return True
-    except ValueError:  # another module runs in its place than was loaded
+    except PartReplacedError:
         return False
     if seen.logits is None or seen.read is None or matrix.is_meta or not matrix.is_floating_point():
         return True
