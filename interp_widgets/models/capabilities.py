@@ -224,8 +224,9 @@ class BlockValues:
     def leave(self, value: Tensor) -> None:
         """Look at what leaves the block."""
         if self.moved is not None and value.shape[1:] == self.moved.shape:
-            error = (value[_MOVED].double() - value[0].double() - self.moved.to(value.device).double()).norm()
-            self.adds = bool(error <= _FAR.get(value.dtype, _FAR_IN_HALF)[1] * self.moved.double().norm())
+            before, after, moved = (part.cpu().double() for part in (value[0], value[_MOVED], self.moved))
+            limit = _FAR.get(value.dtype, _FAR_IN_HALF)[1]
+            self.adds = float((after - before - moved).norm()) <= limit * float(moved.norm())
 
     def enter(self, part: str, value: Tensor) -> Tensor:
         """Keep what enters a part; of the MLP's branch give it back with the row `_ENTERED` as it is without change."""
