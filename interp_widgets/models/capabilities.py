@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .hooks import attached, is_part_of_model
 from .soft_cap import soft_cap, soft_capped
-from .weights import own_weight, weight
+from .weights import PartReplacedError, own_weight, weight
 
 Positions = Literal["learned", "rotary", "alibi", "none"]
 Capability = Literal[
@@ -224,8 +224,9 @@ class BlockValues:
     def leave(self, value: Tensor) -> None:
         """Look at what leaves the block."""
         if self.moved is not None and value.shape[1:] == self.moved.shape:
-            error = (value[_MOVED].double() - value[0].double() - self.moved.to(value.device).double()).norm()
-            self.adds = bool(error <= _FAR.get(value.dtype, _FAR_IN_HALF)[1] * self.moved.double().norm())
+            before, after, moved = (part.cpu().double() for part in (value[0], value[_MOVED], self.moved))
+            limit = _FAR.get(value.dtype, _FAR_IN_HALF)[1]
+            self.adds = float((after - before - moved).norm()) <= limit * float(moved.norm())
 
     def enter(self, part: str, value: Tensor) -> Tensor:
         """Keep what enters a part; of the MLP's branch give it back with the row `_ENTERED` as it is without change."""
@@ -519,7 +520,7 @@ def _unembeds(tl_model: Any, seen: _Seen) -> bool:
         matrix, bias = weight(tl_model, "W_U", None), weight(tl_model, "b_U", None)
     except NotImplementedError:
         return True
-    except ValueError:  # another module runs in its place than was loaded
+    except PartReplacedError:
         return False
     if seen.logits is None or seen.read is None or matrix.is_meta or not matrix.is_floating_point():
         return True

@@ -34,6 +34,10 @@ _ADDED: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """Offsets that norms of transformers add to their weight before multiplying, cached when determined."""
 
 
+class PartReplacedError(ValueError):
+    """A weight is asked for of a part that no longer runs in its place."""
+
+
 def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False) -> Tensor:
     """One weight matrix or bias; see `Network.weight`."""
     if not isinstance(name, str):
@@ -108,7 +112,7 @@ def is_replaced(part: Any) -> bool:
 
 def _check_in_place(part: Any, name: str) -> None:
     if part is not None and is_replaced(part):
-        raise ValueError(
+        raise PartReplacedError(
             f"this model has no {name} any more, because that part of the transformers model was replaced after it "
             "was loaded: load the changed transformers model with load_model"
         )

@@ -456,6 +456,15 @@ def test_a_part_that_a_user_replaced_is_not_read_as_it_was(
     torch.testing.assert_close(model.run(IDS).logits, wanted, atol=1e-5, rtol=0)
 
 
+def test_a_norm_behind_the_mlp_that_a_user_replaced_is_no_absent_one() -> None:
+    model, inside = fresh("gemma2")
+    assert neuron_tokens(model, layer=1).promoted_scores.any()
+    block = inside.model.layers[1].original_component
+    block.post_feedforward_layernorm = Doubling(block.post_feedforward_layernorm)
+    with pytest.raises(ValueError, match="no ln2_post_w any more"):
+        neuron_tokens(model, layer=1)
+
+
 def test_a_model_as_it_was_is_told_of_while_another_thread_computes() -> None:
     model, told = of_the_matrix("llama"), list[Any]()
     before = model.capabilities

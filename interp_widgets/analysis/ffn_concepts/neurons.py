@@ -23,6 +23,7 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.devices import device_kind
+from interp_widgets.models.weights import PartReplacedError
 
 _NUMBERS = {"cpu": 2**22, "accelerator": 2**28}
 _FLOPS = {"cpu": 1e10, "accelerator": 1e13}
@@ -349,6 +350,8 @@ def norms_output(model: Model, layer: int) -> bool:
     """Whether the MLP's output is normalised before it enters the residual stream, as in Gemma 2."""
     try:
         model.weight("ln2_post_w", layer)
+    except PartReplacedError:
+        raise
     except ValueError:  # there is none
         return False
     return True
