@@ -255,7 +255,7 @@ def test_the_extra_the_lock_and_the_readme_agree_about_hooked_transformer() -> N
     (hooked,) = map(Requirement, project["optional-dependencies"]["hooked"])
     (alone,) = [line for line in map(Requirement, project["dependencies"]) if line.name == hooked.name]
     locked = locked_versions()["transformer-lens"]
-    newest = re.search(r"^version=(\S+)$", (ROOT / "tests" / "models" / "run_tl4.sh").read_text("utf8"), re.MULTILINE)
+    newest = re.search(r"^lens=(\S+) ", (ROOT / "tests" / "models" / "run_tl4.sh").read_text("utf8"), re.MULTILINE)
     assert newest is not None
     assert hooked.specifier.contains(locked)
     assert not hooked.specifier.contains(newest[1])

@@ -81,7 +81,7 @@ def sweep(
         0  The Eiffel Tower is in the city of     Paris           1.0
         1             The capital of Italy is      Rome           1.0
         >>> result.errors[2]
-        'ValueError: the prompt holds only special tokens, which have no words to look at: add some text'
+        'PromptError: the prompt holds only special tokens, which have no words to look at: add some text'
     """
     check_backend(backend)
     if limit is not None:

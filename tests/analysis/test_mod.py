@@ -133,7 +133,7 @@ def test_what_is_refused() -> None:
         routing(tiny_model("llama"), IDS)
     with pytest.raises(ValueError, match=r"top must be in 1\.\."):
         routing(model, IDS, top=0)
-    with pytest.raises(ValueError, match=r"top_k must be a whole number in 1\.\.2 for 2 routes, got 3"):
+    with pytest.raises(ValueError, match=r"top_k must be an int in 1\.\.2 for 2 routes, got 3"):
         routing(model, IDS, top_k=3)
     with pytest.raises(ValueError, match="the prompt is empty"):
         routing(model, [])

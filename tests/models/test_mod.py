@@ -503,7 +503,7 @@ def test_what_it_says_about_itself() -> None:
     model.top_k = 1
     assert model.weight_hash != dense, "another number of routes is another model to a cache"
     for wrong in (0, 4, True, 1.5):
-        with pytest.raises(ValueError, match=r"top_k must be a whole number in 1\.\.3"):
+        with pytest.raises(ValueError, match=r"top_k must be an int in 1\.\.3"):
             model.top_k = wrong
     model.top_k = 3
     assert model.weight_hash == dense

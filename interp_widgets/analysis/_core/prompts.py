@@ -17,15 +17,15 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import TEMPLATE, Chat, ChatText, Part, PromptInput, is_chat
 
 
-class UnfitText(ValueError):
+class PromptError(ValueError):
     """A text that a model cannot take, such as one that is longer than its context."""
 
     what = ""
     """Which text it is: ``prompt``, ``response``, or another name in its sentence."""
 
 
-def _unfit(what: str, sentence: str) -> UnfitText:
-    error = UnfitText(sentence)
+def _unfit(what: str, sentence: str) -> PromptError:
+    error = PromptError(sentence)
     error.what = what  # not an argument: an error from another process is made of its sentence alone
     return error
 

@@ -17,7 +17,7 @@ import traitlets as T
 
 from interp_widgets.models import Model
 
-from ...analysis._core.prompts import UnfitText
+from ...analysis._core.prompts import PromptError
 from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
 from ..views import TokenStrip
@@ -473,7 +473,7 @@ class Panel(Shell):
         with ui_lock:
             if self.closed:
                 return
-            if isinstance(error, UnfitText) and error.what in self.fields():
+            if isinstance(error, PromptError) and error.what in self.fields():
                 error = Incomplete(error.what, str(error))
             if isinstance(error, Incomplete) and self._hint(error):
                 self.status.idle(WAITING)
