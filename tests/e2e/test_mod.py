@@ -79,7 +79,7 @@ def test_journey(nb: Any) -> None:
     # what is wrong is said, and nothing is lost
     nb.py(code="panel.k = 9")
     panel.get_by_role("button", name="Tune", exact=True).click()
-    expect(panel.get_by_role("alert")).to_contain_text("k must be a whole number in 1..6")
+    expect(panel.get_by_role("alert")).to_contain_text("k must be an int in 1..6")
     nb.py(code="panel.k = 3")
 
     # the tuned mixture, token by token
