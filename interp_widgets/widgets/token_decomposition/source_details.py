@@ -169,7 +169,7 @@ class SourceDetails:
         norms.update(shown, names=names, sources=sources)
         if len({tokens.target for tokens in shown}) > 1:
             logit.update([])
-            logit.say("The two models have different targets, whose logits cannot be compared. A typed target is used for both.")
+            logit.say("The two models have different targets; a typed target is used for both.")
         else:
             logit.update(shown, names=names, sources=sources)
 
