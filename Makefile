@@ -48,7 +48,7 @@ test: CASES = and not case_between
 test test-all: $(VENV)/.tested browser
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(CASES)' $(TEST_OPTIONS)
 
-# The matrix of architectures and functions, compared with verdicts.json and the README, which `make architectures` writes
+# The matrix of architectures and functions, compared with verdicts.json and TABLE.md, which `make architectures` writes
 test-architectures: $(VENV)/.tested
 	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadgroup -m architectures tests/architectures
 

@@ -1,7 +1,7 @@
-"""`python -m tests.architectures.table` runs the matrix and writes its table into the README.
+"""`python -m tests.architectures.table` runs the matrix and writes its table (TABLE.md) and its counts (the README).
 
-With names of architectures behind it, it runs these and keeps what is known of the others. Its verdicts are kept in
-verdicts.json, which the README's table is made from and the tests are held against.
+With names of architectures after it, it runs only these and keeps the stored verdicts of the others. The verdicts are
+stored in verdicts.json; the table is made from them, and the tests compare with them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 VERDICTS = HERE / "verdicts.json"
+TABLE = HERE / "TABLE.md"
 README = HERE.parents[1] / "README.md"
 BEGIN, END = "<!-- architectures:begin -->", "<!-- architectures:end -->"
 
@@ -47,26 +48,36 @@ def rendered(rows: dict[str, Row]) -> str:
     return "\n".join(lines)
 
 
-def section(rows: dict[str, Row]) -> str:
-    """The README's part between the markers."""
+def counts(rows: dict[str, Row]) -> str:
+    """How many architectures, functions and cells there are, and how many cells are right or wrong."""
     cells = [cell for row in rows.values() for cell in row["cells"].values()]
     wrong = sum("wrong" in cell for cell in cells)
     right = sum("right" in cell and "wrong" not in cell for cell in cells)
-    counts = f"{right} of {len(cells)} cells right, {wrong} wrong, the others refused"
-    summary = (
-        f"<details><summary>{len(rows)} architectures × {len(next(iter(rows.values()))['cells'])} functions: "
-        f"{counts}</summary>"
+    return (
+        f"{len(rows)} architectures × {len(next(iter(rows.values()))['cells'])} functions: "
+        f"{right} of {len(cells)} cells right, {wrong} wrong, the others refused"
     )
+
+
+def page(rows: dict[str, Row]) -> str:
+    """The text of TABLE.md."""
     legend = (
-        "Each cell was held against plain loops over the transformers model, with random weights and prompts that go "
+        "Each cell was compared with plain loops over the transformers model, with random weights and prompts that go "
         "beyond every window and original context: ● right on both backends, h on hooked, b on bridge, – refused, with "
-        "the sentence below, ✗ wrong. `auto` is what `load_model` takes."
+        "the sentence below, ✗ wrong. `auto` is what `load_model` takes. Made by `make architectures`."
     )
-    return "\n".join([BEGIN, summary, "", legend, "", rendered(rows), "", "</details>", END])
+    return "\n".join(["# What works on which architecture", "", f"{counts(rows)}.", "", legend, "", rendered(rows), ""])
+
+
+def section(rows: dict[str, Row]) -> str:
+    """The README's part between the markers."""
+    link = TABLE.relative_to(README.parent).as_posix()
+    found = f"[{counts(rows)}]({link})."
+    return "\n".join([BEGIN, "Compared with plain loops over random models of transformers:", found, END])
 
 
 def replaced(text: str, new: str) -> str:
-    """A README with its table replaced."""
+    """A README with the part between the markers replaced."""
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
     if not rest or not tail:
@@ -121,6 +132,7 @@ def main() -> None:
     rows = {name: known[name] for name in ARCHITECTURES}
     lines = [f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items()]
     VERDICTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf8")
+    TABLE.write_text(page(rows), encoding="utf8")
     README.write_text(replaced(README.read_text(encoding="utf8"), section(rows)), encoding="utf8")
 
 
