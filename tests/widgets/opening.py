@@ -14,6 +14,7 @@ P = TypeVar("P")
 def opening(kind: Callable[..., P], *, wait: bool = True, **defaults: Any) -> Iterator[Callable[..., P]]:
     """Gives a function that opens panels of a kind; afterwards every worker they started must be gone."""
     opened: list[Any] = []
+    others = set(threading.enumerate())
 
     def build(*args: Any, **options: Any) -> P:
         opened.append(kind(*args, **{**defaults, **options}))
@@ -22,7 +23,7 @@ def opening(kind: Callable[..., P], *, wait: bool = True, **defaults: Any) -> It
     yield build
     for panel in opened:
         panel.close()
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - others:
         if thread.name.startswith("interp-widgets"):
             thread.join(10)
             assert not thread.is_alive(), "closing the last panel must end its worker"

@@ -665,7 +665,6 @@ def test_methods_are_checked_in_boxes(base: Any, view: Any, wire: Any) -> None:
 
 def test_a_tab_of_the_screen_and_its_session(base: Any, wire: Any, tmp_path: Path) -> None:
     bench = Workbench(base)
-    bench.add("bias", BiasWorkbench)
     screen = bench.show("bias")
     panel = screen["bias"]
     panel.open_tab("debias", method="leace")
@@ -679,6 +678,5 @@ def test_a_tab_of_the_screen_and_its_session(base: Any, wire: Any, tmp_path: Pat
     path = bench.save(tmp_path / "session.npz")
     bench.close()
     again = Workbench.load(path, base)
-    again.add("bias", BiasWorkbench)
     assert again.screen["bias"].method == "leace"
     again.close()

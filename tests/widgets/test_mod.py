@@ -669,7 +669,7 @@ def test_what_is_typed_wrong_is_said_at_its_box(base: Any, view: Any, wire: Any)
     for text in ("0, 99", "a, b", "1; 2", "-1"):
         wire.type(box, value=text)
         assert panel.hints == {
-            "grid_ks": "k must be whole numbers of 1 or more with commas between them, such as 1, 2, 3, "
+            "grid_ks": "k must be whole numbers of 1 or more, separated by commas, such as 1, 2, 3, "
             f"got {text!r}: write them so"
         }
         assert (panel.grid_ks, panel.status.error) == ([1, 2], "")

@@ -281,7 +281,8 @@ def test_every_kind_of_parameter_has_its_control(pair: Any, show: Any, wire: Any
         "share": "0.5", "deep": "False", "note": "''", "words": "('a', 'b')", "file": repr(file),
     }  # fmt: skip
     kinds = {
-        "Prompt": "TextBox", "Response": "TextBox", "Token": "Text", "Layer": "IntSlider", "From layer": "IntSlider",
+        "Prompt": "TextBox", "Response": "TextBox", "Token": "TextLine", "Layer": "IntSlider",
+        "From layer": "IntSlider",
         "Neuron": "BoundedIntText", "Kind": "Dropdown", "How many": "BoundedIntText", "Deep": "Checkbox",
         "Words": "TextBox",
     }  # fmt: skip

@@ -174,7 +174,7 @@ def test_charts_follow_the_view_and_no_slider(pair: Any, explore: Any) -> None:
     panel.prompt = "The cat"
     settle(panel)
     assert len({result.logit.target for result in panel.result}) == 2, "the models go on differently here"
-    assert "whose logits cannot be compared" in logit.message
+    assert "a typed target is used for both" in logit.message
     panel.target = " was"
     settle(panel)
     assert logit.message == ""
