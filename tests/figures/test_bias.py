@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from bokeh.models import ColorBar
@@ -55,6 +57,10 @@ def test_neurons_that_are_no_more_than_chance_are_grey() -> None:
     assert len(chart.picked.data["x"]) == 2, "both probes name it"
     assert [round(x) for x in rows["x"]] == rows["probe"]
     assert [round(y) for y in rows["y"]] == rows["layer"]
+    stronger = replace(found, cosine=2 * found.cosine)
+    chart.update(found, scale=(found, stronger))
+    assert (chart.colors.low, chart.colors.high) == (0.1, 1.0), "one scale for both models"
+    assert max(chart.source.data["size"]) < max(rows["size"]), "the weaker model looks weaker"
 
 
 def test_a_layer_without_neurons_has_no_point() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,8 +52,14 @@ class NeuronDots(Chart):
         self.hover(dots)
         self.say()
 
-    def update(self, result: BiasNeurons | None, picked: tuple[int, ...] = (), *, name: str = "") -> None:
-        """Show these neurons, one of them, (layer, neuron), ringed; None shows a sentence instead."""
+    def update(
+        self, result: BiasNeurons | None, picked: tuple[int, ...] = (), *, name: str = "",
+        scale: Iterable[BiasNeurons] = (),
+    ) -> None:  # fmt: skip
+        """Show these neurons, one of them, (layer, neuron), ringed; None shows a sentence instead.
+
+        The colours span the cosines of all neurons of `scale`; without it those of `result`.
+        """
         self.picked.data = {"x": [], "y": []}
         if result is None:
             return self.say()
@@ -60,7 +67,9 @@ class NeuronDots(Chart):
         layer, neuron, cosine = (values.ravel() for values in (result.layer, result.neuron, result.cosine))
         probe, chance = np.repeat(np.arange(probes), k), np.repeat(result.chance, k)
         x, y = _spread(probe, layer)
-        self.colors.low, self.colors.high = float(min(chance.min(), cosine.min())), float(cosine.max())
+        spanned = list(scale) or [result]
+        self.colors.low = float(min(min(one.chance.min(), one.cosine.min()) for one in spanned))
+        self.colors.high = float(max(one.cosine.max() for one in spanned))
         share = (cosine - self.colors.low) / max(self.colors.high - self.colors.low, 1e-12)
         above = cosine > chance
         shades = [SEQUENTIAL256[round(255 * own)] if more else QUIET for own, more in zip(share, above, strict=True)]

@@ -161,7 +161,8 @@ class NeuronMap(ProbeOptions):
         for i, (chart, box) in enumerate(zip(self.charts, self.boxes, strict=False)):
             shown_if(box, i in at)
             if i in at and self.results:
-                chart.update(self.results[i].neurons, self.picked, name="AB"[i] if len(self.models) > 1 else "")
+                name, scale = "AB"[i] if len(self.models) > 1 else "", [result.neurons for result in self.results]
+                chart.update(self.results[i].neurons, self.picked, name=name, scale=scale)
         own = [row for row, cells in enumerate(self.table.rows) if tuple(cells[:2]) == tuple(self.picked)]
         self.table.selected = own[0] if own and self.table.selected not in own else self.table.selected
 
