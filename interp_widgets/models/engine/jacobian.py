@@ -232,7 +232,7 @@ class _BlockJacobian:
     """(points, n_heads, positions, d_head), rotated."""
     key: Tensor
     value: Tensor
-    mixed: Tensor
+    z: Tensor
     """(points, n_heads, positions, d_head) what attention reads, before the output projection."""
 
     @staticmethod
@@ -245,17 +245,17 @@ class _BlockJacobian:
             inside = stream if block.parallel else stream + kept["attn", layer]
             norm2 = NormJacobian.of(block.norm2, inside)
             mlp = _MlpJacobian.of(block.mlp, block.norm2(inside))
-        mixed = rearrange(
+        z = rearrange(
             kept["head", layer], "points positions (heads size) -> points heads positions size", heads=block.heads
         )
         query, key, value = (kept[site, layer] for site in ("query", "key", "value"))
-        return _BlockJacobian(block, rotation, norm1, norm2, mlp, query, key, value, mixed)
+        return _BlockJacobian(block, rotation, norm1, norm2, mlp, query, key, value, z)
 
-    def turning(self, rows: slice | Tensor) -> Rotation | None:
+    def rotation_at(self, rows: slice | Tensor) -> Rotation | None:
         """The rotation of some positions."""
         return None if self.rotation is None else self.rotation.at(rows)
 
-    def turn_back(self, x: Tensor, rows: slice | Tensor) -> Tensor:
+    def unrotate(self, x: Tensor, rows: slice | Tensor) -> Tensor:
         """Rotary position information of the positions ``rows`` taken off (..., positions, d_head)."""
         return x if self.rotation is None else self.rotation.at(rows)(x, back=True)
 
@@ -326,18 +326,18 @@ class NativeJacobian:
         pattern = scores.masked_fill(masked, -torch.inf).softmax(-1)
         read = (out @ attention.w_out.T).view(points, rows, heads, -1).transpose(1, 2)
         slope = (attention.grouped(read) @ value.mT).view(points, heads, rows, length)
-        slope = (slope - (read * layer.mixed[:, :, at]).sum(-1, keepdim=True)).mul_(pattern).mul_(attention.scale)
+        slope = (slope - (read * layer.z[:, :, at]).sum(-1, keepdim=True)).mul_(pattern).mul_(attention.scale)
         d_query = (slope.view(points, groups, -1, length) @ key).view(points, heads, rows, -1)
         # outer products per row: heads that share a key add up
         outer = "pgrit,pgrid->pigtd"
         slope, pattern, query, read = (x.unflatten(1, (groups, -1)) for x in (slope, pattern, query, read))
-        d_key = layer.turn_back(torch.einsum(outer, slope, query), slice(length))
+        d_key = layer.unrotate(torch.einsum(outer, slope, query), slice(length))
         d_value = torch.einsum(outer, pattern, read)
         weight_q, weight_k, weight_v = attention.matrices
-        total = attention.heads_last(d_key) @ weight_k.T
-        total += attention.heads_last(d_value) @ weight_v.T
+        total = attention.merge_heads(d_key) @ weight_k.T
+        total += attention.merge_heads(d_value) @ weight_v.T
         index = torch.arange(rows, device=at.device)
-        total[:, index, at] += attention.heads_last(layer.turn_back(d_query, at)) @ weight_q.T
+        total[:, index, at] += attention.merge_heads(layer.unrotate(d_query, at)) @ weight_q.T
         total = layer.norm1.at(slice(length)).vjp(total)
         total[:, index, at] += stream
         return total
@@ -360,7 +360,7 @@ class NativeJacobian:
             pattern = pattern.unflatten(1, (groups, share))
             query = layer.query[:, :, here].unflatten(1, (groups, share))
             part = read[:, :, :, :, here]
-            inner = (part * layer.mixed[:, :, here].unflatten(1, (groups, share))[:, :, :, None]).sum(-1, keepdim=True)
+            inner = (part * layer.z[:, :, here].unflatten(1, (groups, share))[:, :, :, None]).sum(-1, keepdim=True)
             slope = part.reshape(points, groups, -1, size) @ value.mT
             slope = slope.view(points, groups, share, rows, count, here.stop).sub_(inner).mul_(pattern[:, :, :, None])
             moved = slope.view(points, groups, -1, here.stop) @ key
@@ -374,8 +374,8 @@ class NativeJacobian:
         d_query = d_query.flatten(1, 2).transpose(1, 2).mul(attention.scale)
         d_key = d_key.to(read.dtype).transpose(1, 2).mul(attention.scale)
         d_value = d_value.to(read.dtype).transpose(1, 2)
-        d_query, d_key = (layer.turn_back(x, slice(length)) for x in (d_query, d_key))
-        parts = [attention.heads_last(x).flatten(0, -2) for x in (d_query, d_key, d_value)]
+        d_query, d_key = (layer.unrotate(x, slice(length)) for x in (d_query, d_key))
+        parts = [attention.merge_heads(x).flatten(0, -2) for x in (d_query, d_key, d_value)]
         total = parts[0] @ attention.matrices[0].T
         for x, weight in zip(parts[1:], attention.matrices[1:], strict=True):
             total.addmm_(x, weight.T)
@@ -415,7 +415,7 @@ class NativeJacobian:
         share, total = heads // groups, begin + length
         moving = slice(begin, total)
         change = layer.norm1.at(moving).jvp(tangent)
-        d_query, d_key, d_value = attention.project_change(change, layer.turning(moving))
+        d_query, d_key, d_value = attention.project_change(change, layer.rotation_at(moving))
         d_query = d_query.transpose(1, 2).reshape(points, groups, share, rows, length, size)
         d_key, d_value = d_key.transpose(1, 2), d_value.transpose(1, 2)
         columns = d_value.permute(0, 1, 3, 2, 4).reshape(points, groups, length, rows * size)
@@ -435,13 +435,13 @@ class NativeJacobian:
             slope = slope.mul_(pattern[:, :, :, None]).mul_(attention.scale)
             moved = slope.view(points, groups, -1, here.stop) @ value
             moved = moved.view(points, groups, share, rows, count, size)
-            mixed = layer.mixed[:, :, here].unflatten(1, (groups, share))[:, :, :, None]
-            moved.addcmul_(slope.sum(-1, keepdim=True), mixed, value=-1)
+            z = layer.z[:, :, here].unflatten(1, (groups, share))[:, :, :, None]
+            moved.addcmul_(slope.sum(-1, keepdim=True), z, value=-1)
             through = pattern[..., begin:].reshape(points, groups, share * count, -1) @ columns[:, :, : local.stop]
             moved += through.view(points, groups, share, count, rows, size).transpose(3, 4)
             read[:, :, :, :, first - wanted : here.stop - wanted] = moved
         stream = tangent[:, :, wanted - begin :]
-        out = attention.heads_last(read.flatten(1, 2).transpose(1, 2)) @ attention.w_out
+        out = attention.merge_heads(read.flatten(1, 2).transpose(1, 2)) @ attention.w_out
         mid = stream + out
         if layer.mlp is None:
             return mid

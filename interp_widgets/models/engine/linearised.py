@@ -325,7 +325,7 @@ class LinearisedBlock:
             gradient: (n, d_model) behind the block; with ``last`` (1, d_model), at position n - 1 alone.
         """
         positions = slice(self._length - 1 if last else 0, self._length)
-        middle, stream, added = gradient, gradient, _none(gradient)
+        middle, stream, added = gradient, gradient, _zero(gradient)
         if self.slope is not None:
             through, added = self._backward_mlp(self.slope[positions], gradient, positions)
             stream = gradient + through
@@ -336,7 +336,7 @@ class LinearisedBlock:
 
     def _backward_mlp(self, slope: Tensor, gradient: Tensor, positions: slice) -> tuple[Tensor, Tensor]:
         written, added = (
-            (gradient, _none(gradient)) if self.after2 is None else self.after2.backward(gradient, positions)
+            (gradient, _zero(gradient)) if self.after2 is None else self.after2.backward(gradient, positions)
         )
         hidden = written @ self._weight("W_out").T
         added = added + _dot(written, self._weight("b_out"))
@@ -350,7 +350,7 @@ class LinearisedBlock:
 
     def _backward_attention(self, gradient: Tensor, positions: slice) -> tuple[Tensor, Tensor]:
         written, added = (
-            (gradient, _none(gradient)) if self.after1 is None else self.after1.backward(gradient, positions)
+            (gradient, _zero(gradient)) if self.after1 is None else self.after1.backward(gradient, positions)
         )
         groups, size = self.model.n_kv_heads, self.model.d_head
         weight, constant = self._values()
@@ -382,7 +382,7 @@ def rounded_gain(gain: Tensor, before: Tensor, after: Tensor) -> Tensor:
     return torch.where(tiny | ((ratio - gain).abs() > 1e-3 * gain.abs()), gain, ratio)
 
 
-def _none(like: Tensor) -> Tensor:
+def _zero(like: Tensor) -> Tensor:
     return torch.zeros((), dtype=widest(like.device), device=like.device)
 
 
@@ -455,7 +455,7 @@ class LinearisedPass:
     def gradient(self, direction: Tensor) -> tuple[Tensor, float]:
         """The gradient at `start` (n, d_model) of the stream behind the last block along ``direction`` (d_model,), and
         what the biases of all layers add."""
-        gradient, added = direction[None], _none(direction)
+        gradient, added = direction[None], _zero(direction)
         for layer in reversed(self.layers):
             stop_point()
             gradient, more = layer.backward(gradient, last=layer is self.layers[-1])
@@ -488,7 +488,7 @@ def linearise(model: Network, ids: Sequence[int], last: int, *, slope: Activatio
     batch = model._batch(ids if hooked else ids[: last + 1])
     n, layers = last + 1, model.n_layers
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
-    readers = [_Reader(model, index, n, slope, dtype) for index in range(layers)]
+    readers = [_BlockReader(model, index, n, slope, dtype) for index in range(layers)]
     residual = torch.empty(layers + 1, model.d_model, dtype=dtype, device=model.device)
     start: list[Tensor] = []
 
@@ -510,7 +510,7 @@ def linearise(model: Network, ids: Sequence[int], last: int, *, slope: Activatio
     return LinearisedPass(tuple(reader.layer() for reader in readers), start[0], residual)
 
 
-class _Reader:
+class _BlockReader:
     """Hooks that collect what one layer's map needs."""
 
     def __init__(self, model: Network, index: int, n: int, slope: ActivationSlope, dtype: torch.dtype) -> None:
@@ -530,9 +530,9 @@ class _Reader:
             names += ["mlp.hook_pre", "mlp.hook_post", *(["mlp.hook_pre_linear"] if self.gated else [])]
         if self.rounded:
             names += [f"{norm}.{end}" for norm in self.norms for end in ("hook_in", "hook_out")]
-        return [(f"blocks.{self.index}.{name}", self._listen(name)) for name in names]
+        return [(f"blocks.{self.index}.{name}", self._hook(name)) for name in names]
 
-    def _listen(self, name: str) -> Callable[..., Tensor]:
+    def _hook(self, name: str) -> Callable[..., Tensor]:
         def keep(value: Tensor, hook: Any) -> Tensor:
             if value.ndim < 3:
                 raise ValueError(
