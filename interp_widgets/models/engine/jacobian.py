@@ -4,7 +4,7 @@ Vector-Jacobian products (`vjp`) go from the output back to the embeddings, Jaco
 embeddings to the output. By the equations, gates, attention patterns and norm scales are the same for all directions:
 they are computed once, and each layer's derivative is a few large products. Other models go through autograd.
 
-The sequences that a derivative is taken at are its *points*: the first axis, and one at a time or all alike.
+The sequences at which a derivative is taken are its *points*, the first axis of every tensor.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Encode = Callable[[Tensor, Tensor], Tensor]
 """Hidden states (batch, n, width) from token embeddings (batch, tokens, d_model) and positions (n,)."""
 
 Frozen = Callable[[], AbstractContextManager[None]]
-"""Makes a context in which no parameter asks for a gradient and nobody else uses the model."""
+"""Creates a context with exclusive use of the model, in which no parameter requires a gradient."""
 
 
 Positions = range | Tensor
-"""The position of each direction: on the host, so that nobody waits for a device to tell them."""
+"""The position of each direction; on the CPU, to avoid synchronising with a device."""
 
 
 @runtime_checkable
@@ -43,7 +43,7 @@ class Jacobian(Protocol):
     """The derivative of the hidden states at some points, ready to be applied to many directions at each."""
 
     hidden: Tensor
-    """(points, tokens - first, width) what `decode` turns into logits, from the first position asked."""
+    """(points, tokens - first, width) the input of `decode`, from position ``first`` on."""
 
     def vjp(self, seeds: Tensor, at: Positions) -> Tensor:
         """(points, k, length, d_model) gradients at the embeddings for seeds (points, k, width) at positions ``at``
@@ -62,7 +62,7 @@ def _on(device: torch.device, at: Positions) -> Tensor:
 
 
 def _bounds(at: Positions) -> tuple[int, int]:
-    """The first of the positions, and the one behind the last."""
+    """The first of the positions, and one more than the last."""
     return (min(at), max(at) + 1) if isinstance(at, range) else (int(at.min()), int(at.max()) + 1)
 
 
@@ -120,10 +120,10 @@ def _at(values: Tensor, rows: slice | Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ReadJacobian:
-    """The derivative of what the unembedding reads at some points, by the streams that `Equations.read` takes."""
+    """The derivative of the unembedding's input at some points, with respect to the streams of `Equations.read`."""
 
     hidden: Tensor
-    """(points, tokens, d_model) what the unembedding reads."""
+    """(points, tokens, d_model) the unembedding's input."""
     norms: tuple[NormJacobian, ...]
     """Per route; one without a mixture."""
     gates: Tensor | None = None
@@ -174,7 +174,7 @@ class ReadJacobian:
 
 
 def _softmax_jacobian(gates: Tensor, change: Tensor) -> Tensor:
-    """What a change of the scores does to the weights, and the other way round: the map is symmetric."""
+    """The softmax's Jacobian applied to ``change``; it is symmetric, so this is both its jvp and its vjp."""
     return gates * (change - (gates * change).sum(-1, keepdim=True))
 
 
@@ -221,7 +221,7 @@ class _MlpJacobian:
 
 @dataclass(frozen=True)
 class _BlockJacobian:
-    """What the derivative of one layer needs to know about the points it is taken at."""
+    """The values of one layer at some points that its derivative needs."""
 
     block: Block
     rotation: Rotation | None
@@ -233,11 +233,11 @@ class _BlockJacobian:
     key: Tensor
     value: Tensor
     z: Tensor
-    """(points, n_heads, positions, d_head) what attention reads, before the output projection."""
+    """(points, n_heads, positions, d_head) the heads' outputs, before the output projection."""
 
     @staticmethod
     def of(block: Block, rotation: Rotation | None, kept: Mapping[tuple[str, int], Tensor]) -> _BlockJacobian:
-        """From what a walk saw at the sites of the block."""
+        """From the values that `walk` saw at the block's sites."""
         layer = block.index
         stream = kept["resid", layer]
         norm1, norm2, mlp = NormJacobian.of(block.norm1, stream), NormJacobian(None, None, False, None), None
@@ -256,7 +256,7 @@ class _BlockJacobian:
         return None if self.rotation is None else self.rotation.at(rows)
 
     def unrotate(self, x: Tensor, rows: slice | Tensor) -> Tensor:
-        """Rotary position information of the positions ``rows`` taken off (..., positions, d_head)."""
+        """Undo the rotation of (..., positions, d_head) at the positions ``rows``."""
         return x if self.rotation is None else self.rotation.at(rows)(x, back=True)
 
 
@@ -280,7 +280,7 @@ class NativeJacobian:
             reads = [kept["resid", layer] for layer in range(self._first_read, len(blocks))]
             self._read = ReadJacobian.of(equations, [*reads, end])
         self.hidden = self._read.hidden[:, first:]
-        """(points, tokens - first, d_model) what the unembedding reads."""
+        """(points, tokens - first, d_model) the unembedding's input."""
 
     # ---- reverse: from the output back to the embeddings
 
@@ -306,7 +306,7 @@ class NativeJacobian:
 
     @staticmethod
     def _vjp_mlp(layer: _BlockJacobian, grad: Tensor, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient at the attention's output, and at the stream that enters the layer (attention left out)."""
+        """Gradients at the attention output, and at the layer's input (without the path through attention)."""
         if layer.mlp is None:
             return grad, grad
         inside = layer.norm2.at(rows).vjp(layer.mlp.at(rows).vjp(grad))
