@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes, unem
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import as_array, wide
 from interp_widgets.models import Model
-from interp_widgets.models.engine import TokenTree, TreeMasks, decode, encode, packed, packs, pads
+from interp_widgets.models.engine import TokenTree, TreeMasks, can_pack, can_pad, decode, encode, pack
 
 _LOGITS = 2**23
 """Logits held at once."""
@@ -118,8 +118,8 @@ def _fed(model: Model, number: int, one: Continuation) -> tuple[int, ...]:
 def _trees(model: Model, rows: Sequence[tuple[int, ...]]) -> list[TokenTree]:
     """The rows packed where the model allows it, the longest first."""
     longest = max(map(len, rows), default=1)
-    if packs(model, longest):
-        return packed(rows, model.d_model, _most_tokens(model, longest))
+    if can_pack(model, longest):
+        return pack(rows, model.d_model, _most_tokens(model, longest))
     alike: dict[tuple[int, ...], TokenTree] = defaultdict(TokenTree)
     for number, row in enumerate(rows):
         alike[row].add(number, row, range(len(alike[row])))
@@ -137,7 +137,7 @@ def _most_tokens(model: Model, longest: int) -> int:
 def _groups(model: Model, trees: Sequence[TokenTree]) -> list[list[TokenTree]]:
     """Rows that may share batches, the longest first."""
     groups: dict[int, list[TokenTree]] = defaultdict(list)
-    together = pads(model)
+    together = can_pad(model)
     for tree in trees:
         groups[0 if together else len(tree)].append(tree)
     return list(groups.values())

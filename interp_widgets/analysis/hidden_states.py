@@ -19,7 +19,7 @@ from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import Beginnings, beginnings, pads, streams_at
+from interp_widgets.models.engine import SharedPrefixes, can_pad, shared_prefixes, streams_at
 
 _SHORTEST_PREFIX = 4
 """A common prefix of fewer tokens is not worth its own pass."""
@@ -79,7 +79,7 @@ def last_states(
     kind = np.float64 if model.dtype == torch.float64 else np.float32
     hidden = np.empty((len(ids), len(set(requested)), model.d_model), dtype=kind)
     work = _Work(model, ids, tuple(sorted(set(requested))), runner, hidden)
-    work.shared(members) if pads(model) else work.run_modules()
+    work.shared(members) if can_pad(model) else work.run_modules()
     check_finite(hidden, lambda prompt, layer, _: f"the hidden state of prompt {prompt} at layer {work.layers[layer]}")
     return hidden[:, [work.layers.index(layer) for layer in requested]] if requested != work.layers else hidden
 
@@ -105,7 +105,7 @@ class _Work:
             for first in range(0, len(same_length), size):
                 groups = same_length[first : first + size]
                 starts = torch.tensor([self.ids[group[0]][:length] for group in groups], device=self.model.device)
-                cached = beginnings(self.model, starts.view(len(groups), length), self.layers[-1])
+                cached = shared_prefixes(self.model, starts.view(len(groups), length), self.layers[-1])
                 rows = [(i, number) for number, group in enumerate(groups) for i in group]
                 rows.sort(key=lambda row: (-len(self.ids[row[0]]), row[0]))  # so that a chunk starts with its longest
                 self._padded(rows, cached)
@@ -116,7 +116,7 @@ class _Work:
         kept = 2 * model.n_kv_heads * model.d_head * self.layers[-1] * length * model.dtype.itemsize
         return max(1, min(self.runner.size(length), int(_KEPT_SHARE * model.free_memory() / max(kept, 1))))
 
-    def _padded(self, prompts: Sequence[tuple[int, int]], cached: Beginnings | None) -> None:
+    def _padded(self, prompts: Sequence[tuple[int, int]], cached: SharedPrefixes | None) -> None:
         """Run prompts, each with the number of its prefix, padded to the longest of a chunk, which comes first."""
         skip = 0 if cached is None else cached.length
 
@@ -129,7 +129,7 @@ class _Work:
             batch = torch.tensor([[*ids, *ids[-1:] * (width - len(ids))] for ids in suffixes], device=device)
             last = torch.tensor([len(ids) - 1 for ids in suffixes], device=device)
             prefixes = torch.tensor([number for _, number in prompts[start:stop]], device=device)
-            states = streams_at(self.model, batch, last, self.layers, begun=cached, which=prefixes)
+            states = streams_at(self.model, batch, last, self.layers, shared=cached, prefix_of=prefixes)
             self.hidden[[i for i, _ in prompts[start:stop]]] = as_array(states.to(torch.from_numpy(self.hidden).dtype))
 
         self.runner.run(len(prompts), tokens, work)
@@ -196,7 +196,7 @@ def last_states_cost(model: Model, lengths: Sequence[int], layer: int) -> Cost:
     """
     share = max(layer, 1) / model.n_layers
     total, longest = float(sum(lengths)), max(lengths, default=0)
-    if pads(model):
+    if can_pad(model):
         ordered, runner, fed = sorted(lengths, reverse=True), Runner(model, longest), list[int]()
         while len(fed) < len(ordered):
             width = ordered[len(fed)]

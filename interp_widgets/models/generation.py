@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
-from .engine import writer
+from .engine import incremental_decoder
 from .mixture_of_depths.early_exit import EarlyExit, skips_layers
 from .mixture_of_depths.graft import mixture_of
 from .network import Network
@@ -18,7 +18,7 @@ def stepper(network: Network) -> Callable[[Tensor], Tensor]:
     mixture = mixture_of(network.tl_model)
     if mixture is not None and skips_layers(network):
         return EarlyExit(network, mixture, mixture.top_k).feed
-    return writer(network)
+    return incremental_decoder(network)
 
 
 @torch.no_grad()

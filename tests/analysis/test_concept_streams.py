@@ -116,7 +116,7 @@ def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) 
                "provenance": lambda self: {}}  # fmt: skip
     model: Any = type("SizesAlone", (Model,), {**shape, **methods})()
     for one in (module, hidden_states):  # there are no weights to look at
-        monkeypatch.setattr(one, "pads", lambda model: False)
+        monkeypatch.setattr(one, "can_pad", lambda model: False)
     monkeypatch.setattr(module, "_BLOCK", 256)
     monkeypatch.setattr(module, "MOST_SHUFFLED", 300)
     monkeypatch.setattr(module, "MOST_OTHERS", 200)
@@ -148,13 +148,13 @@ def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) 
 def test_beginnings_are_computed_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", dtype=torch.float64)
     wanted = concept_directions(model, CONCEPTS, layer=2, shuffles=1)
-    sizes, real = [], hidden_states.beginnings
+    sizes, real = [], hidden_states.shared_prefixes
 
     def spy(model: Any, ids: Any, top: int) -> Any:
         sizes.append(len(ids))
         return real(model, ids, top)
 
-    monkeypatch.setattr(hidden_states, "beginnings", spy)
+    monkeypatch.setattr(hidden_states, "shared_prefixes", spy)
     concept_directions(model, CONCEPTS, layer=2, shuffles=1)
     assert max(sizes) > 1
     sizes.clear()

@@ -1,4 +1,4 @@
-"""Hidden states of many short prompts: equal to passes one by one, on both backends; beginnings, hooks, bad input."""
+"""Hidden states of many short prompts: equal to passes one by one, on both backends; prefixes, hooks, bad input."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def test_equal_to_passes_one_by_one(family: str, backend: str, groups: Any) -> N
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_beginnings_are_computed_once_and_change_nothing(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", backend, dtype=torch.float64)
-    begun, real = [], engine.beginnings
+    begun, real = [], engine.shared_prefixes
 
     def spy(model: Any, ids: Any, top: int) -> Any:
         begun.append(tuple(ids.shape))
         return real(model, ids, top)
 
-    monkeypatch.setattr(hidden_states, "beginnings", spy)
+    monkeypatch.setattr(hidden_states, "shared_prefixes", spy)
     found = last_states(model, TEXTS, [1, 3], groups=GROUPS)
     lengths = [shape[1] for shape in begun]
     shared = min(len(model.tokens(f"{START},")), len(model.tokens(f"{START} in"))) - 1
     assert max(lengths) >= shared - 1
-    monkeypatch.setattr(hidden_states, "beginnings", lambda *args: None)
+    monkeypatch.setattr(hidden_states, "shared_prefixes", lambda *args: None)
     assert error(found, last_states(model, TEXTS, [1, 3])) <= 1e-12
 
 
@@ -96,7 +96,7 @@ def test_stops_at_the_last_layer_and_never_unembeds(backend: str, monkeypatch: p
     ]
     try:
         monkeypatch.setattr(engine, "has_hooks", lambda tl_model: False)
-        monkeypatch.setattr(hidden_states, "pads", lambda tl_model: True)
+        monkeypatch.setattr(hidden_states, "can_pad", lambda tl_model: True)
         last_states(model, TEXTS, 1)  # compared with the model's own logits on first use
         touched.clear()
         found = last_states(model, TEXTS, 2)

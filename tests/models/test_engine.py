@@ -88,7 +88,7 @@ def test_float32_agrees_with_the_model_to_a_hundred_thousandth() -> None:
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_half_precision_runs_and_agrees_roughly(family: str) -> None:
     model = tiny_model(family, dtype=torch.bfloat16, seed=HALF_SEED)
-    assert engine.in_blocks(model)
+    assert engine.decodes_in_blocks(model)
     wanted = own_logits(model).float()
     found = model.forward(rows(model))
     assert found.dtype == torch.bfloat16
@@ -115,7 +115,7 @@ SEQUENCES = [IDS, [*IDS[:6], 7, 8, 9], [*IDS[:6], 7, 80], [5], [40, 41], [*IDS[:
 
 
 def test_sequences_share_their_beginnings() -> None:
-    (row,) = engine.packed(SEQUENCES, 256)
+    (row,) = engine.pack(SEQUENCES, 256)
     assert [[row.ids[token] for token in row.paths[number]] for number in range(len(SEQUENCES))] == SEQUENCES
     assert len(row) == len(IDS) + len([7, 8, 9]) + len([80]) + len([40, 41])
     for path in row.paths.values():
@@ -125,8 +125,8 @@ def test_sequences_share_their_beginnings() -> None:
 def test_long_sequences_without_a_beginning_in_common_stay_alone() -> None:
     rng = torch.Generator().manual_seed(0)
     sequences = torch.randint(0, 9999, (5, 60), generator=rng).tolist()
-    assert [len(row.paths) for row in engine.packed(sequences, 64)] == [1] * 5
-    assert engine.packed([], 64) == []
+    assert [len(row.paths) for row in engine.pack(sequences, 64)] == [1] * 5
+    assert engine.pack([], 64) == []
 
 
 def test_rows_of_many_sequences_stay_short_enough_to_save_work() -> None:
@@ -138,21 +138,21 @@ def test_rows_of_many_sequences_stay_short_enough_to_save_work() -> None:
     def cost(rows: list[engine.TokenTree]) -> int:
         return sum(len(row) * 6 * 768 + 8 * len(row) ** 2 for row in rows)
 
-    rows = engine.packed(sequences, 768)
+    rows = engine.pack(sequences, 768)
     assert len(rows[0]) < 1500
     for most in (600, 900, 2500, 5000):
-        others = engine.packed(sequences, 768, most=most)
+        others = engine.pack(sequences, 768, most=most)
         assert len(others[0]) <= most
         assert cost(rows) <= cost(others)
     assert {number for row in rows for number in row.paths} == set(range(1000))
-    assert len(engine.packed(sequences, 768, most=520)) == 1000, "alone they may be longer than that"
+    assert len(engine.pack(sequences, 768, most=520)) == 1000, "alone they may be longer than that"
 
 
 def test_short_sequences_fill_rows() -> None:
     rng = torch.Generator().manual_seed(0)
     lengths = torch.randint(5, 16, (20_000,), generator=rng).tolist()
     sequences = [torch.randint(0, 9999, (length,), generator=rng).tolist() for length in lengths]
-    rows = engine.packed(sequences, 768)
+    rows = engine.pack(sequences, 768)
     assert {number for row in rows for number in row.paths} == set(range(len(sequences)))
     assert max(map(len, rows)) == 96
     assert sum(map(len, rows)) / (96 * len(rows)) > 0.97, "rows are nearly full"
@@ -160,7 +160,7 @@ def test_short_sequences_fill_rows() -> None:
 
 def in_rows(model: Model, sequences: list[list[int]]) -> list[Tensor]:
     """The logits of each sequence, from one row that holds all and a second, shorter one."""
-    first, second = engine.packed(sequences, 256)[0], engine.packed(sequences[1:3], 256)[0]
+    first, second = engine.pack(sequences, 256)[0], engine.pack(sequences[1:3], 256)[0]
     tree = engine.TreeMasks.of([first, second], model.device)
     ids = [[*row.ids, *[0] * (len(first) - len(row))] for row in (first, second)]
     hidden = engine.encode(model, model.embed(torch.tensor(ids)), tree=tree)
@@ -172,8 +172,8 @@ def in_rows(model: Model, sequences: list[list[int]]) -> list[Tensor]:
 
 
 def test_sequences_in_one_row_are_as_alone(model: Model) -> None:
-    assert engine.packs(model, len(IDS)) == engine.in_blocks(model)
-    if not engine.in_blocks(model):  # the equations do not describe it
+    assert engine.can_pack(model, len(IDS)) == engine.decodes_in_blocks(model)
+    if not engine.decodes_in_blocks(model):  # the equations do not describe it
         return
     for ids, logits in zip(SEQUENCES, in_rows(model, SEQUENCES), strict=True):
         assert largest(logits - own_logits(model, ids)[0]) < floor(model)
@@ -187,7 +187,7 @@ def test_a_row_may_be_longer_than_the_context(family: str, backend: str) -> None
     model = tiny_model(family, backend, dtype=torch.float64)
     rng = torch.Generator().manual_seed(0)
     sequences = torch.randint(3, 400, (20, 10), generator=rng).tolist()
-    (row,) = engine.packed(sequences, 8 * 200)
+    (row,) = engine.pack(sequences, 8 * 200)
     assert len(row) > model.n_ctx
     tree = engine.TreeMasks.of([row], model.device)
     hidden = engine.encode(model, model.embed(torch.tensor([row.ids])), tree=tree)
@@ -204,7 +204,7 @@ def test_a_window_counts_positions_not_tokens_of_the_row() -> None:
     torch.manual_seed(0)
     hf_model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model = load_model(hf_model.double(), backend="bridge", dtype=torch.float64)
-    assert engine.packs(model, len(IDS))
+    assert engine.can_pack(model, len(IDS))
     for ids, logits in zip(SEQUENCES, in_rows(model, SEQUENCES), strict=True):
         assert largest(logits - own_logits(model, ids)[0]) < floor(model)
 
@@ -213,17 +213,17 @@ def test_equations_that_let_sequences_see_each_other_are_never_used(monkeypatch:
     right = engine.TreeMasks.seen
     monkeypatch.setattr(engine.TreeMasks, "seen", lambda tree, window: right(tree, window) | tree.ancestors.any())
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), dtype=torch.float64)
-    assert not engine.packs(model, 16)
+    assert not engine.can_pack(model, 16)
 
 
 def test_packed_sequences_are_refused_while_hooks_are_on_the_model() -> None:
     model = tiny_model("gpt2", "auto")
-    (row,) = engine.packed(SEQUENCES, 256)
+    (row,) = engine.pack(SEQUENCES, 256)
     tree = engine.TreeMasks.of([row], model.device)
     embeddings = model.embed(torch.tensor([row.ids]))
     with model.tl_model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda value, hook: value)]):
-        assert not engine.packs(model, len(IDS))
-        with pytest.raises(ValueError, match="hooks were put on the model while its sequences were packed"):
+        assert not engine.can_pack(model, len(IDS))
+        with pytest.raises(ValueError, match="hooks were added to the model while its sequences were being packed"):
             engine.encode(model, embeddings, tree=tree)
 
 
@@ -391,7 +391,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", [*UNUSUAL, *REFUSED])
 def test_unusual_models_too(kind: str) -> None:
     model = from_config(**{**UNUSUAL, **REFUSED}[kind])
-    assert engine.in_blocks(model) == (kind not in REFUSED)
+    assert engine.decodes_in_blocks(model) == (kind not in REFUSED)
     embeddings, wanted = rows(model), own_logits(model)
     assert largest(model.forward(embeddings) - wanted) < floor(model)
     rest = model.forward(embeddings[:, 7:], positions=slice(2, 6), prefix=model.prefix(embeddings[:, :7]))
@@ -423,7 +423,7 @@ def test_projections_that_lie_in_one_matrix_are_one_product(family: str, matrice
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_processed_weights_take_the_fast_way(family: str) -> None:
     model = tiny_model(family, "hooked", processed=True, dtype=torch.float64)
-    assert engine.in_blocks(model)
+    assert engine.decodes_in_blocks(model)
     assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
 
 
@@ -484,7 +484,7 @@ def test_a_hook_that_comes_between_is_noticed() -> None:
     embeddings = rows(model)
     start, before = model.prefix(embeddings[:, :8]), model.forward(embeddings)
     model.tl_model.hook_dict["blocks.0.hook_mlp_out"].add_hook(lambda value, hook: 0 * value)
-    with pytest.raises(ValueError, match="before hooks were put on"):
+    with pytest.raises(ValueError, match="before hooks were added"):
         model.forward(embeddings[:, 8:], prefix=start)
     assert largest(model.forward(embeddings) - before) > 1e-3
     model.tl_model.reset_hooks()
@@ -503,10 +503,10 @@ def test_an_edit_of_weights_takes_effect_at_once() -> None:
 @pytest.mark.hooked
 def test_a_changed_module_takes_the_models_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
-    assert engine.in_blocks(model)
+    assert engine.decodes_in_blocks(model)
     mlp = model.tl_model.blocks[0].mlp
     monkeypatch.setattr(mlp, "forward", lambda x: 3 * x)
-    assert not engine.in_blocks(model)
+    assert not engine.decodes_in_blocks(model)
     assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
 
 
@@ -514,7 +514,7 @@ def test_a_changed_module_takes_the_models_own_way(monkeypatch: pytest.MonkeyPat
 def test_wrong_equations_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp_widgets.models.engine.equations._activation", lambda mlp: torch.relu)
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
-    assert not engine.in_blocks(model)
+    assert not engine.decodes_in_blocks(model)
     assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
 
 

@@ -274,7 +274,7 @@ def test_the_plain_equations_know_mixtures(family: str) -> None:
     """In float64 too, where norms of transformers would stay in float32."""
     for dtype in (torch.float64, torch.float32):
         model = tiny_mixture(family, "hooked", 3, dtype=dtype)
-        assert engine.in_blocks(model)
+        assert engine.decodes_in_blocks(model)
         embeddings = model.token_embeddings(IDS[0])[None]
         wanted, routes, _ = naive(family, model.state, IDS[:1])
         with torch.no_grad(), by_last_route(model.tl_model):
@@ -289,7 +289,7 @@ def test_a_pair_of_mixtures_from_memory_takes_the_plain_equations() -> None:
     one, other = (tiny_mixture("llama", "hooked", k) for k in (2, 3))
     pair = load_pair(one.tl_model, other.tl_model)
     for model, own in zip(pair, (one, other), strict=True):
-        assert engine.in_blocks(model)
+        assert engine.decodes_in_blocks(model)
         assert torch.equal(model.run(IDS).logits, own.run(IDS).logits)
         found, wanted = (prompt_saliency(m, [5, 17, 300], [44, 8], method="exact").importance for m in (model, own))
         assert (found == wanted).all()
@@ -302,12 +302,12 @@ def test_a_route_alone_by_the_plain_equations(only: int, monkeypatch: pytest.Mon
     """Its weight depends on nothing; the blocks and autograd say the same."""
     state = dataclasses.replace(random_state("llama", 2), only=only)
     model = build(state, backend="hooked", dtype=torch.float64)
-    assert engine.in_blocks(model)
+    assert engine.decodes_in_blocks(model)
     cases = [([5, 17, 300, 44], [8, 99]), ([5, 17], [300, 44, 8, 99])]
     found = [prompt_saliency(model, *case, method="first_order").importance for case in cases]
     monkeypatch.setattr(Equations, "of", staticmethod(lambda network: None))
     model = build(state, backend="hooked", dtype=torch.float64)  # what was found of the first one is kept
-    assert not engine.in_blocks(model)
+    assert not engine.decodes_in_blocks(model)
     for one, case in zip(found, cases, strict=True):
         wanted = prompt_saliency(model, *case, method="first_order").importance
         assert abs(one - wanted).max() < 1e-9 * abs(wanted).max()
@@ -326,7 +326,7 @@ def test_wrong_equations_are_found_and_left_out(fault: str, monkeypatch: pytest.
         case "another norm":
             monkeypatch.setattr(equations.Norm, "__call__", lambda norm, x: x)
     model = build(random_state("llama", 3, top_k=2), backend="hooked")
-    assert engine.in_blocks(model) == (fault == "none")
+    assert engine.decodes_in_blocks(model) == (fault == "none")
     found = prompt_saliency(model, [5, 17, 300], [44, 8], method="first_order").importance
     monkeypatch.undo()
     wanted = prompt_saliency(tiny_mixture("llama", "hooked", 3, top_k=2), [5, 17, 300], [44, 8], method="first_order")

@@ -68,7 +68,7 @@ def test_whether_a_route_serves_is_not_decided_by_a_cancel() -> None:
     check, _ = counting(1)
     with torch.no_grad(), pytest.raises(Enough), stopping(check):
         engine.encode(model, embeddings)  # the first pass compares the routes
-    assert engine.in_blocks(model), "the equations serve this model, as without a cancel"
+    assert engine.decodes_in_blocks(model), "the equations serve this model, as without a cancel"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.tensors import log_sum, wide
 from interp_widgets.models import Model
 from interp_widgets.models.devices import device_kind
-from interp_widgets.models.engine import decode, decode_blocks, in_blocks
+from interp_widgets.models.engine import decode, decode_blocks, decodes_in_blocks
 
 Target = Literal["probability", "log_prob", "logit", "logit_difference"]
 """Which number of a response token is the target."""
@@ -102,7 +102,7 @@ def _row_blocks(model: Model, rows: int, columns: int) -> Iterator[slice]:
 def read(model: Model, hidden: Tensor, targets: Targets) -> Tensor:
     """(batch, response) targets from hidden states (batch, response, width)."""
     rows, repeated = hidden.flatten(0, 1), targets.repeated(hidden.shape[0])
-    narrow = device_kind(model.device) == "cpu" and in_blocks(model)
+    narrow = device_kind(model.device) == "cpu" and decodes_in_blocks(model)
     columns = _COLUMNS if narrow else model.d_vocab
     # blocks of the vocabulary are narrow, so that more rows go at once; both stay far below the memory of one layer
     row_blocks = _row_blocks(model, len(rows), max(columns, _BLOCK["cpu"] // 256))

@@ -41,7 +41,7 @@ from interp_widgets.analysis.ablation.replacement import (
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import Trace, in_blocks, trace
+from interp_widgets.models.engine import Trace, decodes_in_blocks, trace
 from interp_widgets.models.patching import Patch, Site
 
 R = TypeVar("R", bound=Result)
@@ -475,7 +475,7 @@ def ablation_cost(
             cells = [(0 if layers is None else chosen[0], position)] * model.d_mlp
         case _:
             raise ValueError(f"what must be one of 'modules', 'heads', 'neurons', got {what!r}")
-    short = in_blocks(model)
+    short = decodes_in_blocks(model)
     unembedding = 4.0 * model.d_model if short else unembedding_flops(model)  # of the target and a foil, or of all
     rows = n_tokens if what == "heads" and positions is None else 1
     passed = sum(_tokens(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers

@@ -14,7 +14,7 @@ from interp_widgets.analysis._core.targets import Targets, check_foil, read
 from interp_widgets.analysis._core.tensors import log_sum, wide, wide_type
 from interp_widgets.models import Model
 from interp_widgets.models.devices import has_float64
-from interp_widgets.models.engine import decode, decode_blocks, in_blocks, token_logits
+from interp_widgets.models.engine import decode, decode_blocks, decodes_in_blocks, token_logits
 
 Metric = Literal["logit", "probability", "log_prob", "logit_difference", "kl"]
 """Which number of the next-token distribution is compared; ``kl`` is KL(before‖after) of the distribution, in nats."""
@@ -45,7 +45,7 @@ class NextTokenMetric:
             ids = [self.target] if self.foil is None else [self.target, self.foil]
             logits = token_logits(self.model, hidden, torch.tensor(ids, device=hidden.device))
             return logits[:, 0] if self.foil is None else logits[:, 0] - logits[:, 1]
-        rows = wide(hidden) if in_blocks(self.model) else hidden
+        rows = wide(hidden) if decodes_in_blocks(self.model) else hidden
         targets = Targets(self.metric, torch.tensor([self.target], device=hidden.device))
         return read(self.model, rows[:, None], targets)[:, 0]
 
@@ -94,14 +94,14 @@ def divergence(model: Model, before: Tensor, after: Tensor) -> Tensor:
     CPU where the device has no float64.
     """
     device = after.device if has_float64(after.device) else torch.device("cpu")
-    columns = _COLUMNS if in_blocks(model) else model.d_vocab
+    columns = _COLUMNS if decodes_in_blocks(model) else model.d_vocab
     rows = max(16, _ROWS * _COLUMNS // columns)
     divergences = []
     for part in torch.split(after, rows):
         hidden = torch.cat([before, part])
         total = torch.full((len(hidden),), -torch.inf, dtype=torch.float64, device=device)
         weighted = torch.zeros(len(part), dtype=torch.float64, device=device)
-        for _, logits in decode_blocks(model, wide(hidden) if in_blocks(model) else hidden, columns):
+        for _, logits in decode_blocks(model, wide(hidden) if decodes_in_blocks(model) else hidden, columns):
             block = logits.to(device).double()
             larger = log_sum(total, block)
             share = torch.exp(block[0] - larger[0])

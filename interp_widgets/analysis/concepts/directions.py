@@ -20,7 +20,7 @@ from interp_widgets.analysis.hidden_states import last_states, last_states_cost
 from interp_widgets.arguments import checked
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
 from interp_widgets.models import Model
-from interp_widgets.models.engine import pads
+from interp_widgets.models.engine import can_pad
 
 __all__ = ["NEUTRAL_TEMPLATE", "TEMPLATE", "concept_directions", "concept_directions_cost", "directions_of"]
 
@@ -153,7 +153,7 @@ def concept_directions_cost(
     count = min(_BLOCK, trained + tested)
     sample = (lengths * (count // len(lengths) + 1))[:count]
     block = last_states_cost(model, sample, layer)
-    begin = len(model.tokens(TEMPLATE.split("<stimulus>")[0].rstrip())) if pads(model) else 0
+    begin = len(model.tokens(TEMPLATE.split("<stimulus>")[0].rstrip())) if can_pad(model) else 0
     each = last_states_cost(model, [max(1, length - begin) for length in sample], layer).flops / count
     begins = last_states_cost(model, [begin] * len(chosen), layer).flops
     in_control = min(MOST_SHUFFLED, trained + tested)

@@ -20,7 +20,7 @@ from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import mlp_values, pads
+from interp_widgets.models.engine import can_pad, mlp_values
 
 _TOKENS = 1024
 """Tokens per pass, including padding."""
@@ -211,7 +211,7 @@ def _over_texts(
     offsets = np.concatenate([[0], np.cumsum([item.n_shown for item in read])])
     values = {layer: np.empty((offsets[-1], len(item.numbers)), dtype=np.float32) for layer, item in chosen.items()}
     order = sorted(range(len(read)), key=lambda text: -len(read[text].ids))
-    padded, done = pads(model), 0
+    padded, done = can_pad(model), 0
     while done < len(order):
         length = len(read[order[done]].ids)
         batch = order[done : done + max(1, _TOKENS // length)]

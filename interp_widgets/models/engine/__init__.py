@@ -1,12 +1,12 @@
 """The one way through a model: hidden states, logits, derivatives and patched runs from token embeddings.
 
-Two engines give the same numbers. *native*: the equations of the blocks, for models that they describe and that nobody
-has hooked. *modules*: the model's own modules, HookedTransformer's blocks or the transformers model inside a bridge,
-for all others. Before a route (whole pass, prefix, patched run, derivative) is first used on a model it is compared
-with the model's own pass (`routes`).
+Two engines give the same numbers. *native* computes the equations of the blocks, for models that they describe and that
+have no hooks of the user. *modules* runs the model's own modules (HookedTransformer's blocks, or the transformers model
+inside a bridge), for all others. Each route (whole pass, prefix, patched run, derivative) is compared with the model's
+own pass before it is first used on a model (`routes`).
 
 While the user has hooks on the model, whole sequences run through the model's own modules, so that every hook sees the
-positions it would always see. That rule is here and nowhere else.
+same positions as in a normal pass. Only this module implements that rule.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..patching import Patch, site_hook
 from . import modules, native, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
-from .routes import Verdict, last_verdict, scaled_by_length, verdict
+from .routes import CheckedRoutes, checked_routes, last_checked_routes, scaled_by_length
 from .traces import Trace
-from .trees import TokenTree, TreeMasks, packed
+from .trees import TokenTree, TreeMasks, pack
 from .unembed import ReadOut
 
 __all__ = [
-    "Beginnings",
+    "SharedPrefixes",
     "Jacobian",
     "NoForwardMode",
     "Prefix",
@@ -40,19 +40,19 @@ __all__ = [
     "TokenTree",
     "Trace",
     "TreeMasks",
-    "beginnings",
+    "shared_prefixes",
     "decode",
     "decode_blocks",
     "encode",
     "forward",
     "has_hooks",
-    "in_blocks",
+    "decodes_in_blocks",
     "jacobian_at",
     "mean_embedding",
     "mlp_values",
-    "packed",
-    "packs",
-    "pads",
+    "pack",
+    "can_pack",
+    "can_pad",
     "patched",
     "prefix",
     "read_out",
@@ -61,7 +61,7 @@ __all__ = [
     "streams_at",
     "token_logits",
     "trace",
-    "writer",
+    "incremental_decoder",
 ]
 
 
@@ -73,47 +73,47 @@ class _Route:
     """How one call goes through a model."""
 
     hooked: bool
-    """The user has hooks on the model: nothing is left out of a pass."""
-    verdict: Verdict
+    """Whether the user has hooks on the model; if so, passes run in full."""
+    checked: CheckedRoutes
 
     @property
     def equations(self) -> Equations | None:
-        """For the native engine; None for the model's own modules."""
-        return None if self.hooked else self.verdict.equations
+        """The equations of the native engine; None if the model's own modules run."""
+        return None if self.hooked else self.checked.equations
 
     @property
     def native(self) -> bool:
         return self.equations is not None
 
     def split(self, network: Network) -> bool:
-        """Whether logits are made from one hidden state, apart from the pass."""
-        return self.verdict.split or network.backend == "hooked"
+        """Whether logits can be computed from one hidden state after the pass."""
+        return self.checked.split or network.backend == "hooked"
 
 
-def _route(network: Network, tokens: int, *, looks: bool = True) -> _Route:
-    """The way through a model for sequences of ``tokens`` tokens.
+def _route(network: Network, tokens: int, *, compare: bool = True) -> _Route:
+    """The route through a model for sequences of ``tokens`` tokens.
 
-    Routes are compared without hooks: those of this package's own scopes, such as an ablation that is in force, are
-    left aside meanwhile. What follows a pass, such as its logits, goes its way without another look at the model.
+    Routes are compared with scoped hooks (such as an active ablation) disabled. With ``compare=False``, for the steps
+    after a pass such as its logits, the last comparison is used without checking the model for changes.
     """
-    find = verdict if looks else last_verdict
+    find = checked_routes if compare else last_checked_routes
     if not has_hooks(network.tl_model):
         return _Route(False, find(network, tokens))
     with scopes_left(network.tl_model):
         return _Route(True, find(network, 0))
 
 
-def pads(network: Network) -> bool:
-    """Whether sequences of different lengths may lie in one batch, padded behind their end.
+def can_pad(network: Network) -> bool:
+    """Whether sequences of different lengths may share a batch, padded on the right.
 
-    Not while the user has hooks on the model, which would see the padding; and not where rotary positions are scaled by
-    the length of a pass, which the padding would change.
+    False while the user has hooks on the model, which would see the padding, and for rotary embeddings scaled by the
+    length of a pass, which padding would change.
     """
     return not has_hooks(network.tl_model) and not scaled_by_length(network)
 
 
-def packs(network: Network, tokens: int) -> bool:
-    """Whether sequences of up to ``tokens`` tokens may share a row, and the tokens that they begin with."""
+def can_pack(network: Network, tokens: int) -> bool:
+    """Whether sequences of up to ``tokens`` tokens may be packed into one row, sharing common prefixes."""
     with network.lock:
         return _route(network, tokens).native
 
@@ -123,7 +123,7 @@ def packs(network: Network, tokens: int) -> bool:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Keys and values of the first positions of one sequence, or its embeddings where they must run again."""
+    """Keys and values of the first positions of one sequence, or their embeddings if they must be recomputed."""
 
     native: bool
     backend: str
@@ -131,10 +131,10 @@ class Prefix:
     """Number of positions."""
     layers: tuple[KeysValues, ...] = ()
     embeddings: Tensor | None = None
-    """(1, length, d_model) when the positions run again with every pass: the model has hooks or no usable cache."""
+    """(1, length, d_model) if every pass recomputes the prefix: the model has hooks or no usable cache."""
 
     def first(self, length: int) -> Prefix | None:
-        """The prefix of the first ``length`` positions; None for no position at all."""
+        """The prefix cut to its first ``length`` positions; None if ``length`` is 0."""
         if not 0 <= length <= self.length:
             raise ValueError(f"length must be in 0..{self.length} for this prefix, got {length}")
         if length == 0:
@@ -164,7 +164,7 @@ def prefix(network: Network, embeddings: Tensor) -> Prefix:
     length = embeddings.shape[1]
     with network.lock, torch.no_grad():
         route = _route(network, length)
-        if route.hooked or not route.verdict.cache:
+        if route.hooked or not route.checked.cache:
             return Prefix(route.native, network.backend, length, embeddings=embeddings)
         layers = _keys_values(network, route, embeddings)
     return Prefix(route.native, network.backend, length, tuple(layers))
@@ -183,16 +183,16 @@ def forward(
 ) -> Tensor:
     """Logits (batch, positions, d_vocab) from token embeddings; the model adds position information itself.
 
-    Gradients, forward-mode derivatives and vmap pass through. Logits are made only for the positions asked for.
+    Supports gradients, forward-mode derivatives and vmap. Only the requested positions get logits.
 
     Args:
         network: a `Model`.
-        embeddings: (batch, tokens, d_model) token embeddings, after the prefix if there is one.
-        positions: indices into the tokens given here, a slice or a (n,) tensor; all by default.
-        prefix: what `prefix` gave, shared by the whole batch.
+        embeddings: (batch, tokens, d_model) token embeddings, without those of the prefix.
+        positions: indices into these tokens, a slice or a (n,) tensor; all by default.
+        prefix: from `prefix`, shared by the whole batch.
 
     Raises:
-        ValueError: a wrong shape, or more positions than the model's context.
+        ValueError: a wrong shape, or more positions than fit the model's context.
     """
     return decode(network, encode(network, embeddings, positions=positions, prefix=prefix))
 
@@ -207,22 +207,22 @@ def encode(
 ) -> Tensor:
     """The hidden states (batch, positions, width) that `decode` turns into logits; arguments as in `forward`.
 
-    Their width is d_model, or d_vocab for a model whose logits are more than its unembedding of one state and a soft
-    cap. Each row may hold several sequences, as ``tree`` says, where the model `packs`; without prefix.
+    Their width is d_model, or d_vocab if the model's logits are more than the soft-capped unembedding of one state.
+    With a ``tree`` (if `can_pack`, and without a prefix) each row holds several sequences.
     """
     before = 0 if prefix is None else prefix.length
     _check_embeddings(network, embeddings, before, tree)
     chosen = positions.to(embeddings.device) if isinstance(positions, Tensor) else positions
     with network.lock:
         tokens = before + embeddings.shape[1] if tree is None else tree.longest
-        route = _route(network, tokens, looks=prefix is None)
+        route = _route(network, tokens, compare=prefix is None)
         if tree is not None and not route.native:
-            raise ValueError("hooks were put on the model while its sequences were packed: run it again")
+            raise ValueError("hooks were added to the model while its sequences were being packed: run it again")
         past = None
         if prefix is not None and prefix.embeddings is None:
             if route.hooked or prefix.native != route.native:
                 raise ValueError(
-                    "the prefix was computed before hooks were put on or taken off the model: compute it again"
+                    "the prefix was computed before hooks were added to or removed from the model: compute it again"
                 )
             past = prefix.layers
         elif prefix is not None and prefix.embeddings is not None:
@@ -261,14 +261,14 @@ def _check_embeddings(network: Network, embeddings: Tensor, before: int, tree: T
 def decode(network: Network, hidden: Tensor) -> Tensor:
     """Logits (..., d_vocab) of hidden states from `encode`."""
     with network.lock:
-        route = _route(network, 1, looks=False)
+        route = _route(network, 1, compare=False)
         if route.equations is not None:
             return native.decode(route.equations, hidden)
         return modules.decode(network, hidden) if route.split(network) else hidden
 
 
-def in_blocks(network: Network) -> bool:
-    """Whether `decode_blocks` gives more than one block: a product that stays in the processor's cache is faster."""
+def decodes_in_blocks(network: Network) -> bool:
+    """Whether `decode_blocks` can split the vocabulary: blocks that fit the processor's cache are faster."""
     with network.lock:
         return _route(network, 1).native
 
@@ -276,9 +276,9 @@ def in_blocks(network: Network) -> bool:
 def decode_blocks(network: Network, hidden: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
     """The logits in blocks of the vocabulary: (first token id, logits (..., block)), up to ``size`` ids each.
 
-    A model whose logits come in one piece gives one block.
+    Yields a single block if the model's logits cannot be split.
     """
-    if size >= network.d_vocab or not _route(network, 1, looks=False).native:
+    if size >= network.d_vocab or not _route(network, 1, compare=False).native:
         yield 0, decode(network, hidden)
         return
     for first in range(0, network.d_vocab, size):
@@ -289,8 +289,8 @@ def decode_blocks(network: Network, hidden: Tensor, size: int) -> Iterator[tuple
 
 @torch.no_grad()
 def token_logits(network: Network, hidden: Tensor, ids: Tensor) -> Tensor:
-    """(rows, n) logits of the token ids (n,) alone, from hidden states (rows, width); float32 or wider."""
-    if _route(network, 1, looks=False).native:
+    """(rows, n) logits of the token ids (n,) only, from hidden states (rows, width); float32 or wider."""
+    if _route(network, 1, compare=False).native:
         with network.lock:
             return unembed.vocabulary_block(network, hidden if hidden.dtype == torch.float64 else hidden.float(), ids)
     size = max(1, 2**22 // network.d_vocab)
@@ -301,7 +301,7 @@ def token_logits(network: Network, hidden: Tensor, ids: Tensor) -> Tensor:
 def read_out(network: Network) -> ReadOut:
     """The read-out of residual streams, compared with the model's own logits on first use.
 
-    Raises ValueError where even the model's own modules do not give the model's own logits.
+    Raises ValueError if not even the model's own modules reproduce its logits.
 
     Example:
         >>> ids = model.tokens("The capital of France is")
@@ -311,18 +311,18 @@ def read_out(network: Network) -> ReadOut:
     """
     with network.lock:
         route = _route(network, 1)
-        if route.hooked or route.verdict.tokens == 0:
+        if route.hooked or route.checked.tokens == 0:
             return ReadOut(network, in_blocks=False)
-        if route.verdict.blocks is None:
-            route.verdict.blocks = unembed.blocks_agree(network)
-        return ReadOut(network, in_blocks=bool(route.verdict.blocks))
+        if route.checked.blocks is None:
+            route.checked.blocks = unembed.blocks_agree(network)
+        return ReadOut(network, in_blocks=bool(route.checked.blocks))
 
 
 def residual_streams(network: Network, ids: Any) -> Tensor:
     """(layers + 1, positions, d_model) the residual stream entering every block and, last, the final norm.
 
-    In float32 or wider. In memory the layers of one position lie side by side. The unembedding does not run, unless
-    the user has hooks on the model: these see the pass they would always see.
+    In float32 or wider; the layers of one position are contiguous in memory. The unembedding is skipped unless the user
+    has hooks on the model.
 
     Args:
         network: a `Model`.
@@ -337,8 +337,8 @@ def residual_streams(network: Network, ids: Any) -> Tensor:
 
 
 def run_blocks(network: Network, batch: Tensor, hooks: Sequence[tuple[str, Callable[..., Tensor]]]) -> None:
-    """A pass over token ids (batch, positions) through all blocks with these hooks; no unembedding, unless the user has
-    hooks on the model."""
+    """Run token ids (batch, positions) through all blocks with these hooks; the unembedding is skipped unless the user
+    has hooks on the model."""
     with network.lock:
         modules.run_blocks(network, batch, hooks, whole=has_hooks(network.tl_model))
 
@@ -358,9 +358,9 @@ def mean_embedding(network: Network) -> Tensor:
 
 
 def jacobian_at(network: Network, embeddings: Tensor, first: int) -> Jacobian:
-    """The derivative of the hidden states from position ``first`` on, at token embeddings (points, tokens, d_model).
+    """The Jacobian of the hidden states from position ``first`` on, at token embeddings (points, tokens, d_model).
 
-    No parameter's ``.grad`` or ``requires_grad`` is touched.
+    Leaves every parameter's ``.grad`` and ``requires_grad`` as they are.
     """
     _check_embeddings(network, embeddings, 0)
     with network.lock:
@@ -369,57 +369,57 @@ def jacobian_at(network: Network, embeddings: Tensor, first: int) -> Jacobian:
             return NativeJacobian(route.equations, embeddings, first)
 
     @contextmanager
-    def alone() -> Iterator[None]:
-        with network.lock, network.frozen(), _tensors_kept(network.tl_model):
+    def exclusive() -> Iterator[None]:
+        with network.lock, network.frozen(), _tensors_restored(network.tl_model):
             yield
 
-    return AutogradJacobian(lambda rows, chosen: encode(network, rows, positions=chosen), alone, embeddings, first)
+    return AutogradJacobian(lambda rows, chosen: encode(network, rows, positions=chosen), exclusive, embeddings, first)
 
 
 @contextmanager
-def _tensors_kept(tl_model: Any) -> Iterator[None]:
-    """Put back the tensors that modules held before: some keep what a pass made, which a derivative must not leave."""
+def _tensors_restored(tl_model: Any) -> Iterator[None]:
+    """Restore tensors stored on modules: some modules keep values of a pass, which would hold on to its graph."""
     tables = [table for module in tl_model.modules() for table in (vars(module), module._buffers)]
     before = [dict(table) for table in tables]
     try:
         yield
     finally:
-        for table, own in zip(tables, before, strict=True):
+        for table, old in zip(tables, before, strict=True):
             for name in [name for name, value in table.items() if isinstance(value, Tensor)]:
-                if name not in own:
+                if name not in old:
                     del table[name]
-                elif own[name] is not table[name]:
-                    table[name] = own[name]
+                elif old[name] is not table[name]:
+                    table[name] = old[name]
 
 
 # ---- streams of many sequences
 
 
 @dataclass(frozen=True)
-class Beginnings:
-    """Keys and values of beginnings of one length, for the sequences that go on from them."""
+class SharedPrefixes:
+    """Keys and values of several prefixes of one length, for sequences that continue them."""
 
     native: bool
     length: int
-    """Tokens of every beginning."""
+    """Tokens of each prefix."""
     layers: tuple[KeysValues, ...]
-    """Per layer that is needed, each tensor with the beginnings on its first axis."""
+    """Per required layer; the first axis of each tensor is the prefix."""
 
 
 @torch.no_grad()
-def beginnings(network: Network, ids: Tensor, top: int) -> Beginnings | None:
-    """Compute beginnings (beginnings, tokens) once, for streams up to the one entering layer ``top``.
+def shared_prefixes(network: Network, ids: Tensor, top: int) -> SharedPrefixes | None:
+    """Keys and values of prefixes (prefixes, tokens), computed once for streams up to the one entering layer ``top``.
 
-    None where keys and values cannot be reused: the model has hooks, or a cache of its own kind; or no block runs.
+    None if they cannot be reused, because the model has hooks or no usable cache, or if there is nothing to compute.
     """
     if top == 0 or ids.shape[1] == 0:
         return None
     with network.lock:
         route = _route(network, ids.shape[1])
-        if route.hooked or not route.verdict.cache:
+        if route.hooked or not route.checked.cache:
             return None
         layers = _keys_values(network, route, network.embed(ids), top)
-        return Beginnings(route.native, ids.shape[1], tuple(layers)) if layers else None
+        return SharedPrefixes(route.native, ids.shape[1], tuple(layers)) if layers else None
 
 
 @torch.no_grad()
@@ -429,33 +429,34 @@ def streams_at(
     last: Tensor,
     layers: Sequence[int],
     *,
-    begun: Beginnings | None = None,
-    which: Tensor | None = None,
+    shared: SharedPrefixes | None = None,
+    prefix_of: Tensor | None = None,
 ) -> Tensor:
     """(batch, layers, d_model) residual streams entering ``layers`` (n_layers: the final norm) at position ``last``.
 
-    Sequences of different lengths lie in one batch, padded behind their end, where a causal model cannot see it.
+    Sequences of different lengths may share a batch, padded on the right, where a causal model cannot see it.
 
     Args:
         network: a `Model`.
-        ids: (batch, tokens) token ids behind the beginning; what stands behind ``last`` may be anything.
-        last: (batch,) the position that is read, counted in ``ids``.
-        layers: rising numbers 0..n_layers.
-        begun: beginnings that were computed before, and ``which`` (batch,) of them each sequence goes on from.
+        ids: (batch, tokens) token ids after the prefix; tokens after ``last`` are ignored.
+        last: (batch,) the position to read, as an index into ``ids``.
+        layers: increasing, 0..n_layers.
+        shared: from `shared_prefixes`.
+        prefix_of: (batch,) index of the prefix that each sequence continues.
 
-    While the user has hooks on the model, all sequences must be of one length and read at their end. Raises ValueError
-    when hooks were put on the model since ``begun`` was computed.
+    While the user has hooks on the model, all sequences must have the same length and be read at their last token.
+    Raises ValueError if hooks were added to the model after ``shared`` was computed.
     """
     with network.lock:
-        before = 0 if begun is None else begun.length
+        before = 0 if shared is None else shared.length
         route = _route(network, before + ids.shape[1])
-        if begun is not None and (route.hooked or begun.native != route.native):
-            raise ValueError("hooks were put on the model while its hidden states were computed: run it again")
+        if shared is not None and (route.hooked or shared.native != route.native):
+            raise ValueError("hooks were added to the model while its hidden states were being computed: run it again")
         if route.hooked:
             names = [site_hook("resid", layer, network.n_layers) for layer in layers]
             streams = network.run(ids, capture=names).activations
             return torch.stack([streams[name][:, -1] for name in names], dim=1)
-        past = None if begun is None or which is None else native.PickedRows(begun.layers, which)
+        past = None if shared is None or prefix_of is None else native.SelectedRows(shared.layers, prefix_of)
         embeddings = network.embed(ids)
         if route.equations is not None:
             return native.streams_at(route.equations, embeddings, layers, last, past)
@@ -467,17 +468,17 @@ def mlp_values(
     network: Network,
     ids: Tensor,
     site: Literal["mlp", "neuron"],
-    taken: Mapping[int, Callable[[Tensor], Tensor]],
+    select: Mapping[int, Callable[[Tensor], Tensor]],
 ) -> dict[int, Tensor]:
-    """By layer, what is taken of the activations of its neurons, or of what its MLP adds to the stream, in one pass.
+    """By layer, selected activations of neurons (or of what the MLP adds to the stream), in one pass.
 
-    Nothing runs behind the last of the layers, unless the user has hooks on the model.
+    The pass stops after the last of the layers, unless the user has hooks on the model.
 
     Args:
         network: a `Model`.
-        ids: (batch, tokens) token ids; sequences of different lengths may be padded behind their end where `pads`.
+        ids: (batch, tokens) token ids; sequences of different lengths may be padded on the right if `can_pad`.
         site: as in `Patch`.
-        taken: for each layer a function of the values (batch, tokens, width) there to those to keep.
+        select: for each layer a function from its values (batch, tokens, width) to those to return.
 
     Example:
         >>> ids = torch.tensor([model.tokens("The capital of France is")])
@@ -487,24 +488,24 @@ def mlp_values(
     with network.lock:
         route = _route(network, ids.shape[1])
         if route.equations is not None:
-            return native.mlp_values(route.equations, network.embed(ids), site, taken)
-        return modules.mlp_values(network, ids, site, taken, whole=route.hooked)
+            return native.mlp_values(route.equations, network.embed(ids), site, select)
+        return modules.mlp_values(network, ids, site, select, whole=route.hooked)
 
 
 # ---- token by token
 
 
-def writer(network: Network) -> Callable[[Tensor], Tensor]:
-    """A function from more token ids (1, n) of one sequence to the logits after them, which keeps keys and values.
+def incremental_decoder(network: Network) -> Callable[[Tensor], Tensor]:
+    """A function from the next token ids (1, n) of one sequence to the logits after them; it caches keys and values.
 
-    A model whose cached step is not its own pass runs the whole sequence again for every token.
+    If a model's cached step does not reproduce its full pass, every call reruns the whole sequence.
     """
     with network.lock:
         route = _route(network, 1)
         if route.equations is not None:
-            steps = native.Writer(route.equations)
+            steps = native.IncrementalDecoder(route.equations)
             return lambda ids: steps.feed(network.embed(ids))
-        if network.caches and (route.hooked or route.verdict.cache or route.verdict.tokens == 0):
+        if network.caches and (route.hooked or route.checked.cache or route.checked.tokens == 0):
             return modules.cached_steps(network)
     fed: list[Tensor] = []
 
@@ -521,15 +522,15 @@ def writer(network: Network) -> Callable[[Tensor], Tensor]:
 
 @torch.no_grad()
 def trace(network: Network, embeddings: Tensor, *, neurons: Sequence[int] = ()) -> Trace:
-    """Run sequences of one length once and keep what their layers compute.
+    """Run sequences of one length once and return the activations of all layers.
 
     Args:
         network: a `Model`.
         embeddings: (batch, tokens, d_model) token embeddings; corrupted ones too.
-        neurons: layers whose neurons are kept as well.
+        neurons: layers whose neuron activations are included.
 
     Raises:
-        ValueError: a wrong shape, or more tokens than the model's context.
+        ValueError: a wrong shape, or more tokens than fit the model's context.
 
     Example:
         >>> ids = model.tokens("The capital of France is")
@@ -555,45 +556,44 @@ def patched(
     *,
     sequence: Tensor | None = None,
 ) -> Tensor:
-    """(cells, width) hidden states of the last position with the patches in force, for `decode`.
+    """(cells, width) hidden states of the last position with the patches applied, for `decode`.
 
-    For each of many cells, what the last position's hidden state would be if certain values had been others. Nothing is
-    computed that cannot change. A patch holds whatever happens before it in the same cell: at a layer behind another
-    patch it replaces the changed value. A cell whose patches all put in what is there anyway, or what the last position
-    cannot see, keeps the trace's hidden state exactly.
+    Only values that the patches can change are recomputed. A patch at a layer after another patch of the same cell
+    replaces the already changed value. A cell whose patches change nothing, or nothing that the last position sees,
+    keeps the trace's hidden state exactly.
 
     Args:
         network: the `Model` of the trace.
         trace: from `trace`.
-        patches: what is replaced; a cell may have several.
-        cells: how many. All run as one batch from the first patched position on, so put near positions together.
-        sequence: (cells,) which of the trace's sequences each cell starts from; the first by default.
+        patches: the replacements; a cell may have several.
+        cells: number of cells. They run as one batch from the first patched position, so group nearby positions.
+        sequence: (cells,) index of the traced sequence that each cell starts from; the first by default.
 
     Raises:
-        ValueError: hooks were put on or taken off the model since the trace.
+        ValueError: hooks were added to or removed from the model since the trace.
 
     Example:
         >>> ids = model.tokens("The capital of France is")
         >>> clean = trace(model, model.token_embeddings(ids)[None])
-        >>> gone = torch.zeros(2, model.d_model, device=model.device)
-        >>> patch = Patch("mlp", 5, gone, positions=torch.tensor([3, 4]), cells=torch.arange(2))
+        >>> zeros = torch.zeros(2, model.d_model, device=model.device)
+        >>> patch = Patch("mlp", 5, zeros, positions=torch.tensor([3, 4]), cells=torch.arange(2))
         >>> decode(model, patched(model, clean, [patch], 2)).shape
         torch.Size([2, 4096])
     """
     device = trace.embeddings.device
     start = torch.zeros(cells, dtype=torch.long) if sequence is None else sequence.cpu()
     with network.lock:
-        route = _route(network, 1, looks=False)  # that of the trace
+        route = _route(network, 1, compare=False)  # that of the trace
         if route.native != trace.native or route.hooked != trace.hooked:
-            raise ValueError("the trace was made before hooks were put on or taken off the model: make it again")
+            raise ValueError("the trace was made before hooks were added to or removed from the model: make it again")
         hidden = trace.hidden[start.to(device)] if len(trace.hidden) > 1 else trace.hidden.repeat(cells, 1)
-        live, useful = _useful(network, trace, patches, start)
+        live, seen = _effective(network, trace, patches, start)
         chosen = live.nonzero()[:, 0]
         if len(chosen) == 0:
             return hidden
-        renamed = torch.full((cells,), -1)
-        renamed[chosen] = torch.arange(len(chosen))
-        kept = [patch.pick(rows & live[patch.places[0]], renamed) for patch, rows in zip(patches, useful, strict=True)]
+        new_index = torch.full((cells,), -1)
+        new_index[chosen] = torch.arange(len(chosen))
+        kept = [patch.pick(rows & live[patch.places[0]], new_index) for patch, rows in zip(patches, seen, strict=True)]
         kept = [patch for patch in kept if len(patch.places[0])]
         sequences = start[chosen]
         if route.equations is not None:
@@ -604,32 +604,32 @@ def patched(
         return hidden.index_copy(0, chosen.to(device), moved.to(hidden.dtype))
 
 
-def _useful(network: Network, trace: Trace, patches: Sequence[Patch], start: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """(cells,) which cells can change at all, and for each patch which of its rows the last position can see; on the
-    CPU, where the numbers of cells and positions are."""
+def _effective(network: Network, trace: Trace, patches: Sequence[Patch], start: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """(cells,) whether each cell can change, and for each patch which of its rows can reach the last position; on the
+    CPU, like the patches' indices."""
     seen, differs = [], []
     for patch in patches:
         cells, positions = patch.places
         rows = torch.full_like(positions, _exists(network, trace, patch), dtype=torch.bool)
-        behind = patch.layer == trace.n_layers or (patch.layer == trace.n_layers - 1 and patch.site != "resid")
-        if behind and not trace.hooked:  # no attention follows that could carry it to the last position
+        after_attention = patch.layer == trace.n_layers or (patch.layer == trace.n_layers - 1 and patch.site != "resid")
+        if after_attention and not trace.hooked:  # no later attention can move it to the last position
             rows &= positions == trace.tokens - 1
         seen.append(rows)
         first = start[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)
         numbers = (first, positions) if patch.index is None else (first, positions, patch.index)
-        indices = torch.stack(numbers).to(trace.embeddings.device).unbind()  # together: every upload waits
+        indices = torch.stack(numbers).to(trace.embeddings.device).unbind()  # together: each upload synchronises
         differs.append((trace.value(patch.site, patch.layer)[indices] != patch.rows).any(-1))
     live = torch.zeros(len(start), dtype=torch.bool)
     if not patches:
         return live, seen
-    other = torch.cat(differs).cpu().split([len(rows) for rows in seen])
-    for patch, rows, changed in zip(patches, seen, other, strict=True):
+    all_differ = torch.cat(differs).cpu().split([len(rows) for rows in seen])
+    for patch, rows, changed in zip(patches, seen, all_differ, strict=True):
         live[patch.places[0][rows & changed]] = True
     return live, seen
 
 
 def _exists(network: Network, trace: Trace, patch: Patch) -> bool:
-    """Whether there is anything to replace: some models have no MLPs, or MLPs that never read the attention."""
+    """Whether the patched value exists: some models have no MLPs, or MLPs that do not read the attention output."""
     if patch.site in ("mlp", "neuron", "attn_to_mlp") and not trace.mlp:
         return False
     return patch.site != "attn_to_mlp" or not network.last_capabilities.parallel_layers[patch.layer]

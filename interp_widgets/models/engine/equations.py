@@ -1,8 +1,8 @@
 """The equations of one block: attention, MLP and norms, with weights read through `Network.weight` on both backends.
 
-TransformerLens and transformers compute every value that a hook could ask for. Where nobody asks, the same weights give
-the same numbers in less time. `Equations.of` says which models these equations may describe; the engine compares them
-with the model's own pass before it uses them.
+TransformerLens and transformers compute every value that has a hook. Without hooks, the same weights give the same
+numbers in less time. `Equations.of` decides which models these equations may describe; the engine compares them with
+the model's own pass before it uses them.
 
 Weights are read at every pass, so that edits of weights take effect.
 """
@@ -28,11 +28,11 @@ from .trees import TreeMasks
 KeysValues = tuple[Tensor, Tensor]
 """Keys (rotated) and values of one layer, each (batch, n_kv_heads, positions, d_head)."""
 
-At = Callable[[str, int, Tensor], Tensor]
-"""Sees the value at a site of a layer on its way and gives it back, as it is or replaced. Sites: "resid" (..., d_model)
-entering the block, "query", "key", "value" (batch, heads, positions, d_head), "head" (..., n_heads * d_head) what the
-heads read, "attn" (..., d_model) what attention writes, "attn_to_mlp" the same as the MLP reads it, "neuron"
-(..., d_mlp), "mlp" (..., d_model) what the MLP writes."""
+SiteCallback = Callable[[str, int, Tensor], Tensor]
+"""Called with (site, layer, value) during a pass; returns the value, or a replacement. Sites: "resid" (..., d_model)
+entering the block; "query", "key", "value" (batch, heads, positions, d_head); "head" (..., n_heads * d_head), the
+heads' outputs z; "attn" (..., d_model), the attention output; "attn_to_mlp", the same as read by the MLP; "neuron"
+(..., d_mlp); "mlp" (..., d_model), the MLP output."""
 
 _HOOKED_NORMS = {"LayerNorm", "LayerNormPre", "RMSNorm", "RMSNormPre", "Identity", "NoneType"}
 _UNUSUAL = (
@@ -41,8 +41,8 @@ _UNUSUAL = (
 )  # fmt: skip
 
 
-def as_it_is(site: str, layer: int, value: Tensor) -> Tensor:
-    """The `At` that changes nothing."""
+def unchanged(site: str, layer: int, value: Tensor) -> Tensor:
+    """The `SiteCallback` that changes nothing."""
     return value
 
 
@@ -61,9 +61,9 @@ class Norm:
 
     @staticmethod
     def of(module: Any, weight: Tensor | None = None, bias: Tensor | None = None) -> Norm:
-        """The norm that a module of TransformerLens or transformers computes; its own weights unless given."""
-        own = getattr(module, "original_component", None)
-        inner = module if own is None else own
+        """The norm computed by a module of TransformerLens or transformers, with the module's weights unless given."""
+        original = getattr(module, "original_component", None)
+        inner = module if original is None else original
         kind = _norm_kind(inner)
         if kind == "none":
             return Norm("none")
@@ -75,7 +75,7 @@ class Norm:
         return Norm(kind, weight, bias, _epsilon(inner))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The norm of (..., d_model), in the type of ``x``."""
+        """Apply the norm to (..., d_model), in the dtype of ``x``."""
         if self.kind == "none":
             return x
         weight, bias = (None if part is None else part.to(x.dtype) for part in (self.weight, self.bias))
@@ -91,7 +91,7 @@ def _norm_kind(module: Any) -> str:
 
 
 def _epsilon(module: Any) -> float:
-    # PyTorch's default where a norm does not say: the comparison with the model decides
+    # PyTorch's default if the module has no epsilon; the comparison with the model would expose a wrong one
     return float(next((getattr(module, name) for name in ("eps", "variance_epsilon") if hasattr(module, name)), 1e-5))
 
 
@@ -107,7 +107,7 @@ class Mlp:
     w_gate: Tensor | None = None
     b_gate: Tensor | None = None
     bias_outside: bool = False
-    """Whether b_in is added behind the product of gate and linear branch, as HookedTransformer does."""
+    """Whether b_in is added after the product of gate and linear branch, as HookedTransformer does."""
 
     def neurons(self, x: Tensor) -> Tensor:
         """(..., d_mlp) activations for the normed input (..., d_model)."""
@@ -122,23 +122,23 @@ class Mlp:
         return self.write(self.neurons(x))
 
     def write(self, neurons: Tensor) -> Tensor:
-        """(..., d_model) what the activations (..., d_mlp) add to the stream."""
+        """The MLP output (..., d_model) of the activations (..., d_mlp)."""
         return F.linear(neurons, self.w_out.T, self.b_out)
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotary position information: tables (positions, rotary dimensions) of cosines and sines."""
+    """Rotary embeddings: tables (positions, rotary dimensions) of cosines and sines."""
 
     cos: Tensor
     sin: Tensor
-    """Negative at the first number of each pair that is turned."""
+    """Negative for the first number of each rotated pair."""
     adjacent_pairs: bool = False
-    """Whether a pair is two neighbours, not one number of the first half and one of the second."""
+    """Whether pairs are adjacent numbers, rather than one of the first half and one of the second."""
 
     @staticmethod
     def of(cos: Tensor, sin: Tensor, *, adjacent_pairs: bool = False) -> Rotation:
-        """From the tables that a model holds, whose sines have no sign."""
+        """From a model's tables, whose sines are unsigned."""
         if adjacent_pairs:
             signed = torch.stack([-sin[..., ::2], sin[..., 1::2]], dim=-1).flatten(-2)
         else:
@@ -147,16 +147,16 @@ class Rotation:
         return Rotation(cos, signed, adjacent_pairs)
 
     def __call__(self, x: Tensor, *, back: bool = False) -> Tensor:
-        """Turn (..., positions, d_head); ``back`` undoes it."""
+        """Rotate (..., positions, d_head); ``back`` undoes it."""
         size = self.cos.shape[-1]
-        turned, rest = x[..., :size], x[..., size:]
+        rotary, rest = x[..., :size], x[..., size:]
         if self.adjacent_pairs:
-            swapped = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+            swapped = rotary.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         else:
-            first, second = turned.chunk(2, dim=-1)
+            first, second = rotary.chunk(2, dim=-1)
             swapped = torch.cat([second, first], dim=-1)
-        turned = torch.addcmul(turned * self.cos, swapped, self.sin, value=-1 if back else 1)
-        return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
+        rotated = torch.addcmul(rotary * self.cos, swapped, self.sin, value=-1 if back else 1)
+        return torch.cat([rotated, rest], dim=-1) if rest.shape[-1] else rotated
 
     def at(self, rows: slice | Tensor) -> Rotation:
         """The rotation of some of its positions."""
@@ -165,17 +165,17 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Block:
-    """One block, with its weights as they are now."""
+    """One block with its current weights."""
 
     index: int
     norm1: Norm
     norm2: Norm
     """Before the MLP."""
     w_in: tuple[Tensor, ...]
-    """(d_model, heads * d_head) the projections to queries, keys and values: three matrices, or one where they lie
-    side by side in memory."""
+    """(d_model, heads * d_head) projections to queries, keys and values: three matrices, or one if they are adjacent in
+    memory."""
     b_in: tuple[Tensor | None, ...]
-    """Theirs."""
+    """Biases of ``w_in``."""
     w_out: Tensor
     """(n_heads * d_head, d_model)"""
     b_out: Tensor | None
@@ -184,12 +184,12 @@ class Block:
     size: int
     """d_head"""
     scale: float
-    """By which scores are multiplied."""
+    """Factor of the attention scores."""
     window: int | None
-    """How many positions back a query looks, its own included; None for all."""
+    """Number of positions that a query attends to, including its own; None for all."""
     mlp: Mlp | None
     parallel: bool
-    """Whether the MLP reads the stream as it enters the block."""
+    """Whether attention and MLP read the same stream."""
 
     # ---- heads
 
@@ -198,7 +198,7 @@ class Block:
         return self._heads([F.linear(x, w.T, b) for w, b in zip(self.w_in, self.b_in, strict=True)], rotation)
 
     def project_change(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """`project` without biases: what changes (..., n, d_model) of the inputs do."""
+        """`project` without biases, for changes (..., n, d_model) of the inputs."""
         return self._heads([x @ w for w in self.w_in], rotation)
 
     def _heads(self, parts: Sequence[Tensor], rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,56 +214,56 @@ class Block:
 
     @property
     def matrices(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(d_model, heads * d_head) each: of queries, keys and values."""
+        """The projections to queries, keys and values, (d_model, heads * d_head) each."""
         query, key, value = self.w_in if len(self.w_in) > 1 else self.w_in[0].split(self._widths, dim=1)
         return query, key, value
 
     @staticmethod
-    def heads_last(x: Tensor) -> Tensor:
+    def merge_heads(x: Tensor) -> Tensor:
         """(..., positions, heads * d_head) from (..., heads, positions, d_head)."""
         return rearrange(x, "... heads positions size -> ... positions (heads size)")
 
-    def hidden(self, queries: slice, keys: int, device: torch.device) -> Tensor:
-        """(queries, keys) True where a query must not look."""
+    def masked(self, queries: slice, keys: int, device: torch.device) -> Tensor:
+        """(queries, keys) True where a query must not attend."""
         row = torch.arange(queries.start, queries.stop, device=device)[:, None]
         column = torch.arange(keys, device=device)[None]
         masked = column > row
         return masked if self.window is None else masked | (column <= row - self.window)
 
     def grouped(self, query: Tensor) -> Tensor:
-        """(..., n_kv_heads, heads of a group * positions, d_head): heads that share keys side by side."""
+        """(..., n_kv_heads, heads per group * positions, d_head): heads that share keys are adjacent."""
         return rearrange(query, "... (kv share) positions size -> ... kv (share positions) size", kv=self.kv_heads)
 
     def pattern(self, query: Tensor, key: Tensor, rows: slice) -> Tensor:
-        """(..., n_heads, queries, keys) attention pattern of the positions ``rows``, float32 at least."""
+        """(..., n_heads, queries, keys) attention pattern of the positions ``rows``, in float32 or wider."""
         scores = (self.grouped(query) @ key.mT).unflatten(-2, (-1, query.shape[-2])).flatten(-4, -3).mul(self.scale)
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-        return scores.masked_fill(self.hidden(rows, key.shape[-2], key.device), -torch.inf).softmax(-1)
+        return scores.masked_fill(self.masked(rows, key.shape[-2], key.device), -torch.inf).softmax(-1)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, fused: bool, tree: TreeMasks | None = None
     ) -> Tensor:
-        """(batch, queries, n_heads * d_head): what the last queries read from all keys and values.
+        """z (batch, queries, n_heads * d_head): the last queries attend to all keys and values.
 
-        ``fused`` takes the kernel that has no forward-mode derivative; a ``tree`` says what its tokens see.
+        ``fused`` uses the kernel without a forward-mode derivative; with a ``tree``, its masks apply.
         """
         if tree is not None:
             return self._fused(query, key, value, attn_mask=tree.seen(self.window))
         length, total = query.shape[2], key.shape[2]
         if fused and self.window is None and length == total:
             return self._fused(query, key, value, is_causal=True)
-        if fused and self.window is None and length == 1:  # the last position sees all before it
+        if fused and self.window is None and length == 1:  # the last position attends to all
             return self._fused(query, key, value)
-        masked = self.hidden(slice(total - length, total), total, query.device)
+        masked = self.masked(slice(total - length, total), total, query.device)
         if fused:
             return self._fused(query, key, value, attn_mask=~masked)
         scores = (self.grouped(query) @ key.mT * self.scale).unflatten(2, (-1, length)).masked_fill(masked, -torch.inf)
         wide = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else None
         pattern = scores.softmax(-1, dtype=wide).to(value.dtype).flatten(2, 3)
-        return self.heads_last((pattern @ value).unflatten(2, (-1, length)).flatten(1, 2))
+        return self.merge_heads((pattern @ value).unflatten(2, (-1, length)).flatten(1, 2))
 
     def attend_one(self, query: Tensor, key: Tensor, value: Tensor, at: Tensor) -> Tensor:
-        """(batch, 1, n_heads * d_head) what one query (batch, n_heads, 1, d_head) at position ``at`` (batch,) reads."""
+        """z (batch, 1, n_heads * d_head) of one query (batch, n_heads, 1, d_head) at position ``at`` (batch,)."""
         column = torch.arange(key.shape[2], device=key.device)
         seen = column <= at[:, None]
         if self.window is not None:
@@ -271,15 +271,15 @@ class Block:
         return self._fused(query, key, value, attn_mask=seen[:, None, None])
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, **mask: Any) -> Tensor:
-        mixed = F.scaled_dot_product_attention(
+        z = F.scaled_dot_product_attention(
             query, key, value, scale=self.scale, enable_gqa=self.heads != self.kv_heads, **mask
         )
-        return self.heads_last(mixed)
+        return self.merge_heads(z)
 
     def attend_shared(self, query: Tensor, key: Tensor, value: Tensor, before: KeysValues) -> Tensor:
-        """`attend` for keys and values (batch, ...) behind earlier ones (1, ...) that all sequences share.
+        """`attend` for keys and values (batch, ...) after earlier ones (1, ...) that all sequences share.
 
-        Those are not copied for every sequence, which would take longer than all else where few positions are computed.
+        The shared ones are not copied per sequence; for few positions, the copies would dominate the time.
         """
         batch, _, length, _ = query.shape
         total = before[0].shape[2] + key.shape[2]
@@ -288,28 +288,28 @@ class Block:
         shared = rearrange(together @ before[0][0].mT, "kv (batch rows) keys -> batch kv rows keys", batch=batch)
         scores = torch.cat([shared, grouped @ key.mT], dim=-1).mul_(self.scale).unflatten(2, (-1, length))
         if length > 1 or self.window is not None:
-            scores = scores.masked_fill(self.hidden(slice(total - length, total), total, query.device), -torch.inf)
+            scores = scores.masked_fill(self.masked(slice(total - length, total), total, query.device), -torch.inf)
         wide = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else None
         pattern = scores.softmax(-1, dtype=wide).to(value.dtype).flatten(2, 3)
         old, new = pattern.split([before[0].shape[2], key.shape[2]], dim=-1)
         shared = rearrange(old, "batch kv rows keys -> kv (batch rows) keys") @ before[1][0]
-        mixed = rearrange(shared, "kv (batch rows) size -> batch kv rows size", batch=batch) + new @ value
-        return self.heads_last(mixed.unflatten(2, (-1, length)).flatten(1, 2))
+        z = rearrange(shared, "kv (batch rows) size -> batch kv rows size", batch=batch) + new @ value
+        return self.merge_heads(z.unflatten(2, (-1, length)).flatten(1, 2))
 
     # ---- the rest of the block
 
-    def finish(self, stream: Tensor, mixed: Tensor, at: At = as_it_is) -> Tensor:
-        """The stream (..., d_model) behind the block, from the stream before it and what its heads read."""
+    def finish(self, stream: Tensor, z: Tensor, at: SiteCallback = unchanged) -> Tensor:
+        """The stream (..., d_model) after the block, from the stream before it and the heads' outputs z."""
         layer = self.index
-        attended = at("attn", layer, F.linear(at("head", layer, mixed), self.w_out.T, self.b_out))
+        attended = at("attn", layer, F.linear(at("head", layer, z), self.w_out.T, self.b_out))
         mid = stream + attended
         if self.mlp is None:
             return mid
-        read = stream
+        mlp_in = stream
         if not self.parallel:
             seen = at("attn_to_mlp", layer, attended)
-            read = mid if seen is attended else stream + seen
-        neurons = at("neuron", layer, self.mlp.neurons(self.norm2(read)))
+            mlp_in = mid if seen is attended else stream + seen
+        neurons = at("neuron", layer, self.mlp.neurons(self.norm2(mlp_in)))
         return mid + at("mlp", layer, self.mlp.write(neurons))
 
 
@@ -318,16 +318,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Equations:
-    """What the equations need to know of a model beside its weights; made by `Equations.of`."""
+    """A model as the equations see it; created by `Equations.of`."""
 
     network: Network
     parallel: bool
     shared_norm: bool
-    """Whether the MLP reads the norm before attention: parallel blocks without a norm of their own."""
+    """Whether the MLP reads attention's norm: parallel blocks with a single norm."""
 
     @staticmethod
     def of(network: Network) -> Equations | None:
-        """The equations that may describe a model; None where some part of it is of another kind."""
+        """The equations that may describe a model; None if some part of it is of another kind."""
         describes = _hooked_fits if network.backend == "hooked" else _bridge_fits
         if not describes(network.tl_model):
             return None
@@ -339,7 +339,7 @@ class Equations:
         return Equations(network, parallel, shared_norm=not has_norm and network.backend == "bridge")
 
     def blocks(self, layers: Sequence[int] | None = None) -> list[Block]:
-        """The blocks, all or of some layers, with their weights as they are now."""
+        """The blocks of all or some layers, with their current weights."""
         return [self.block(layer) for layer in (range(self.network.n_layers) if layers is None else layers)]
 
     def block(self, layer: int) -> Block:
@@ -350,7 +350,7 @@ class Equations:
         biases = [
             None if bias is None else bias.flatten() for bias in (self._bias(f"b_{part}", layer) for part in "QKV")
         ]
-        w_in, b_in = _side_by_side(flat, biases)
+        w_in, b_in = _joined_if_adjacent(flat, biases)
         norm1 = self._norm(module, "ln1", layer)
         return Block(
             index=layer,
@@ -370,7 +370,7 @@ class Equations:
         )
 
     def _bias(self, name: str, layer: int) -> Tensor | None:
-        """A bias of a block; None where it has none."""
+        """A bias of a block, or None."""
         bias = own_weight(self.network.tl_model, name, layer)
         return None if bias is None else bias.detach()
 
@@ -381,7 +381,7 @@ class Equations:
         return self._weighted(norm, label, layer)
 
     def _weighted(self, norm: Any, label: str, layer: int | None = None) -> Norm:
-        # as they are: blocks whose first norm is behind attention are not described by these equations
+        # the stored weights, since these equations exclude blocks whose first norm follows attention
         network = self.network
         weight = network._held_weight(f"{label}_w", layer)
         bias = network._held_weight(f"{label}_b", layer) if network.normalization == "LayerNorm" else None
@@ -398,12 +398,12 @@ class Equations:
             bias_outside=gated and network.backend == "hooked",
         )  # fmt: skip
 
-    # ---- where a pass begins and ends
+    # ---- start and end of a pass
 
     def start(self, embeddings: Tensor, first: int | Tensor) -> Tensor:
-        """The first residual stream: token embeddings plus what learned positions add.
+        """The first residual stream: token embeddings plus learned position embeddings, if any.
 
-        ``first``: position of the first token, or (batch, tokens) the positions of all.
+        ``first``: position of the first token, or the positions (batch, tokens) of all.
         """
         if self.network.tl_model.cfg.positional_embedding_type == "standard":
             rows = first if isinstance(first, Tensor) else slice(first, first + embeddings.shape[1])
@@ -411,7 +411,7 @@ class Equations:
         return embeddings
 
     def rotation(self, stop: int, spare: int = 0) -> Rotation | None:
-        """Of the positions 0..stop, and up to ``spare`` more where there are; None for learned positions."""
+        """The rotation of positions 0..stop, plus up to ``spare`` more; None for learned positions."""
         tl_model = self.network.tl_model
         if tl_model.cfg.positional_embedding_type != "rotary":
             return None
@@ -419,7 +419,7 @@ class Equations:
             attention = tl_model.blocks[0].attn
             if stop > len(attention.rotary_cos):
                 like = self.network.weight("W_Q", 0)
-                attention.apply_rotary(like.new_zeros(1, stop, 1, self.network.d_head))  # makes its tables longer
+                attention.apply_rotary(like.new_zeros(1, stop, 1, self.network.d_head))  # extends its tables
             pairs = bool(tl_model.cfg.rotary_adjacent_pairs)
             stop += spare
             return Rotation.of(attention.rotary_cos[:stop], attention.rotary_sin[:stop], adjacent_pairs=pairs)
@@ -430,7 +430,7 @@ class Equations:
 
     @property
     def first_read(self) -> int:
-        """The first block whose entering stream `read` takes; n_layers for a model without a mixture of depths."""
+        """The first block whose input stream `read` needs; n_layers for a model without a mixture of depths."""
         mixture = mixture_in_force(self.network.tl_model)
         return self.network.n_layers - (0 if mixture is None else mixture.k)
 
@@ -442,44 +442,44 @@ class Equations:
         return self._weighted(module, "ln_final")
 
     def read_norms(self) -> list[Norm]:
-        """The norms of what is read: of every route of a mixture of depths, and last the final one."""
+        """The norms of a mixture of depths' routes, if any, then the final norm."""
         mixture = mixture_in_force(self.network.tl_model)
         return [*([] if mixture is None else map(Norm.of, mixture.norms)), self.final_norm()]
 
     def read(self, streams: Sequence[Tensor]) -> Tensor:
-        """What the unembedding reads, (..., d_model): the final norm of the last stream, or a mixture of depths.
+        """The unembedding's input (..., d_model): the final norm of the last stream, or a mixture of depths.
 
-        ``streams``: what enters the blocks from `first_read` on, and what leaves the last one; each (..., d_model).
+        ``streams``: the inputs of the blocks from `first_read` on, and the output of the last; each (..., d_model).
         """
         mixture = mixture_in_force(self.network.tl_model)
         norms = self.read_norms()
         return norms[-1](streams[-1]) if mixture is None else mixture.combine(streams, norms)
 
 
-def _side_by_side(
+def _joined_if_adjacent(
     weights: Sequence[Tensor], biases: Sequence[Tensor | None]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-    """Matrices (d_model, n) that are parts of one in memory as that one, with the biases joined; others as they are."""
+    """Matrices (d_model, n) adjacent in memory as one view, with joined biases; any others unchanged."""
     if any(torch._C._functorch.is_functorch_wrapped_tensor(weight) for weight in weights):
-        return tuple(weights), tuple(biases)  # inside torch.func nobody sees where a tensor lies
+        return tuple(weights), tuple(biases)  # torch.func hides a tensor's memory
     first, column = weights[0], weights[0].storage_offset()
     for weight in weights:
         same = weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
         if not same or weight.stride() != first.stride() or weight.storage_offset() != column:
             return tuple(weights), tuple(biases)
         column += weight.shape[1] * weight.stride(1)
-    there = [bias for bias in biases if bias is not None]
-    if there and len(there) < len(biases):
+    present = [bias for bias in biases if bias is not None]
+    if present and len(present) < len(biases):
         return tuple(weights), tuple(biases)
     width = sum(weight.shape[1] for weight in weights)
-    return (first.as_strided((first.shape[0], width), first.stride()),), (torch.cat(there) if there else None,)
+    return (first.as_strided((first.shape[0], width), first.stride()),), (torch.cat(present) if present else None,)
 
 
-# ---- facts of the two backends
+# ---- differences between the backends
 
 
 def _activation(module: Any) -> Callable[[Tensor], Tensor]:
-    """An MLP's activation function; TransformerLens spells one out in six steps that PyTorch has in one."""
+    """An MLP's activation function; PyTorch's fused one for the tanh approximation of GELU."""
     inner = getattr(module, "original_component", module)
     if inner is module and module.cfg.act_fn == "gelu_new":
         return partial(F.gelu, approximate="tanh")

@@ -4,7 +4,7 @@ Vector-Jacobian products (`vjp`) go from the output back to the embeddings, Jaco
 embeddings to the output. By the equations, gates, attention patterns and norm scales are the same for all directions:
 they are computed once, and each layer's derivative is a few large products. Other models go through autograd.
 
-The sequences that a derivative is taken at are its *points*: the first axis, and one at a time or all alike.
+The sequences at which a derivative is taken are its *points*, the first axis of every tensor.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Encode = Callable[[Tensor, Tensor], Tensor]
 """Hidden states (batch, n, width) from token embeddings (batch, tokens, d_model) and positions (n,)."""
 
 Frozen = Callable[[], AbstractContextManager[None]]
-"""Makes a context in which no parameter asks for a gradient and nobody else uses the model."""
+"""Creates a context with exclusive use of the model, in which no parameter requires a gradient."""
 
 
 Positions = range | Tensor
-"""The position of each direction: on the host, so that nobody waits for a device to tell them."""
+"""The position of each direction; on the CPU, to avoid synchronising with a device."""
 
 
 @runtime_checkable
@@ -43,7 +43,7 @@ class Jacobian(Protocol):
     """The derivative of the hidden states at some points, ready to be applied to many directions at each."""
 
     hidden: Tensor
-    """(points, tokens - first, width) what `decode` turns into logits, from the first position asked."""
+    """(points, tokens - first, width) the input of `decode`, from position ``first`` on."""
 
     def vjp(self, seeds: Tensor, at: Positions) -> Tensor:
         """(points, k, length, d_model) gradients at the embeddings for seeds (points, k, width) at positions ``at``
@@ -62,7 +62,7 @@ def _on(device: torch.device, at: Positions) -> Tensor:
 
 
 def _bounds(at: Positions) -> tuple[int, int]:
-    """The first of the positions, and the one behind the last."""
+    """The first of the positions, and one more than the last."""
     return (min(at), max(at) + 1) if isinstance(at, range) else (int(at.min()), int(at.max()) + 1)
 
 
@@ -120,10 +120,10 @@ def _at(values: Tensor, rows: slice | Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ReadJacobian:
-    """The derivative of what the unembedding reads at some points, by the streams that `Equations.read` takes."""
+    """The derivative of the unembedding's input at some points, with respect to the streams of `Equations.read`."""
 
     hidden: Tensor
-    """(points, tokens, d_model) what the unembedding reads."""
+    """(points, tokens, d_model) the unembedding's input."""
     norms: tuple[NormJacobian, ...]
     """Per route; one without a mixture."""
     gates: Tensor | None = None
@@ -174,7 +174,7 @@ class ReadJacobian:
 
 
 def _softmax_jacobian(gates: Tensor, change: Tensor) -> Tensor:
-    """What a change of the scores does to the weights, and the other way round: the map is symmetric."""
+    """The softmax's Jacobian applied to ``change``; it is symmetric, so this is both its jvp and its vjp."""
     return gates * (change - (gates * change).sum(-1, keepdim=True))
 
 
@@ -221,7 +221,7 @@ class _MlpJacobian:
 
 @dataclass(frozen=True)
 class _BlockJacobian:
-    """What the derivative of one layer needs to know about the points it is taken at."""
+    """The values of one layer at some points that its derivative needs."""
 
     block: Block
     rotation: Rotation | None
@@ -232,12 +232,12 @@ class _BlockJacobian:
     """(points, n_heads, positions, d_head), rotated."""
     key: Tensor
     value: Tensor
-    mixed: Tensor
-    """(points, n_heads, positions, d_head) what attention reads, before the output projection."""
+    z: Tensor
+    """(points, n_heads, positions, d_head) the heads' outputs, before the output projection."""
 
     @staticmethod
     def of(block: Block, rotation: Rotation | None, kept: Mapping[tuple[str, int], Tensor]) -> _BlockJacobian:
-        """From what a walk saw at the sites of the block."""
+        """From the values that `walk` saw at the block's sites."""
         layer = block.index
         stream = kept["resid", layer]
         norm1, norm2, mlp = NormJacobian.of(block.norm1, stream), NormJacobian(None, None, False, None), None
@@ -245,18 +245,18 @@ class _BlockJacobian:
             inside = stream if block.parallel else stream + kept["attn", layer]
             norm2 = NormJacobian.of(block.norm2, inside)
             mlp = _MlpJacobian.of(block.mlp, block.norm2(inside))
-        mixed = rearrange(
+        z = rearrange(
             kept["head", layer], "points positions (heads size) -> points heads positions size", heads=block.heads
         )
         query, key, value = (kept[site, layer] for site in ("query", "key", "value"))
-        return _BlockJacobian(block, rotation, norm1, norm2, mlp, query, key, value, mixed)
+        return _BlockJacobian(block, rotation, norm1, norm2, mlp, query, key, value, z)
 
-    def turning(self, rows: slice | Tensor) -> Rotation | None:
+    def rotation_at(self, rows: slice | Tensor) -> Rotation | None:
         """The rotation of some positions."""
         return None if self.rotation is None else self.rotation.at(rows)
 
-    def turn_back(self, x: Tensor, rows: slice | Tensor) -> Tensor:
-        """Rotary position information of the positions ``rows`` taken off (..., positions, d_head)."""
+    def unrotate(self, x: Tensor, rows: slice | Tensor) -> Tensor:
+        """Undo the rotation of (..., positions, d_head) at the positions ``rows``."""
         return x if self.rotation is None else self.rotation.at(rows)(x, back=True)
 
 
@@ -280,7 +280,7 @@ class NativeJacobian:
             reads = [kept["resid", layer] for layer in range(self._first_read, len(blocks))]
             self._read = ReadJacobian.of(equations, [*reads, end])
         self.hidden = self._read.hidden[:, first:]
-        """(points, tokens - first, d_model) what the unembedding reads."""
+        """(points, tokens - first, d_model) the unembedding's input."""
 
     # ---- reverse: from the output back to the embeddings
 
@@ -306,7 +306,7 @@ class NativeJacobian:
 
     @staticmethod
     def _vjp_mlp(layer: _BlockJacobian, grad: Tensor, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient at the attention's output, and at the stream that enters the layer (attention left out)."""
+        """Gradients at the attention output, and at the layer's input (without the path through attention)."""
         if layer.mlp is None:
             return grad, grad
         inside = layer.norm2.at(rows).vjp(layer.mlp.at(rows).vjp(grad))
@@ -326,18 +326,18 @@ class NativeJacobian:
         pattern = scores.masked_fill(masked, -torch.inf).softmax(-1)
         read = (out @ attention.w_out.T).view(points, rows, heads, -1).transpose(1, 2)
         slope = (attention.grouped(read) @ value.mT).view(points, heads, rows, length)
-        slope = (slope - (read * layer.mixed[:, :, at]).sum(-1, keepdim=True)).mul_(pattern).mul_(attention.scale)
+        slope = (slope - (read * layer.z[:, :, at]).sum(-1, keepdim=True)).mul_(pattern).mul_(attention.scale)
         d_query = (slope.view(points, groups, -1, length) @ key).view(points, heads, rows, -1)
         # outer products per row: heads that share a key add up
         outer = "pgrit,pgrid->pigtd"
         slope, pattern, query, read = (x.unflatten(1, (groups, -1)) for x in (slope, pattern, query, read))
-        d_key = layer.turn_back(torch.einsum(outer, slope, query), slice(length))
+        d_key = layer.unrotate(torch.einsum(outer, slope, query), slice(length))
         d_value = torch.einsum(outer, pattern, read)
         weight_q, weight_k, weight_v = attention.matrices
-        total = attention.heads_last(d_key) @ weight_k.T
-        total += attention.heads_last(d_value) @ weight_v.T
+        total = attention.merge_heads(d_key) @ weight_k.T
+        total += attention.merge_heads(d_value) @ weight_v.T
         index = torch.arange(rows, device=at.device)
-        total[:, index, at] += attention.heads_last(layer.turn_back(d_query, at)) @ weight_q.T
+        total[:, index, at] += attention.merge_heads(layer.unrotate(d_query, at)) @ weight_q.T
         total = layer.norm1.at(slice(length)).vjp(total)
         total[:, index, at] += stream
         return total
@@ -360,7 +360,7 @@ class NativeJacobian:
             pattern = pattern.unflatten(1, (groups, share))
             query = layer.query[:, :, here].unflatten(1, (groups, share))
             part = read[:, :, :, :, here]
-            inner = (part * layer.mixed[:, :, here].unflatten(1, (groups, share))[:, :, :, None]).sum(-1, keepdim=True)
+            inner = (part * layer.z[:, :, here].unflatten(1, (groups, share))[:, :, :, None]).sum(-1, keepdim=True)
             slope = part.reshape(points, groups, -1, size) @ value.mT
             slope = slope.view(points, groups, share, rows, count, here.stop).sub_(inner).mul_(pattern[:, :, :, None])
             moved = slope.view(points, groups, -1, here.stop) @ key
@@ -374,8 +374,8 @@ class NativeJacobian:
         d_query = d_query.flatten(1, 2).transpose(1, 2).mul(attention.scale)
         d_key = d_key.to(read.dtype).transpose(1, 2).mul(attention.scale)
         d_value = d_value.to(read.dtype).transpose(1, 2)
-        d_query, d_key = (layer.turn_back(x, slice(length)) for x in (d_query, d_key))
-        parts = [attention.heads_last(x).flatten(0, -2) for x in (d_query, d_key, d_value)]
+        d_query, d_key = (layer.unrotate(x, slice(length)) for x in (d_query, d_key))
+        parts = [attention.merge_heads(x).flatten(0, -2) for x in (d_query, d_key, d_value)]
         total = parts[0] @ attention.matrices[0].T
         for x, weight in zip(parts[1:], attention.matrices[1:], strict=True):
             total.addmm_(x, weight.T)
@@ -415,7 +415,7 @@ class NativeJacobian:
         share, total = heads // groups, begin + length
         moving = slice(begin, total)
         change = layer.norm1.at(moving).jvp(tangent)
-        d_query, d_key, d_value = attention.project_change(change, layer.turning(moving))
+        d_query, d_key, d_value = attention.project_change(change, layer.rotation_at(moving))
         d_query = d_query.transpose(1, 2).reshape(points, groups, share, rows, length, size)
         d_key, d_value = d_key.transpose(1, 2), d_value.transpose(1, 2)
         columns = d_value.permute(0, 1, 3, 2, 4).reshape(points, groups, length, rows * size)
@@ -435,13 +435,13 @@ class NativeJacobian:
             slope = slope.mul_(pattern[:, :, :, None]).mul_(attention.scale)
             moved = slope.view(points, groups, -1, here.stop) @ value
             moved = moved.view(points, groups, share, rows, count, size)
-            mixed = layer.mixed[:, :, here].unflatten(1, (groups, share))[:, :, :, None]
-            moved.addcmul_(slope.sum(-1, keepdim=True), mixed, value=-1)
+            z = layer.z[:, :, here].unflatten(1, (groups, share))[:, :, :, None]
+            moved.addcmul_(slope.sum(-1, keepdim=True), z, value=-1)
             through = pattern[..., begin:].reshape(points, groups, share * count, -1) @ columns[:, :, : local.stop]
             moved += through.view(points, groups, share, count, rows, size).transpose(3, 4)
             read[:, :, :, :, first - wanted : here.stop - wanted] = moved
         stream = tangent[:, :, wanted - begin :]
-        out = attention.heads_last(read.flatten(1, 2).transpose(1, 2)) @ attention.w_out
+        out = attention.merge_heads(read.flatten(1, 2).transpose(1, 2)) @ attention.w_out
         mid = stream + out
         if layer.mlp is None:
             return mid

@@ -1,14 +1,14 @@
-"""A pass with everything that is not linear held fixed: attention patterns, norm scales and activation slopes.
+"""A pass linearised by holding attention patterns, norm scales and activation slopes fixed.
 
-Attention is linear given its patterns, a norm given its scales (a LayerNorm's centring is linear already), an MLP given
-one slope per neuron: the activation's value over its input, so that slope times input is the value itself. A gated MLP
-keeps its gate's value; the linear branch carries what comes in. Biases enter as a source of their own.
+Attention is linear given its patterns, a norm given its scales (a LayerNorm's centring is already linear), an MLP given
+one slope per neuron: the activation's value divided by its input, so that slope times input is the value. In a gated
+MLP the gate's value is held fixed and the linear branch carries the input. Biases are a source of their own.
 
-The map is the same for every source and looks back only. So the parts of many sources lie in one flat matrix (`Rows`),
-each at the positions from its own on, and every product with a weight is one large one.
+The map is causal and the same for every source. So the parts of many sources share one flat matrix (`Rows`), each from
+its source's position on, and each weight needs a single large product.
 
-Patterns, scales and slopes are read at hooks during the model's own pass, so that this works on both backends, and for
-a model that the user's hooks change at these places.
+Patterns, scales and slopes are read at hooks during the model's own pass, which works on both backends and includes
+any changes made by the user's hooks.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ ActivationSlope = Literal["secant", "step"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of a flat matrix (rows, width) are at which positions."""
+    """The positions of the rows of a flat matrix (rows, width)."""
 
     pieces: tuple[tuple[slice, slice], ...]
-    """Rows and their positions; one position stands for all rows of a piece."""
+    """Slices of rows and of their positions; a single position applies to all rows of its piece."""
     bias: slice | None
     """The rows of the biases, which come first; None without."""
 
     @staticmethod
     def spread(n: int, begin: int, stop: int, *, bias: bool) -> Rows:
-        """The biases at all n positions, then each of the sources begin..stop at those from its own on."""
+        """Rows for the biases at all n positions, then for each source begin..stop from its position on."""
         firsts = [*([0] if bias else []), *range(begin, stop)]
         pieces, row = [], 0
         for first in firsts:
@@ -68,12 +68,12 @@ class Rows:
 
     @staticmethod
     def together(count: int, positions: slice, *, bias: bool = False) -> Rows:
-        """One row per source, all at one position or each at its own; the first is that of the biases."""
+        """One row per source, all at one position or each at its own; with ``bias`` the first row is the biases'."""
         return Rows(((slice(0, count), positions),), slice(0, 1) if bias else None)
 
     @property
     def count(self) -> int:
-        """Rows in all."""
+        """Number of rows."""
         return int(self.pieces[-1][0].stop) if self.pieces else 0
 
 
@@ -82,7 +82,7 @@ class LinearisedNorm:
     """A norm at its scales: (x - mean x) · gain + shift, without the mean for RMSNorm."""
 
     scale: Tensor
-    """(n, 1) by which each position is divided."""
+    """(n, 1) divisor of each position."""
     weight: Tensor
     """(d_model,)"""
     shift: Tensor
@@ -92,7 +92,7 @@ class LinearisedNorm:
     """(n, d_model) what each element was multiplied by, where the model rounds it coarser than its own type."""
 
     def gain(self) -> Tensor:
-        """(n, d_model) by which the (centred) stream is multiplied."""
+        """(n, d_model) factor of the (centred) stream."""
         return self.weight / self.scale if self.factor is None else self.factor
 
     def unscaled(self, x: Tensor) -> Tensor:
@@ -131,12 +131,12 @@ class LinearisedBlock:
     norm1: LinearisedNorm
     norm2: LinearisedNorm | None
     after1: LinearisedNorm | None
-    """Norm of what attention writes, where the model has one."""
+    """Norm of the attention output, if the model has one."""
     after2: LinearisedNorm | None
     slope: Tensor | None
     """(n, d_mlp) what each neuron's input (for gated ones: the linear branch) is multiplied by; None without an MLP."""
     bias_outside: bool
-    """Whether b_in is added behind the slope."""
+    """Whether b_in is added after multiplying by the slope."""
 
     @property
     def parallel(self) -> bool:
@@ -177,7 +177,7 @@ class LinearisedBlock:
     # ---- forward: parts
 
     def forward(self, x: Tensor, rows: Rows) -> Tensor:
-        """The parts behind the block (rows, d_model), from those before it; ``x`` is overwritten."""
+        """The parts after the block (rows, d_model), from those before it; ``x`` is overwritten."""
         written = self._write(self._attend(self.norm1.forward(x, rows), rows), rows)
         if self.parallel and self.slope is not None:
             x += self._mlp(self._norm2.forward(x, rows), rows)
@@ -186,7 +186,7 @@ class LinearisedBlock:
         return x if self.slope is None else x.add_(self._mlp(self._norm2.forward(x, rows), rows))
 
     def forward_last(self, stream: Tensor, mixed: Tensor, *, bias: bool) -> Tensor:
-        """The parts behind the block at position n - 1 alone, (parts, d_model).
+        """The parts after the block at position n - 1 only, (parts, d_model).
 
         Args:
             stream: (parts, d_model) parts before the block at that position.
@@ -255,10 +255,10 @@ class LinearisedBlock:
         return x.addmm_(_times(hidden, rows, self.slope / norm.scale), self._weight("W_out"))
 
     def forward_mixed(self, x: Tensor, rows: Rows, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The parts behind the block at position n - 1, (parts, d_model), and their `sums` with ``weights`` (heads, n).
+        """The parts after the block at position n - 1, (parts, d_model), and their `sums` with ``weights`` (heads, n).
 
-        All that a last block asks for, without the product with W_out at every position. ``x`` is overwritten. The
-        layer must be `separable` and have an MLP.
+        This is all that the last block needs, without the product with W_out at every position. ``x`` is overwritten.
+        The layer must be `separable` and have an MLP.
         """
         written = self._write(self._attend(self.norm1.forward(x, rows), rows), rows)
         inside = self._norm2.forward(x, rows) if self.parallel else None
@@ -275,7 +275,7 @@ class LinearisedBlock:
         return out, mixed
 
     def _attend(self, inside: Tensor, rows: Rows) -> Tensor:
-        """(rows, n_heads * d_head) what the heads read of their normed input."""
+        """(rows, n_heads * d_head) the heads' outputs z for their normed input."""
         heads, groups, size = self.model.n_heads, self.model.n_kv_heads, self.model.d_head
         weight, constant = self._values()
         values = inside @ weight
@@ -291,14 +291,14 @@ class LinearisedBlock:
         return read
 
     def _write(self, read: Tensor, rows: Rows) -> Tensor:
-        """(rows, d_model) what attention writes."""
+        """(rows, d_model) the attention output."""
         written = read @ self._out()
         if rows.bias is not None:
             written[rows.bias] += self._weight("b_O")
         return written if self.after1 is None else self.after1.forward(written, rows)
 
     def _hidden(self, inside: Tensor, rows: Rows) -> Tensor:
-        """(rows, d_mlp) the MLP's hidden values of its normed input."""
+        """(rows, d_mlp) the MLP's hidden activations for its normed input."""
         if self.slope is None:
             raise ValueError(f"layer {self.index} has no MLP")
         hidden = inside @ self._weight("W_in")
@@ -310,7 +310,7 @@ class LinearisedBlock:
         return hidden
 
     def _mlp(self, inside: Tensor, rows: Rows) -> Tensor:
-        """(rows, d_model) what the MLP writes."""
+        """(rows, d_model) the MLP output."""
         written = self._hidden(inside, rows) @ self._weight("W_out")
         if rows.bias is not None:
             written[rows.bias] += self._weight("b_out")
@@ -319,13 +319,13 @@ class LinearisedBlock:
     # ---- backward: one gradient per position
 
     def backward(self, gradient: Tensor, *, last: bool = False) -> tuple[Tensor, Tensor]:
-        """The gradient before the block (n, d_model), and what the biases inside add.
+        """The gradient before the block (n, d_model), and the contribution of the block's biases.
 
         Args:
-            gradient: (n, d_model) behind the block; with ``last`` (1, d_model), at position n - 1 alone.
+            gradient: (n, d_model) after the block; with ``last`` (1, d_model), at position n - 1 only.
         """
         positions = slice(self._length - 1 if last else 0, self._length)
-        middle, stream, added = gradient, gradient, _none(gradient)
+        middle, stream, added = gradient, gradient, _zero(gradient)
         if self.slope is not None:
             through, added = self._backward_mlp(self.slope[positions], gradient, positions)
             stream = gradient + through
@@ -336,7 +336,7 @@ class LinearisedBlock:
 
     def _backward_mlp(self, slope: Tensor, gradient: Tensor, positions: slice) -> tuple[Tensor, Tensor]:
         written, added = (
-            (gradient, _none(gradient)) if self.after2 is None else self.after2.backward(gradient, positions)
+            (gradient, _zero(gradient)) if self.after2 is None else self.after2.backward(gradient, positions)
         )
         hidden = written @ self._weight("W_out").T
         added = added + _dot(written, self._weight("b_out"))
@@ -350,7 +350,7 @@ class LinearisedBlock:
 
     def _backward_attention(self, gradient: Tensor, positions: slice) -> tuple[Tensor, Tensor]:
         written, added = (
-            (gradient, _none(gradient)) if self.after1 is None else self.after1.backward(gradient, positions)
+            (gradient, _zero(gradient)) if self.after1 is None else self.after1.backward(gradient, positions)
         )
         groups, size = self.model.n_kv_heads, self.model.d_head
         weight, constant = self._values()
@@ -371,7 +371,7 @@ def _times(x: Tensor, rows: Rows, table: Tensor) -> Tensor:
 
 
 def rounds_norms(model: Network) -> bool:
-    """Whether norms are coarser than the model's type: transformers' RMSNorm is in float32 within a float64 model."""
+    """Whether norms compute in a narrower dtype than the model, as transformers' RMSNorm in a float64 model does."""
     return model.precision != model.dtype
 
 
@@ -382,12 +382,12 @@ def rounded_gain(gain: Tensor, before: Tensor, after: Tensor) -> Tensor:
     return torch.where(tiny | ((ratio - gain).abs() > 1e-3 * gain.abs()), gain, ratio)
 
 
-def _none(like: Tensor) -> Tensor:
+def _zero(like: Tensor) -> Tensor:
     return torch.zeros((), dtype=widest(like.device), device=like.device)
 
 
 def _dot(rows: Tensor, bias: Tensor) -> Tensor:
-    """() the sum over rows of their product with one bias, in the device's widest type; nobody waits for it here."""
+    """() the sum over rows of their product with one bias, in the device's widest dtype, without synchronising."""
     kind = widest(rows.device)
     return rows.sum(0, dtype=kind) @ bias.to(kind)
 
@@ -407,11 +407,11 @@ class LinearisedPass:
 
     @torch.no_grad()
     def parts(self, begin: int, stop: int, *, bias: bool = False) -> Tensor:
-        """(layers + 1, sources, d_model) parts of the stream at position n - 1 that the sources begin..stop brought.
+        """(layers + 1, sources, d_model) parts of the stream at position n - 1 due to the sources begin..stop.
 
-        With ``bias`` the biases are a source too, the first. What no one asks for is left out: positions before a
-        source (nothing looks back), in the last block all positions but one, and in its neighbours at either end
-        products that can be done once for all positions.
+        With ``bias`` the biases are the first source. Unneeded work is skipped: positions before a source, all
+        positions but one in the last block, and in the first and second-to-last blocks products that can be done once
+        for all positions.
         """
         n, last = len(self.start), self.layers[-1]
         rows = Rows.spread(n, begin, stop, bias=bias)
@@ -453,9 +453,9 @@ class LinearisedPass:
 
     @torch.no_grad()
     def gradient(self, direction: Tensor) -> tuple[Tensor, float]:
-        """The gradient at `start` (n, d_model) of the stream behind the last block along ``direction`` (d_model,), and
-        what the biases of all layers add."""
-        gradient, added = direction[None], _none(direction)
+        """The gradient at `start` (n, d_model) of the stream after the last block along ``direction`` (d_model,), and
+        the contribution of all layers' biases."""
+        gradient, added = direction[None], _zero(direction)
         for layer in reversed(self.layers):
             stop_point()
             gradient, more = layer.backward(gradient, last=layer is self.layers[-1])
@@ -468,15 +468,15 @@ class LinearisedPass:
 
 @torch.no_grad()
 def linearise(model: Network, ids: Sequence[int], last: int, *, slope: ActivationSlope = "secant") -> LinearisedPass:
-    """Run the model once and hold what is not linear fixed, up to position ``last`` (n = last + 1 positions).
+    """Run the model once and linearise the pass up to position ``last`` (n = last + 1 positions).
 
-    No logits are made. While the user has hooks on the model the whole sequence runs, so that they see what they would
-    always see.
+    No logits are computed. While the user has hooks on the model the whole sequence runs, so that they see a normal
+    pass.
 
     Args:
         model: a `Model`.
         ids: token ids of the sequence.
-        last: the position looked at.
+        last: the position to explain.
         slope: an `ActivationSlope`.
 
     Raises:
@@ -488,7 +488,7 @@ def linearise(model: Network, ids: Sequence[int], last: int, *, slope: Activatio
     batch = model._batch(ids if hooked else ids[: last + 1])
     n, layers = last + 1, model.n_layers
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
-    readers = [_Reader(model, index, n, slope, dtype) for index in range(layers)]
+    readers = [_BlockReader(model, index, n, slope, dtype) for index in range(layers)]
     residual = torch.empty(layers + 1, model.d_model, dtype=dtype, device=model.device)
     start: list[Tensor] = []
 
@@ -510,8 +510,8 @@ def linearise(model: Network, ids: Sequence[int], last: int, *, slope: Activatio
     return LinearisedPass(tuple(reader.layer() for reader in readers), start[0], residual)
 
 
-class _Reader:
-    """Hooks that collect what one layer's map needs."""
+class _BlockReader:
+    """Hooks that collect the fixed values of one layer."""
 
     def __init__(self, model: Network, index: int, n: int, slope: ActivationSlope, dtype: torch.dtype) -> None:
         self.model, self.index, self.n, self.dtype = model, index, n, dtype
@@ -530,9 +530,9 @@ class _Reader:
             names += ["mlp.hook_pre", "mlp.hook_post", *(["mlp.hook_pre_linear"] if self.gated else [])]
         if self.rounded:
             names += [f"{norm}.{end}" for norm in self.norms for end in ("hook_in", "hook_out")]
-        return [(f"blocks.{self.index}.{name}", self._listen(name)) for name in names]
+        return [(f"blocks.{self.index}.{name}", self._hook(name)) for name in names]
 
-    def _listen(self, name: str) -> Callable[..., Tensor]:
+    def _hook(self, name: str) -> Callable[..., Tensor]:
         def keep(value: Tensor, hook: Any) -> Tensor:
             if value.ndim < 3:
                 raise ValueError(
@@ -603,7 +603,7 @@ class _Reader:
 
 
 def _is_zero(x: Tensor) -> Tensor:
-    """Where a number is too small to divide by."""
+    """Whether each number is too small to divide by."""
     return x.abs() < torch.finfo(x.dtype).tiny
 
 

@@ -1,7 +1,7 @@
 """Passes through a model's own modules: HookedTransformer's blocks, or the transformers model inside a bridge.
 
-They serve every model. For one that the user has hooked nothing of a pass is left out (``whole=True``), so that every
-hook sees the positions it would always see.
+They work for every model. If the user has hooks on it, passes run in full (``whole=True``), so that every hook sees the
+same positions as in a normal pass.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def encode(
     Args:
         positions: indices into the tokens given here; all by default.
         past: keys and values of earlier positions, from `keys_values`.
-        whole: nothing is left out of the model's own pass: somebody has hooks on it.
-        split: whether the model's logits are its unembedding of one state and a soft cap.
+        whole: run the model's own pass in full, because the user has hooks on it.
+        split: whether the model's logits are just the soft-capped unembedding of one state.
     """
     if network.backend == "bridge":
         return _bridge_encode(network.tl_model, embeddings, positions, past, whole, split)
@@ -105,7 +105,7 @@ def cache_layers(past: Sequence[KeysValues], backend: str, length: int) -> list[
 
 
 def _cache_entry(key: Tensor, value: Tensor, *, frozen: bool) -> Any:
-    """TransformerLens' cache of one layer; a frozen one stays as it is when a block reads it."""
+    """TransformerLens's cache of one layer; a block does not append to a frozen one."""
     from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
     return TransformerLensKeyValueCacheEntry(past_keys=key, past_values=value, frozen=frozen)
@@ -122,7 +122,7 @@ def _enter_blocks(tl_model: Any, embeddings: Tensor, first: int) -> tuple[Tensor
 def _through_blocks(
     tl_model: Any, stream: Tensor, short: Tensor | None, first: int, past: Sequence[KeysValues] | None = None
 ) -> Tensor:
-    """The stream behind the blocks from number ``first`` on."""
+    """The stream after the blocks from index ``first`` on."""
     for index, block in enumerate(tl_model.blocks[first:], start=first):
         stream = stream.to(next(block.parameters()).device)
         entry = None
@@ -136,7 +136,7 @@ def _through_blocks(
 def _leave_blocks(tl_model: Any, stream: Tensor, positions: slice | Tensor | None, whole: bool) -> Tensor:
     normalise = tl_model.ln_final if tl_model.cfg.normalization_type is not None else (lambda x: x)
     chosen = slice(None) if positions is None else positions
-    # a mixture reads several streams, all of them whole
+    # a mixture reads several whole streams
     if whole or mixture_of(tl_model) is not None:
         return normalise(stream)[:, chosen]
     return normalise(stream[:, chosen])
@@ -160,7 +160,7 @@ def _bridge_keys_values(tl_model: Any, embeddings: Tensor) -> list[KeysValues]:
 
 
 def _bridge_options(tl_model: Any, batch: int, past: Sequence[KeysValues] | None) -> dict[str, Any]:
-    """What a pass of ``batch`` sequences from embeddings needs besides them."""
+    """Keyword arguments of a pass of ``batch`` sequences from embeddings."""
     options = _without_cache(tl_model)
     if past:
         from transformers import DynamicCache
@@ -215,7 +215,7 @@ def _rows_to_keep(tl_model: Any, positions: slice | Tensor, embeddings: Tensor) 
 
 @contextmanager
 def unembedding_input(tl_model: Any, *, keep: bool) -> Iterator[list[Tensor]]:
-    """What enters the unembedding; without ``keep`` it goes on for one position only, to save the product."""
+    """Collects the unembedding's input; unless ``keep``, only one position is unembedded, to save time."""
     caught: list[Tensor] = []
     thread = threading.get_ident()
 
@@ -298,14 +298,14 @@ def residual_streams(network: Network, batch: Tensor, *, whole: bool) -> Tensor:
 
 
 def drop_pattern(block: Any) -> None:
-    """A bridge leaves its attention pattern (heads, positions, positions) on the module, where nothing reads it."""
+    """Free the attention pattern (heads, positions, positions) that a bridge leaves on the module."""
     attention = getattr(block, "attn", None)
     if attention is not None and getattr(attention, "_pattern", None) is not None:
         attention._pattern = None
 
 
-class _Enough(Exception):
-    """The last value that is needed has been read."""
+class _StopPass(Exception):
+    """Ends a pass once the last required value has been read."""
 
 
 def streams_at(
@@ -313,7 +313,7 @@ def streams_at(
 ) -> Tensor:
     """(batch, layers, d_model) the streams entering rising ``layers`` at row ``last`` (batch,) of each sequence.
 
-    The pass is left by an exception behind the last stream that is needed.
+    An exception ends the pass after the last required stream.
     """
     tl_model, rows = network.tl_model, torch.arange(len(embeddings), device=embeddings.device)
     seen: dict[int, Tensor] = {}
@@ -324,13 +324,13 @@ def streams_at(
             if layer > 0:
                 drop_pattern(tl_model.blocks[layer - 1])
             if layer == layers[-1]:
-                raise _Enough
+                raise _StopPass
             return value
 
         return read
 
     hooks = [(site_hook("resid", layer, network.n_layers), keep(layer)) for layer in layers]
-    with contextlib.suppress(_Enough), attached(tl_model, hooks):
+    with contextlib.suppress(_StopPass), attached(tl_model, hooks):
         encode(network, embeddings, past=past)
     if len(seen) < len(layers):
         raise ValueError(f"{network.name} does not show the residual stream between its layers, so it cannot be read")
@@ -338,30 +338,30 @@ def streams_at(
 
 
 def mlp_values(
-    network: Network, ids: Tensor, site: Site, taken: Mapping[int, Callable[[Tensor], Tensor]], *, whole: bool
+    network: Network, ids: Tensor, site: Site, select: Mapping[int, Callable[[Tensor], Tensor]], *, whole: bool
 ) -> dict[int, Tensor]:
     """By layer, what its function takes of the values (batch, tokens, width) at one site, for ids (batch, tokens).
 
-    The pass is left behind the last of the layers unless ``whole``.
+    The pass ends after the last of the layers unless ``whole``.
     """
     tl_model, kept = network.tl_model, dict[int, Tensor]()
 
     def keep(layer: int) -> Callable[..., Tensor]:
         def read(value: Tensor, hook: Any) -> Tensor:
-            kept[layer] = taken[layer](value)
+            kept[layer] = select[layer](value)
             drop_pattern(tl_model.blocks[layer])
-            if layer == max(taken) and not whole:
-                raise _Enough
+            if layer == max(select) and not whole:
+                raise _StopPass
             return value
 
         return read
 
-    names = {layer: site_hook(site, layer, network.n_layers) for layer in taken}
+    names = {layer: site_hook(site, layer, network.n_layers) for layer in select}
     hooks = [(name, keep(layer)) for layer, name in names.items()]
     if whole:
         run_blocks(network, ids, hooks, whole=True)
     else:
-        with contextlib.suppress(_Enough), attached(tl_model, hooks):
+        with contextlib.suppress(_StopPass), attached(tl_model, hooks):
             encode(network, network.embed(ids))
     silent = next((name for layer, name in names.items() if layer not in kept), None)
     if silent is not None:
@@ -423,7 +423,7 @@ def patched(
 
     hooks: list[tuple[str, Callable[..., Tensor]]] = []
     for patch in sorted(patches, key=lambda patch: patch.site == "attn_to_mlp"):  # these read what others put
-        hooks += site_changes(network, patch.site, patch.layer, _writing(patch))
+        hooks += site_changes(network, patch.site, patch.layer, _patch_hook(patch))
     check_hook_names(tl_model, [name for name, _ in hooks])
     last = slice(-1, None)
     with attached(tl_model, hooks, mlp_entries=entries_for(network, hooks)):
@@ -437,7 +437,7 @@ def patched(
         return _leave_blocks(tl_model, _through_blocks(tl_model, stream, short, first), last, False)[:, 0]
 
 
-def _writing(patch: Patch) -> Callable[..., Tensor]:
+def _patch_hook(patch: Patch) -> Callable[..., Tensor]:
     def write(value: Tensor, hook: Any) -> Tensor:
         new = value.clone()
         patch.write(new, *patch.places)

@@ -1,4 +1,4 @@
-"""One walk over the blocks by the equations: whole passes, prefixes, patches, one position only, any last layer."""
+"""One loop over the blocks by their equations: whole passes, prefixes, patches, single positions, any last layer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from ..patching import Patch
 from ..stopping import stop_point
-from .equations import At, Block, Equations, KeysValues, Rotation, as_it_is
+from .equations import Block, Equations, KeysValues, Rotation, SiteCallback, unchanged
 from .traces import Trace, empty_streams
 from .trees import TreeMasks
 from .unembed import vocabulary_block
 
 __all__ = [
-    "PickedRows",
+    "SelectedRows",
     "Rows",
-    "Writer",
+    "IncrementalDecoder",
     "decode",
     "encode",
     "keys_values",
@@ -33,13 +33,13 @@ __all__ = [
 ]
 
 Project = Callable[[Block, Rotation | None], tuple[Tensor, Tensor, Tensor]]
-"""Queries, keys and values of a block, already rotated."""
+"""Computes the (rotated) queries, keys and values of a block."""
 
-_FEW = 16
-"""Positions up to which keys and values that all sequences share are not copied: the scores are then smaller."""
+_FEW_QUERIES = 16
+"""Most query positions for which shared keys and values are not copied, as the scores are then smaller."""
 
 Rows = slice | Tensor
-"""Indices into the tokens of a pass: a slice, or (n,) numbers."""
+"""Indices into the tokens of a pass: a slice, or integers (n,)."""
 
 
 def walk(
@@ -49,27 +49,27 @@ def walk(
     first: int,
     *,
     past: Sequence[KeysValues] | Mapping[int, KeysValues] | None = None,
-    at: At = as_it_is,
+    at: SiteCallback = unchanged,
     last: slice | Tensor | None = None,
     fused: bool = True,
     project: Project | None = None,
     rotation: Rotation | None = None,
     tree: TreeMasks | None = None,
 ) -> Tensor:
-    """The residual stream (batch, tokens, d_model) behind some blocks that follow one another.
+    """The residual stream (batch, tokens, d_model) after some consecutive blocks.
 
     Args:
         equations: of the model.
         blocks: in order.
         stream: (batch, tokens, d_model) entering the first of them, at the positions from ``first`` on.
         first: position of the first token.
-        past: by layer number, keys and values (1 or batch, n_kv_heads, first, d_head) of the positions before.
-        at: sees, and may replace, the values on the way; keys and values with those of the past in front.
-        last: the rows that the last of the blocks computes and returns: a slice, or one row (batch,) of each sequence.
+        past: by layer, keys and values (1 or batch, n_kv_heads, first, d_head) of the earlier positions.
+        at: reads, and may replace, each value; keys and values include those of the past.
+        last: the rows that the last block computes and returns: a slice, or one row (batch,) per sequence.
         fused: use the fused attention kernel, which has no forward-mode derivative.
-        project: gives the queries, keys and values of the first block instead of its own projections.
-        rotation: of at least the positions up to the last one; made here unless given.
-        tree: the tokens of each row are a tree; for whole passes.
+        project: computes the queries, keys and values of the first block instead of `Block.project`.
+        rotation: of at least all positions up to the last; computed if None.
+        tree: masks of rows that hold several sequences; for whole passes.
     """
     batch, total = stream.shape[0], first + stream.shape[1] if tree is None else tree.longest
     rotation = equations.rotation(total) if rotation is None else rotation
@@ -90,18 +90,18 @@ def walk(
         elif ends and last is not None:
             query, stream = query[:, :, last], stream[:, last]
         before = None if past is None else past[layer]
-        if before is not None and len(before[0]) == 1 < batch and query.shape[2] <= _FEW:
-            mixed = block.attend_shared(query, at("key", layer, key), at("value", layer, value), before)
+        if before is not None and len(before[0]) == 1 < batch and query.shape[2] <= _FEW_QUERIES:
+            z = block.attend_shared(query, at("key", layer, key), at("value", layer, value), before)
         else:
             if before is not None:
                 old = (part.expand(batch, -1, -1, -1) for part in before)
                 key, value = (torch.cat(parts, dim=2) for parts in zip(old, (key, value), strict=True))
             key, value = at("key", layer, key), at("value", layer, value)
             if ends and isinstance(last, Tensor):
-                mixed = block.attend_one(query, key, value, first + last)
+                z = block.attend_one(query, key, value, first + last)
             else:
-                mixed = block.attend(query, key, value, fused=fused, tree=tree)
-        stream = block.finish(stream, mixed, at)
+                z = block.attend(query, key, value, fused=fused, tree=tree)
+        stream = block.finish(stream, z, at)
     return stream
 
 
@@ -114,10 +114,10 @@ def encode(
     fused: bool = True,
     tree: TreeMasks | None = None,
 ) -> Tensor:
-    """What the unembedding reads, (batch, positions, d_model), from token embeddings (batch, tokens, d_model).
+    """The unembedding's input (batch, positions, d_model) for token embeddings (batch, tokens, d_model).
 
     Args:
-        positions: indices into the tokens; the last layer computes only from the first of them on.
+        positions: indices into the tokens; the last layer skips positions before the first of them.
         past: keys and values of earlier positions, of batch 1 or of the same batch.
         fused, tree: as in `walk`.
     """
@@ -135,7 +135,7 @@ def encode(
     begin = _first_of(tokens, embeddings.shape[1])
     stream = walk(
         equations, equations.blocks(), equations.start(embeddings, first if tree is None else tree.positions), first,
-        past=past, at=at if reads < equations.network.n_layers else as_it_is,
+        past=past, at=at if reads < equations.network.n_layers else unchanged,
         last=slice(begin, None) if begin else None, fused=fused, tree=tree,
     )  # fmt: skip
     if isinstance(tokens, Tensor):
@@ -156,22 +156,22 @@ def _first_of(tokens: Rows, length: int) -> int:
 
 def keys_values(equations: Equations, embeddings: Tensor, layers: int | None = None) -> list[KeysValues]:
     """Keys and values of sequences (batch, tokens, d_model) in every layer, or in the first ``layers``."""
-    made: dict[tuple[int, str], Tensor] = {}
+    cached: dict[tuple[int, str], Tensor] = {}
 
     def at(site: str, layer: int, value: Tensor) -> Tensor:
         if site in ("key", "value"):
-            made[layer, site] = value
+            cached[layer, site] = value
         return value
 
     count = equations.network.n_layers if layers is None else layers
     walk(equations, equations.blocks(range(count)), equations.start(embeddings, 0), 0, at=at, last=slice(-1, None))
-    return [(made[layer, "key"], made[layer, "value"]) for layer in range(count)]
+    return [(cached[layer, "key"], cached[layer, "value"]) for layer in range(count)]
 
 
 def streams_at(
     equations: Equations, embeddings: Tensor, layers: Sequence[int], last: Tensor, past: Sequence[KeysValues] | None
 ) -> Tensor:
-    """(batch, layers, d_model) the streams entering rising ``layers`` at row ``last`` (batch,) of each sequence."""
+    """(batch, layers, d_model) the streams entering increasing ``layers`` at row ``last`` (batch,) of each sequence."""
     first = past[0][0].shape[2] if past else 0
     rows, seen = torch.arange(len(embeddings), device=embeddings.device), list[Tensor]()
 
@@ -203,30 +203,30 @@ def residual_streams(equations: Equations, embeddings: Tensor) -> Tensor:
 
 
 def mlp_values(
-    equations: Equations, embeddings: Tensor, site: str, taken: Mapping[int, Callable[[Tensor], Tensor]]
+    equations: Equations, embeddings: Tensor, site: str, select: Mapping[int, Callable[[Tensor], Tensor]]
 ) -> dict[int, Tensor]:
-    """By layer, what its function takes of the values (batch, tokens, width) at one site."""
+    """By layer, what its function selects of the values (batch, tokens, width) at one site."""
     kept: dict[int, Tensor] = {}
 
     def at(name: str, layer: int, value: Tensor) -> Tensor:
-        if name == site and layer in taken:
-            kept[layer] = taken[layer](value)
+        if name == site and layer in select:
+            kept[layer] = select[layer](value)
         return value
 
-    walk(equations, equations.blocks(range(max(taken) + 1)), equations.start(embeddings, 0), 0, at=at)
+    walk(equations, equations.blocks(range(max(select) + 1)), equations.start(embeddings, 0), 0, at=at)
     return kept
 
 
 def decode(equations: Equations, hidden: Tensor, ids: slice | Tensor | None = None) -> Tensor:
-    """Logits (..., d_vocab) from what `encode` gives, or those of some token ids, in the type of ``hidden``."""
+    """Logits (..., d_vocab) of hidden states from `encode`, or those of some token ids, in the dtype of ``hidden``."""
     return vocabulary_block(equations.network, hidden, slice(None) if ids is None else ids)
 
 
 # ---- token by token
 
 
-class Writer:
-    """One sequence that is being written; keys and values are kept, and the weights stay as they are meanwhile."""
+class IncrementalDecoder:
+    """Generates one sequence token by token with a key/value cache; reads the weights once."""
 
     def __init__(self, equations: Equations) -> None:
         self.equations = equations
@@ -237,7 +237,7 @@ class Writer:
         self._rotation: Rotation | None = None
 
     def advance(self, block: Block, stream: Tensor, *, last: slice | None = None) -> Tensor:
-        """The stream behind one block for more positions (1, n, d_model), whose keys and values are kept."""
+        """The stream after one block for the next positions (1, n, d_model), whose keys and values are cached."""
         layer, kept = block.index, dict[str, Tensor]()
 
         def at(site: str, _: int, value: Tensor) -> Tensor:
@@ -247,20 +247,20 @@ class Writer:
 
         first = self.past[layer][0].shape[2] if layer in self.past else 0
         past = self.past if layer in self.past else None
-        rotation = self._turning(first + stream.shape[1])
+        rotation = self._rotation_until(first + stream.shape[1])
         stream = walk(self.equations, [block], stream, first, past=past, at=at, last=last, rotation=rotation)
         self.past[layer] = kept["key"], kept["value"]
         return stream
 
-    def _turning(self, stop: int) -> Rotation | None:
-        """The rotation of the positions 0..stop and some more: its tables are made anew only now and then."""
+    def _rotation_until(self, stop: int) -> Rotation | None:
+        """The rotation of positions 0..stop; its tables grow in large steps."""
         if self._rotation is None or len(self._rotation.cos) < stop:
             self._rotation = self.equations.rotation(stop, spare=stop)
         return self._rotation
 
     @torch.no_grad()
     def feed(self, embeddings: Tensor) -> Tensor:
-        """Logits (1, 1, d_vocab) after more tokens, given by their embeddings (1, n, d_model)."""
+        """Logits (1, 1, d_vocab) after the next tokens, given by their embeddings (1, n, d_model)."""
         stream = self.equations.start(embeddings, self.length)
         self.length += embeddings.shape[1]
         reads, streams = self.equations.first_read, list[Tensor]()
@@ -275,7 +275,7 @@ class Writer:
 
 
 def trace(equations: Equations, embeddings: Tensor, neurons: Sequence[int]) -> Trace:
-    """Run sequences (batch, tokens, d_model) of one length and keep what their layers compute."""
+    """`engine.trace` of sequences (batch, tokens, d_model) of one length."""
     network = equations.network
     kept: dict[tuple[str, int], Tensor] = {}
 
@@ -311,18 +311,18 @@ def patched(
     patches: Sequence[Patch],
     sequence: Tensor,
 ) -> Tensor:
-    """(cells, d_model) what the unembedding reads at the last position; every cell has a patch that it can see.
+    """(cells, d_model) the unembedding's input at the last position; every cell has a patch that can reach it.
 
-    ``sequence`` (cells,) lies on the CPU, as the numbers of a patch do.
+    ``sequence`` (cells,) is on the CPU, like the indices of a patch.
 
-    Layers before the first patch and positions before it keep the trace's values, whose keys and values are reused; in
-    the first block behind a patch only the patched rows have new queries, keys and values.
+    Layers and positions before the first patch keep the trace's values and reuse its keys and values. In the first
+    block after a patch, only the patched rows get new queries, keys and values.
     """
     start, begin = min(patch.layer for patch in patches), min(int(patch.places[1].min()) for patch in patches)
     n_layers, tokens, reads = trace.n_layers, trace.tokens, equations.first_read
     device = trace.embeddings.device
     cells = _Cells(trace, sequence.to(device), begin)
-    # of the streams that are read, those below the first patch are as traced
+    # the final reading uses the traced streams below the first patch
     streams = [cells.clean(trace.resid[layer][:, -1]) for layer in range(reads, min(start, n_layers))]
     inside = [patch for patch in patches if patch.layer == start and patch.site != "resid"]
     entering = [patch for patch in patches if patch.layer == start and patch.site == "resid"]
@@ -330,11 +330,11 @@ def patched(
     if inside and not entering:
         if start >= reads:
             streams.append(cells.clean(trace.resid[start][:, -1]))
-        rows = _inside_first(equations.block(start), trace, inside, sequence)
+        rows = _after_first_block(equations.block(start), trace, inside, sequence)
         start += 1
         entering = [patch for patch in patches if patch.layer == start and patch.site == "resid"]
     elif start < n_layers and len(entering) == 1 and not inside:
-        numbers, positions = _moved(device, *entering[0].places)
+        numbers, positions = _to_device(device, *entering[0].places)
         rows, entering = _ChangedRows(numbers, positions, entering[0].rows), []
     stream = cells.whole(start, rows)
     for patch in entering:
@@ -356,11 +356,11 @@ def patched(
         return value
 
     def project(block: Block, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Clean queries, keys and values, but for the changed rows."""
+        """The clean queries, keys and values, except for the changed rows."""
         if rows is None or entering or len(rows.cells) == stream.shape[0] * stream.shape[1]:
             return block.project(block.norm1(stream), rotation)
-        turned = None if rotation is None else rotation.at(rows.positions - begin)
-        changed = block.project(block.norm1(rows.values)[None], turned)
+        rotated = None if rotation is None else rotation.at(rows.positions - begin)
+        changed = block.project(block.norm1(rows.values)[None], rotated)
         parts = []
         for part, new in zip(trace.projected[block.index], changed, strict=True):
             whole = cells.clean(part[:, :, begin:]).clone()
@@ -380,19 +380,19 @@ def patched(
 
 
 def _write(patch: Patch, value: Tensor, first: int) -> None:
-    """Put a patch into the values (cells, rows, ...) of the positions from ``first`` on."""
+    """Apply a patch to the values (cells, rows, ...) of the positions from ``first`` on."""
     cells, positions = patch.places
-    patch.write(value, *_moved(value.device, cells, positions - first))
+    patch.write(value, *_to_device(value.device, cells, positions - first))
 
 
-def _moved(device: torch.device, *numbers: Tensor) -> tuple[Tensor, ...]:
-    """Whole numbers (n,) each, brought to a device together: every upload waits."""
+def _to_device(device: torch.device, *numbers: Tensor) -> tuple[Tensor, ...]:
+    """Integers (n,) each, moved to a device together, since each upload synchronises."""
     return torch.stack(numbers).to(device).unbind()
 
 
 @dataclass(frozen=True)
 class _ChangedRows:
-    """Few changed rows of a stream; all others are as traced."""
+    """The rows of a stream that differ from the trace."""
 
     cells: Tensor
     positions: Tensor
@@ -402,7 +402,7 @@ class _ChangedRows:
 
 @dataclass(frozen=True)
 class _Cells:
-    """The traced values of the sequence that each cell starts from, from position ``begin`` on."""
+    """The traced values of each cell's sequence, from position ``begin`` on."""
 
     trace: Trace
     sequence: Tensor
@@ -410,13 +410,13 @@ class _Cells:
     begin: int
 
     def clean(self, value: Tensor) -> Tensor:
-        """(cells, ...) traced values (batch, ...); without a copy where all cells have the same."""
+        """(cells, ...) traced values (batch, ...); a view if all cells share one sequence."""
         if len(value) == 1:
             return value.expand(len(self.sequence), *value.shape[1:])
         return value[self.sequence]
 
     def whole(self, layer: int, rows: _ChangedRows | None) -> Tensor:
-        """(cells, tokens - begin, d_model) the stream entering a layer, with the changed rows in it."""
+        """(cells, tokens - begin, d_model) the stream entering a layer, with the changed rows."""
         stream = self.clean(self.trace.resid[layer][:, self.begin :]).clone()
         if rows is not None:
             stream[rows.cells, rows.positions - self.begin] = rows.values.to(stream.dtype)
@@ -427,16 +427,16 @@ class _Cells:
         if self.begin == 0:
             return None
         before = self.trace.keys_values(self.begin)
-        return before if len(self.trace.embeddings) == 1 else PickedRows(before, self.sequence)
+        return before if len(self.trace.embeddings) == 1 else SelectedRows(before, self.sequence)
 
 
 @dataclass(frozen=True)
-class PickedRows(Sequence[KeysValues]):
-    """Keys and values of a batch, copied for one layer at a time as they are read."""
+class SelectedRows(Sequence[KeysValues]):
+    """Keys and values of a batch, gathered for one layer at a time."""
 
     layers: Sequence[KeysValues]
     rows: Tensor
-    """(batch,) which of the kept sequences each of the batch goes on from."""
+    """(batch,) index of the cached sequence that each one continues."""
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -447,14 +447,14 @@ class PickedRows(Sequence[KeysValues]):
         return key[rows], value[rows]
 
 
-def _inside_first(block: Block, trace: Trace, patches: Sequence[Patch], sequence: Tensor) -> _ChangedRows:
-    """The rows behind the first patched block: nothing before it has changed, so that each row is on its own."""
+def _after_first_block(block: Block, trace: Trace, patches: Sequence[Patch], sequence: Tensor) -> _ChangedRows:
+    """The changed rows after the first patched block; its input is unchanged, so each row is independent."""
     numbers = [cells * trace.tokens + positions for cells, positions in (patch.places for patch in patches)]
     keys = torch.cat(numbers).unique()
     cells, positions = keys // trace.tokens, keys % trace.tokens
-    own = sequence[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)
-    cells, positions, own = _moved(trace.embeddings.device, cells, positions, own)
-    rows = own, positions
+    sequences = sequence[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)
+    cells, positions, sequences = _to_device(trace.embeddings.device, cells, positions, sequences)
+    rows = sequences, positions
 
     def at(site: str, layer: int, value: Tensor) -> Tensor:
         for patch, number in zip(patches, numbers, strict=True):
@@ -463,5 +463,5 @@ def _inside_first(block: Block, trace: Trace, patches: Sequence[Patch], sequence
                 patch.write(value, torch.searchsorted(keys, number))
         return value
 
-    mixed = trace.head[block.index][rows].flatten(-2)
-    return _ChangedRows(cells, positions, block.finish(trace.resid[block.index][rows], mixed, at))
+    z = trace.head[block.index][rows].flatten(-2)
+    return _ChangedRows(cells, positions, block.finish(trace.resid[block.index][rows], z, at))

@@ -1,7 +1,7 @@
-"""Which routes through a model give its own numbers: each is compared with the model's own pass before it is used.
+"""Which routes reproduce a model's own pass; each is compared with it before it is used.
 
-Routes are compared again when the model's architecture is another one, and for longer sequences when they pass a
-boundary that the model's config declares. One that differs, or fails, is left out.
+Routes are compared again if the model's architecture changes, and if sequences are longer than a boundary that the
+model's config declares. A route that differs or fails is not used.
 """
 
 from __future__ import annotations
@@ -27,51 +27,50 @@ from .equations import Equations
 from .jacobian import NativeJacobian
 from .trees import TokenTree, TreeMasks
 
-__all__ = ["Verdict", "last_verdict", "verdict"]
+__all__ = ["CheckedRoutes", "last_checked_routes", "checked_routes"]
 
 
 @dataclass
-class Verdict:
-    """What held when the routes of a model were compared with its own pass."""
+class CheckedRoutes:
+    """The routes that agreed with a model's own pass."""
 
     equations: Equations | None = None
-    """Of the native engine; None where it does not serve."""
+    """The equations of the native engine; None if they do not agree."""
     cache: bool = False
-    """Keys and values of a prefix can be reused."""
+    """Whether keys and values of a prefix can be reused."""
     split: bool = False
-    """Logits are the unembedding of one hidden state and a soft cap, nothing more."""
+    """Whether logits are just the soft-capped unembedding of one hidden state."""
     blocks: bool | None = None
-    """The unembedding may go block by block; None while it was not compared."""
+    """Whether the unembedding can be split into blocks; None until compared."""
     tokens: int = 0
-    """Length of the longest sequence that the routes were compared on; 0 before they were."""
+    """Length of the longest sequence compared; 0 before the first comparison."""
 
 
-def verdict(network: Network, tokens: int) -> Verdict:
-    """What holds for sequences of ``tokens`` tokens; compared on first use, without any hook.
+def checked_routes(network: Network, tokens: int) -> CheckedRoutes:
+    """The routes that agree for sequences of ``tokens`` tokens; compared on first use, without hooks.
 
-    Nothing does where hooks are on the model, or its logits are NaN: then it is compared at the next call.
+    If the model has hooks or its logits are NaN, none is used and the next call compares again.
     """
     with dense_routes(network.tl_model):
-        held = remembered(network, "routes", Verdict)
+        held = remembered(network, "routes", CheckedRoutes)
         if held.tokens == 0 or _passes_boundary(network, held.tokens, tokens):
             with unstoppable():
-                compared = Verdict() if has_hooks(network.tl_model) else _compare(network, tokens)
+                compared = CheckedRoutes() if has_hooks(network.tl_model) else _compare(network, tokens)
             held.equations, held.cache, held.split = compared.equations, compared.cache, compared.split
             held.tokens = compared.tokens
     return held
 
 
-def last_verdict(network: Network, tokens: int) -> Verdict:
-    """What was found at the last call of `verdict`, for what follows a pass: the model is not looked at again."""
-    held: Verdict | None = last_remembered(network, "routes")
+def last_checked_routes(network: Network, tokens: int) -> CheckedRoutes:
+    """The result of the last `checked_routes`, for steps after a pass; does not check the model for changes."""
+    held: CheckedRoutes | None = last_remembered(network, "routes")
     if held is None or held.tokens == 0 or _passes_boundary(network, held.tokens, tokens):
-        return verdict(network, tokens)
+        return checked_routes(network, tokens)
     return held
 
 
 def _boundaries(network: Network) -> list[int]:
-    """Lengths behind which a model computes in another way: windows of its attention, original contexts of its rotary
-    positions."""
+    """Lengths beyond which a model computes differently: attention windows, original contexts of rotary embeddings."""
     config = getattr(getattr(network.tl_model, "original_model", None), "config", None)
     if config is None:
         cfg = network.tl_model.cfg
@@ -96,10 +95,10 @@ def _passes_boundary(network: Network, compared: int, tokens: int) -> bool:
 
 
 @torch.no_grad()
-def _compare(network: Network, tokens: int) -> Verdict:
-    """Run a random sequence through every route and compare with the model's own logits; if these are NaN, none holds.
+def _compare(network: Network, tokens: int) -> CheckedRoutes:
+    """Compare every route on a random sequence with the model's own logits; if these are NaN, no route is used.
 
-    It is a short one, or a little longer than the last boundary that sequences of ``tokens`` tokens pass.
+    The sequence is short, or slightly longer than the last boundary that ``tokens`` tokens exceed.
     """
     tl_model = network.tl_model
     beyond = max((boundary + 4 for boundary in _boundaries(network) if boundary < tokens), default=0)
@@ -108,7 +107,7 @@ def _compare(network: Network, tokens: int) -> Verdict:
     embeddings = network.token_embeddings(ids[0])[None]
     wanted = tl_model(ids).to(ids.device)
     if not bool(torch.isfinite(wanted).all()):
-        return Verdict()
+        return CheckedRoutes()
     cut = count // 2
 
     def same(logits: Tensor, reference: Tensor) -> bool:
@@ -118,7 +117,7 @@ def _compare(network: Network, tokens: int) -> Verdict:
     own = modules.encode(network, embeddings, whole=bridge, split=not bridge)
     if bridge and not same(own, wanted):
         raise ValueError(f"{network.name} gives other logits for its own token embeddings than for their ids")
-    split = not bridge or _serves(lambda: same(modules.decode(network, modules.encode(network, embeddings)), wanted))
+    split = not bridge or _passes(lambda: same(modules.decode(network, modules.encode(network, embeddings)), wanted))
 
     def cached() -> bool:
         past = modules.keys_values(network, embeddings[:, :cut])
@@ -141,12 +140,12 @@ def _compare(network: Network, tokens: int) -> Verdict:
         )
 
     equations = None if is_spread(tl_model) else Equations.of(network)
-    agrees = equations is not None and _serves(partial(by_equations, equations))
-    return Verdict(equations if agrees else None, agrees or _serves(cached), split, tokens=count)
+    agrees = equations is not None and _passes(partial(by_equations, equations))
+    return CheckedRoutes(equations if agrees else None, agrees or _passes(cached), split, tokens=count)
 
 
-def _serves(route: Callable[[], bool]) -> bool:
-    """Whether a route gives the model's numbers; one that fails on a model does not serve it."""
+def _passes(route: Callable[[], bool]) -> bool:
+    """Whether a route agrees with the model; a route that raises does not."""
     try:
         return route()
     except Exception as error:
@@ -156,8 +155,7 @@ def _serves(route: Callable[[], bool]) -> bool:
 
 
 def _in_one_row(equations: Equations, embeddings: Tensor) -> list[Tensor]:
-    """The hidden states of a sequence that lies twice in one row, as two that begin alike: a token that saw the other's
-    would differ."""
+    """The hidden states of a sequence packed twice into one row with a shared prefix; they differ if masks leak."""
     tree, numbers = TokenTree(), range(embeddings.shape[1])
     first = tree.add(0, numbers, [])
     again = tree.add(1, numbers, first[: len(first) // 2])
@@ -166,12 +164,12 @@ def _in_one_row(equations: Equations, embeddings: Tensor) -> list[Tensor]:
 
 
 def _same_patched(network: Network, equations: Equations, embeddings: Tensor, split: bool) -> bool:
-    """Whether runs with one residual row, one attention and one MLP output replaced end alike in both engines."""
+    """Whether runs with one residual row, one attention and one MLP output replaced agree between the engines."""
     tokens, layer = embeddings.shape[1], (network.n_layers - 1) // 2
     clean = native.trace(equations, embeddings, ())
     if not split:
         return False
-    # behind the last layer's attention nothing carries a change to the last position
+    # after the last layer's attention, a change cannot reach the last position
     position = torch.tensor([tokens // 2 if layer < network.n_layers - 1 else tokens - 1])
     sites: list[Site] = ["resid", "attn", *(["mlp"] if clean.mlp else [])]  # type: ignore[list-item]
     patches = [
@@ -185,9 +183,9 @@ def _same_patched(network: Network, equations: Equations, embeddings: Tensor, sp
 
 
 def _same_derivative(network: Network, equations: Equations, embeddings: Tensor) -> bool:
-    """Whether one gradient by the equations is the one that autograd finds through the model's own modules.
+    """Whether a gradient by the equations equals autograd's through the model's own modules.
 
-    The forward-mode product must be its transpose.
+    The Jacobian-vector product must be the transpose.
     """
     last = embeddings.shape[1] - 1
     with torch.enable_grad(), network.frozen():

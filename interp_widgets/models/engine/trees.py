@@ -1,6 +1,6 @@
-"""Many sequences in one row: what several begin with is there once, and a token sees only what its sequence has before.
+"""Packing of sequences into rows: common prefixes are stored once, and a token attends only to its own sequence.
 
-Such a row is a forest: every token but the first ones has a parent, the token before it.
+Such a row is a forest: the parent of a token is the token before it.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["TokenTree", "TreeMasks", "packed"]
+__all__ = ["TokenTree", "TreeMasks", "pack"]
 
 _ATTENTION = 8
-"""What an operation of a masked attention takes against one of a product with weights (measured)."""
+"""Cost of an operation of masked attention relative to one of a weight product (measured)."""
 _ROOM = 8
-"""d_model divided by the tokens of a row that short ones are put together in: its attention stays small."""
+"""d_model divided by the most tokens of a row of unrelated short sequences, which keeps its attention cheap."""
 
 
 @dataclass
 class TokenTree:
-    """Tokens of one row."""
+    """The tokens of one row."""
 
     ids: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
-    """The token before each in its sequence; -1 for a first one."""
+    """Index of the token before each one; -1 for the first of a sequence."""
     paths: dict[int, list[int]] = field(default_factory=dict)
-    """By the number of a sequence, its tokens in order."""
+    """By sequence number, the indices of its tokens in order."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def plain(self) -> bool:
-        """Whether a token sees all before it: there is one sequence, or others are its beginnings."""
+        """Whether every token attends to all before it: one sequence, possibly with prefixes of it."""
         return self.parents == list(range(-1, len(self) - 1))
 
     def add(self, number: int, ids: Sequence[int], path: Sequence[int]) -> list[int]:
-        """Add a sequence whose beginning the tree has: ``path``, the tokens that it shares."""
+        """Add a sequence that shares the tokens ``path`` with the tree; returns the indices of all its tokens."""
         whole = list(path)
         for token in ids[len(path) :]:
             self.parents.append(whole[-1] if whole else -1)
@@ -53,25 +53,25 @@ class TokenTree:
         return whole
 
     def join(self, other: TokenTree) -> None:
-        """Add another row's tokens."""
+        """Append another row."""
         first = len(self)
         self.ids += other.ids
         self.parents += [parent if parent < 0 else first + parent for parent in other.parents]
         self.paths |= {number: [first + token for token in path] for number, path in other.paths.items()}
 
 
-def packed(sequences: Sequence[Sequence[int]], width: int, most: int | None = None) -> list[TokenTree]:
-    """Rows that hold all sequences, the longest first.
+def pack(sequences: Sequence[Sequence[int]], width: int, most: int | None = None) -> list[TokenTree]:
+    """Pack sequences into rows, the longest first.
 
-    A sequence joins the one before it in order of their ids where what both begin with saves more than the larger
-    attention costs. Short rows are put together, so that little padding is needed.
+    Sequences are sorted by their ids; each joins its predecessor's row if the common prefix saves more than the larger
+    attention costs. Short rows are merged to reduce padding.
 
     Args:
         sequences: token ids, one or more each.
-        width: d_model, which says what a token costs beside its attention.
-        most: tokens of a row that holds more than one sequence; by default as many as save work.
+        width: d_model, which determines a token's cost apart from attention.
+        most: maximum tokens of a row with several sequences; by default as many as save work.
 
-    >>> [row.ids for row in packed([(1, 2, 3), (1, 2, 4), (5, 6)], 64)]
+    >>> [row.ids for row in pack([(1, 2, 3), (1, 2, 4), (5, 6)], 64)]
     [[1, 2, 3, 4, 5, 6]]
     """
     trees: list[TokenTree] = []
@@ -88,7 +88,7 @@ def packed(sequences: Sequence[Sequence[int]], width: int, most: int | None = No
         path = trees[-1].add(number, own, path[:common])
         before = own
     room = width // _ROOM
-    return _together(trees, room if most is None else min(room, most))
+    return _merged(trees, room if most is None else min(room, most))
 
 
 def _saves(nodes: int, common: int, length: int, width: int, most: int | None) -> bool:
@@ -108,7 +108,7 @@ def _saves(nodes: int, common: int, length: int, width: int, most: int | None) -
     return joined <= alone
 
 
-def _together(trees: Sequence[TokenTree], room: int) -> list[TokenTree]:
+def _merged(trees: Sequence[TokenTree], room: int) -> list[TokenTree]:
     """Trees in rows of up to ``room`` tokens, the longest first: each in the row that it fills best."""
     rows: list[TokenTree] = []
     spare: list[tuple[int, int]] = []  # how many more tokens a row has room for, and its number
@@ -126,18 +126,18 @@ def _together(trees: Sequence[TokenTree], room: int) -> list[TokenTree]:
 
 @dataclass(frozen=True)
 class TreeMasks:
-    """What the tokens of a batch of rows see; a batch is as wide as its longest row."""
+    """Attention masks of a batch of rows; the batch is as wide as its longest row."""
 
     positions: Tensor
     """(batch, width) position of each token in its own sequence."""
     longest: int
-    """Tokens of the longest sequence."""
+    """Length of the longest sequence."""
     ancestors: Tensor
-    """(batch, width, width) True where a token stands before another in its sequence, and for itself."""
+    """(batch, width, width) True for each token's predecessors in its sequence and itself."""
 
     @staticmethod
     def of(trees: Sequence[TokenTree], device: torch.device) -> TreeMasks:
-        """Of rows; what stands behind the end of a shorter one sees only itself."""
+        """The masks of some rows; padding attends only to itself."""
         width = max(map(len, trees))
         parents = np.full((len(trees), width), -1)
         for row, tree in zip(parents, trees, strict=True):
@@ -148,7 +148,7 @@ class TreeMasks:
         return TreeMasks(torch.from_numpy(positions).to(device), longest, torch.from_numpy(ancestors).to(device))
 
     def seen(self, window: int | None) -> Tensor:
-        """(batch, 1, width, width) True where a token may look, in a layer whose attention has this window."""
+        """(batch, 1, width, width) True where a token may attend in a layer with this attention window."""
         seen = self.ancestors
         if window is not None:
             seen = seen & (self.positions[:, :, None] - self.positions[:, None] < window)

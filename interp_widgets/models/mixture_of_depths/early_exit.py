@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..compare import agree, probe_ids
 from ..engine.equations import Equations
-from ..engine.native import Writer, decode
+from ..engine.native import IncrementalDecoder, decode
 from ..hooks import has_hooks
 from ..network import Network
 from ..state import remembered
@@ -34,9 +34,9 @@ class EarlyExit:
                 f"{network.name} has blocks that cannot be computed one at a time: write with Model.generate"
             )
         self.network, self.mixture, self.top_k = network, mixture, top_k
-        self._writer = Writer(equations)
+        self._decoder = IncrementalDecoder(equations)
         self._norms = equations.read_norms()
-        self._waiting: list[list[Tensor]] = [[] for _ in self._writer.blocks]
+        self._waiting: list[list[Tensor]] = [[] for _ in self._decoder.blocks]
         self.exits: list[int] = []
         """The last layer that the prediction needed, per call of `feed`."""
         self.runs = 0
@@ -45,21 +45,21 @@ class EarlyExit:
     @property
     def length(self) -> int:
         """Number of tokens fed."""
-        return self._writer.length
+        return self._decoder.length
 
     @property
     def computed(self) -> list[int]:
         """Number of positions at which each layer was computed."""
-        past = self._writer.past
+        past = self._decoder.past
         return [past[layer][0].shape[2] if layer in past else 0 for layer in range(len(self._waiting))]
 
     @torch.no_grad()
     def feed(self, ids: Tensor) -> Tensor:
         """Logits (1, 1, d_vocab) after more tokens (1, n)."""
-        writer = self._writer
+        decoder = self._decoder
         embeddings = self.network.embed(ids)
-        self._waiting[0].append(writer.equations.start(embeddings, writer.length))
-        writer.length += ids.shape[1]
+        self._waiting[0].append(decoder.equations.start(embeddings, decoder.length))
+        decoder.length += ids.shape[1]
         late = len(self._waiting) - self.mixture.k
         for layer in range(late):
             self._advance(layer)
@@ -73,7 +73,7 @@ class EarlyExit:
             if route in used:
                 members.append(self._norms[route](end))
         self.exits.append(late + used[-1])
-        return decode(writer.equations, mix(weights[..., used], members))
+        return decode(decoder.equations, mix(weights[..., used], members))
 
     def _advance(self, layer: int) -> Tensor:
         """Compute a layer for all positions that have not passed it, and return its output at the last one."""
@@ -81,7 +81,7 @@ class EarlyExit:
         self._waiting[layer] = []
         self.runs += 1
         final = layer == len(self._waiting) - 1  # nothing reads the other positions' outputs
-        stream = self._writer.advance(self._writer.blocks[layer], stream, last=slice(-1, None) if final else None)
+        stream = self._decoder.advance(self._decoder.blocks[layer], stream, last=slice(-1, None) if final else None)
         if not final:
             self._waiting[layer + 1].append(stream)
         return stream[:, -1:]
