@@ -63,7 +63,7 @@ class DataScores(BiasOptions):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[StereoSetResult | CrowsResult, ...], request: Request) -> None:
-        at = range(len(results)) if self.shown == "difference" else pair_view.looked_at(self)
+        at = range(len(results)) if self.shown == "difference" else pair_view.shown_indices(self)
         dots = [dot for i in at for dot in score_dots(results[i], i)]
         names = pair_view.labels(self) if len(results) > 1 else [""]
         self.chart.update(dots, {i: Series(names[i], PALETTE8[i]) for i in at})

@@ -60,6 +60,6 @@ class EditSwitch:
                 panel.on = False
                 raise error
             self.in_force = panel.workbench.edits
-            panel.workbench.tell_panels()
+            panel.workbench.notify_panels()
 
         panel.jobs.start(work, done, title="Switching the edit", channel="switch", quiet=True)

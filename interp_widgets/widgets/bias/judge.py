@@ -141,7 +141,7 @@ class Checks(W.HBox):
 class Judging(EditOptions):
     """A trade-off chart, a table with intervals, and continuations side by side."""
 
-    title, tab_name, of_both, waits = "Edits judged", "Judge", ("beside",), True
+    title, tab_name, pair_views, waits = "Edits judged", "Judge", ("beside",), True
     data_file = variant(EditOptions.data_file, label="Edits made from")
     domain = variant(EditOptions.domain, label="")
     pool, splits, penalty = (
@@ -292,7 +292,7 @@ class Judging(EditOptions):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[DebiasComparison, ...], request: Any) -> None:
-        at, names = pair_view.looked_at(self), pair_view.names(self)
+        at, names = pair_view.shown_indices(self), pair_view.names(self)
         for i, (chart, box) in enumerate(zip(self.charts, self.boxes, strict=True)):
             shown_if(box, i in at)
             if i in at:
@@ -337,7 +337,7 @@ class Judging(EditOptions):
         return pair_view.joined(table.rename(columns={"model": "edit"}) for table in tables)
 
     def scene(self) -> Scene:
-        charts = [self.charts[i].scene() for i in pair_view.looked_at(self) if not self.charts[i].message]
+        charts = [self.charts[i].scene() for i in pair_view.shown_indices(self) if not self.charts[i].message]
         return stack_scenes([*charts, self.table.scene()], title=self.title)
 
     def stored(self) -> Result:

@@ -26,11 +26,11 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import shown_if
+from ..base.description import Description, Step
 from ..base.fields import Bounds, Refused, field
 from ..base.guard import guarded
 from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
-from ..base.words import Step, Words
 from ..views import BokehFigure, Table
 from .examples import ProbeOptions, cell_of, lengths_of
 
@@ -60,7 +60,7 @@ class FoundNeurons:
 class NeuronMap(ProbeOptions):
     """Dots by probe and layer, a table of the same neurons, and their activity by layer; a click selects a neuron."""
 
-    title, tab_name, of_both = "Bias neurons", "Neurons", ("beside",)
+    title, tab_name, pair_views = "Bias neurons", "Neurons", ("beside",)
     k = field(
         Annotated[int, Bounds(1, lambda panel: panel.most)], 10, label="Neurons per probe", width="short",
         help="How many neurons, of all layers, are named for each probe",
@@ -133,7 +133,7 @@ class NeuronMap(ProbeOptions):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[FoundNeurons, ...], request: Any) -> None:
-        at, names = pair_view.looked_at(self), pair_view.names(self)
+        at, names = pair_view.shown_indices(self), pair_view.names(self)
         for what, chart in self.activity.items():
             lines = [
                 line
@@ -157,7 +157,7 @@ class NeuronMap(ProbeOptions):
             self.table.caption = "Bias neurons, by cosine"
 
     def draw_selection(self) -> None:
-        at = pair_view.looked_at(self)
+        at = pair_view.shown_indices(self)
         for i, (chart, box) in enumerate(zip(self.charts, self.boxes, strict=False)):
             shown_if(box, i in at)
             if i in at and self.results:
@@ -165,12 +165,12 @@ class NeuronMap(ProbeOptions):
         own = [row for row, cells in enumerate(self.table.rows) if tuple(cells[:2]) == tuple(self.picked)]
         self.table.selected = own[0] if own and self.table.selected not in own else self.table.selected
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results or not self.picked:
             return None
         layer, neuron = self.picked
         step = Step("ffn_concepts", "What does it promote?", {"tab": "neurons", "layer": layer, "neuron": neuron})
-        return Words(f"Bias neuron {neuron} of layer {layer}", steps=(step,))
+        return Description(f"Bias neuron {neuron} of layer {layer}", steps=(step,))
 
     # what a user does -------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class NeuronMap(ProbeOptions):
         return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
-        dots = [self.charts[i].scene() for i in pair_view.looked_at(self)]
+        dots = [self.charts[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes([*dots, *(chart.scene() for chart in self.activity.values() if not chart.message)],
                             columns=2, title=self.title)  # fmt: skip
 

@@ -15,11 +15,11 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import instruction, shown_if
+from ..base.description import Description, decimals
 from ..base.fields import Refused, Share, field
 from ..base.guard import guarded
 from ..base.request import Request
 from ..base.saving import as_one
-from ..base.words import Words, decimals
 from ..base.workbench import in_model
 from ..views import BokehFigure, Heatmap
 from .examples import ProbeOptions, cell_of
@@ -30,7 +30,7 @@ MEASURES = {"auc": "AUC", "accuracy": "accuracy"}
 class ProbeSweep(ProbeOptions):
     """What probes reach by layer, where the texts stand along two of them, and on which layers each probe holds."""
 
-    title, tab_name, of_both = "Probes of bias", "Probes", ("beside",)
+    title, tab_name, pair_views = "Probes of bias", "Probes", ("beside",)
     measure = field(MEASURES, "auc", label="Measured as", redraws=True)
     layer = field(in_model(), selects=True)
     """The layer whose texts are drawn."""
@@ -76,7 +76,7 @@ class ProbeSweep(ProbeOptions):
     def draw(self, results: tuple[BiasProbes, ...], request: Request) -> None:
         self.summary.value = "<br>".join(
             start + self._in_words(results[i])
-            for start, i in zip(pair_view.starts(self), pair_view.looked_at(self), strict=True)
+            for start, i in zip(pair_view.starts(self), pair_view.shown_indices(self), strict=True)
         ) + instruction(" A click in a picture of layers chooses the one whose texts are drawn.")
         for view, heat in self.maps.drawn():
             probes = results["AB".index(view)]
@@ -91,7 +91,7 @@ class ProbeSweep(ProbeOptions):
     def draw_selection(self) -> None:
         if not self.results:
             return
-        at, names = pair_view.looked_at(self), pair_view.names(self)
+        at, names = pair_view.shown_indices(self), pair_view.names(self)
         lines = [
             line
             for name, i in zip(names, at, strict=True)
@@ -105,7 +105,7 @@ class ProbeSweep(ProbeOptions):
             if i in at:
                 geometry.update(self.results[i], self.layer, name="AB"[i] if len(self.models) > 1 else "")
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         rows = [
@@ -113,7 +113,7 @@ class ProbeSweep(ProbeOptions):
             for label, name in (("AUC", "auc"), ("second probe", "second_auc"), ("shuffled", "control_auc"))
         ]
         columns = ("", *(letter.strip() or "value" for letter in pair_view.letters(self.results)))
-        return Words(f"Probe of bias, layer {self.layer}", columns=columns, rows=tuple(rows))
+        return Description(f"Probe of bias, layer {self.layer}", columns=columns, rows=tuple(rows))
 
     @staticmethod
     def _in_words(probes: BiasProbes) -> str:
@@ -143,7 +143,7 @@ class ProbeSweep(ProbeOptions):
         return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
-        geometries = [self.geometries[i].scene() for i in pair_view.looked_at(self)]
+        geometries = [self.geometries[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes([self.chart.scene(), *geometries, self.maps.scene()], columns=2, title=self.title)
 
     def stored(self) -> Result:

@@ -65,7 +65,7 @@ class Instances(PerModel):
 class InstructionClusters(ClusterOptions):
     """A point per instruction at the layer that is looked at, and the scores of all layers, a line per model."""
 
-    title, tab_name, of_both = "Clusters of instructions", "Instructions", ("beside",)
+    title, tab_name, pair_views = "Clusters of instructions", "Instructions", ("beside",)
     task_folder = field(
         str, label="Tasks", placeholder="the demo's word tasks", width="grow", argument=None, more=True,
         help="A folder of NAME.json files of inputs and outputs; empty: the demo's tasks",
@@ -114,7 +114,7 @@ class InstructionClusters(ClusterOptions):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[ClustersAndMap, ...], request: Any) -> None:
-        instances, shown, names = request.inputs[0].read(), pair_view.looked_at(self), pair_view.labels(self)
+        instances, shown, names = request.inputs[0].read(), pair_view.shown_indices(self), pair_view.labels(self)
         lines = []
         for i, (plane, box) in enumerate(zip(self.planes, self.boxes, strict=True)):
             shown_if(box, i in shown)
@@ -149,7 +149,7 @@ class InstructionClusters(ClusterOptions):
         return tables[0] if len(tables) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
-        planes = [self.planes[i].scene() for i in pair_view.looked_at(self)]
+        planes = [self.planes[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes([*planes, self.by_layer.scene()], columns=2, title=self.title)
 
     def stored(self) -> Result:

@@ -57,7 +57,7 @@ def _read(run: File | None) -> tuple[InstructionRun, dict[str, tuple[Instruction
 class TrainingClusters(ClusterOptions):
     """A point per instance at a checkpoint and layer, and scores at every checkpoint, a line per layer."""
 
-    title, tab_name, of_both = "Clusters over a training", "Training", ()
+    title, tab_name, pair_views = "Clusters over a training", "Training", ()
     run_folder = field(
         str, label="Training", placeholder="the one that ships: 32 wide, 50 epochs", width="grow", argument=None,
         more=True, help="A folder that train_instruction_model wrote; empty: the training that ships",
@@ -82,7 +82,7 @@ class TrainingClusters(ClusterOptions):
         return int(self.results[0].layers[-1]) if self.results else 6
 
     @property
-    def asked_models(self) -> tuple[Any, ...]:
+    def request_models(self) -> tuple[Any, ...]:
         return self.models[:1]  # it is about the models of the training
 
     def build(self) -> None:

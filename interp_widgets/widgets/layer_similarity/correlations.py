@@ -53,7 +53,7 @@ class TextCorrelations(ControlOptions):
 
     def draw(self, results: tuple[MossaResult, ...], request: Any) -> None:
         names, found = pair_view.labels(self), [task_correlations(one) for one in self.estimated()]
-        at = [i for i in pair_view.looked_at(self) if i < len(results)]
+        at = [i for i in pair_view.shown_indices(self) if i < len(results)]
         for name, chart in self.charts.items():
             row = found[0].quantities.index(name)
             lines = [

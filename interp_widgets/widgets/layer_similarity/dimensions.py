@@ -42,7 +42,7 @@ class LayerDimensions(ControlOptions):
 
     def draw(self, results: tuple[MossaResult, ...], request: Any) -> None:
         names, lines = pair_view.labels(self), []
-        for i in pair_view.looked_at(self):
+        for i in pair_view.shown_indices(self):
             if i < len(results):
                 found = results[i]
                 low, high = np.quantile(found.dimensions, [0.25, 0.75], axis=0)

@@ -58,7 +58,7 @@ class OtherModel(FromModel):
 class LayerMatrix(TaskOptions):
     """CKA of every pair of layers as a map, and what so many texts can tell."""
 
-    title, tab_name, of_both = "Layers against layers", "Layers", ()
+    title, tab_name, pair_views = "Layers against layers", "Layers", ()
     against = field(
         AGAINST, "both", label="Compare", help="Which models' layers", shown_if=lambda panel: len(panel.models) > 1,
     )  # fmt: skip
@@ -69,7 +69,7 @@ class LayerMatrix(TaskOptions):
     )  # fmt: skip
 
     @property
-    def asked_models(self) -> tuple[Any, ...]:
+    def request_models(self) -> tuple[Any, ...]:
         return (self.models[1],) if self.against == "B" and len(self.models) > 1 else (self.models[0],)
 
     def build(self) -> None:
@@ -99,7 +99,7 @@ class LayerMatrix(TaskOptions):
         return layer_similarity_cost(model, second, [mean] * len(texts))
 
     def code(self, request: Any) -> str:
-        at = 1 if self.asked_models[0] is not self.models[0] else 0
+        at = 1 if self.request_models[0] is not self.models[0] else 0
         names = ("model",) if len(self.models) == 1 else ("base", "tuned")
         lines = request.lines_on(names[at], "result", "")
         used = {name for name in ("demo_task_texts", "layer_similarity") if any(f"{name}(" in line for line in lines)}

@@ -166,7 +166,7 @@ class TaskOptions(Panel):
 class ControlOptions(TaskOptions):
     """Base of the panels that ask for the comparison with control models; they take it from each other."""
 
-    cached_as, waits, of_both = "mossa", True, ("beside",)
+    cached_as, waits, pair_views = "mossa", True, ("beside",)
     control_models = field(_Controls(None, allow_none=True))
     """Your own control models by task; None for some tuned on demand."""
     estimate = field(

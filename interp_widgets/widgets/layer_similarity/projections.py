@@ -51,7 +51,7 @@ class FirstTexts(TaskList):
 class TextProjections(TaskOptions):
     """A point per text, coloured by cluster, at the layer that is looked at."""
 
-    title, tab_name, of_both = "Texts in the plane", "Projections", ("beside",)
+    title, tab_name, pair_views = "Texts in the plane", "Projections", ("beside",)
     method = field(METHODS, "pca", label="Method", help="How states are placed in the plane")
     seed = field(Seed, 0, label="Seed", width="short", more=True, help="Of t-SNE and UMAP")
     at_layer = TaskSimilarity.at_layer
@@ -81,7 +81,7 @@ class TextProjections(TaskOptions):
         return cell(used, self.models, lines)
 
     def draw_selection(self) -> None:
-        at = pair_view.looked_at(self)
+        at = pair_view.shown_indices(self)
         for i, (chart, box) in enumerate(zip(self.charts, self.boxes, strict=True)):
             shown_if(box, i in at)
             if i in at and i < len(self.results):
@@ -96,7 +96,8 @@ class TextProjections(TaskOptions):
         return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
-        return stack_scenes([self.charts[i].scene() for i in pair_view.looked_at(self)], columns=2, title=self.title)
+        charts = [self.charts[i].scene() for i in pair_view.shown_indices(self)]
+        return stack_scenes(charts, columns=2, title=self.title)
 
     def stored(self) -> Result:
         return as_one(self.by_letter(), self.tab_name)

@@ -16,9 +16,9 @@ from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..base import pair_view
 from ..base.answers import once_for
+from ..base.description import Description, decimals
 from ..base.fields import Bounds, field
 from ..base.saving import as_one
-from ..base.words import Words, decimals
 from ..views import BokehFigure, Table
 from .options import UNSEEN, ClusterChoice, ControlOptions
 
@@ -67,7 +67,7 @@ class TaskSimilarity(ControlOptions):
         return found
 
     def draw(self, results: tuple[MossaResult, ...], request: Any) -> None:
-        at, found = pair_view.looked_at(self), self.estimated()
+        at, found = pair_view.shown_indices(self), self.estimated()
         names = pair_view.labels(self) if len(results) > 1 else [""]
         series = []
         for i in at:
@@ -122,14 +122,14 @@ class TaskSimilarity(ControlOptions):
             self.table.columns, self.table.rows = heads, rows
             self.table.caption = f"Tasks at layer {layers[column]}, by {heads[by]['label']}"
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         found = self.estimated()
         column = min(self.at_layer, len(found[0].layers)) - 1
         rows = [("median CKA", *(decimals(float(np.nanmedian(one.cka[self.chosen(one), column]))) for one in found))]
         columns = ("", *(letter.strip() or "value" for letter in pair_view.letters(self.results)))
-        return Words(f"Tasks at layer {self.at_layer}", columns=columns, rows=tuple(rows))
+        return Description(f"Tasks at layer {self.at_layer}", columns=columns, rows=tuple(rows))
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
