@@ -67,7 +67,7 @@ def test_every_curve_is_what_was_stored(view: Any, pair: Any) -> None:
                     if values is None:
                         values = getattr(stored, score)[:, which, list(stored.labels).index(labels)]
                     np.testing.assert_allclose(panel.lines.lines.data["ys"][:7], values.T)
-                    assert f"{values[7, 4]:.2f} here" in panel.summary.value
+                    assert f"{values[7, 4]:.2f} now" in panel.summary.value
     assert panel.lines.mark.location == 7
 
 

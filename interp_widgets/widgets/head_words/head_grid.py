@@ -100,17 +100,17 @@ def colours(panel: Any, view: str, n_layers: Sequence[int]) -> Colours | str:
 
 def texts(results: Sequence[HeadWordResult], shown: str, matches: Matches, n_layers: Sequence[int]) -> list[str]:
     """Texts of the cells, row by row: how many dimensions keep a pair with the word; empty for none."""
-    counts_of = [
+    by_model = [
         whole(counts_of(result, match), result.layers, layers)
         for result, match, layers in zip(results, matches, n_layers, strict=False)
     ]
     if shown != "difference":
-        return [str(int(count)) if count > 0 else "" for count in counts_of[pair_view.LETTERS.index(shown)].ravel()]
-    if counts_of[0].shape != counts_of[1].shape:
+        return [str(int(count)) if count > 0 else "" for count in by_model[pair_view.LETTERS.index(shown)].ravel()]
+    if by_model[0].shape != by_model[1].shape:
         return []
     return [
         f"{int(a)} → {int(b)}" if a > 0 or b > 0 else ""
-        for a, b in np.nan_to_num(np.stack([counts.ravel() for counts in counts_of], axis=1)).tolist()
+        for a, b in np.nan_to_num(np.stack([counts.ravel() for counts in by_model], axis=1)).tolist()
     ]
 
 
