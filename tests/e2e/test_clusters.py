@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 def test_journey(nb: Any) -> None:
     panel = nb.show("ClusterExplorer(pair)").panel
-    expect(panel.get_by_text("Step 3,350: the model answers 85 %", exact=False)).to_be_visible()
+    expect(panel.get_by_text("Step 3,350: the model solves 85 %", exact=False)).to_be_visible()
     nb.bokeh_idle()
     for theme in ("Light", "Dark"):
         nb.set_theme(f"JupyterLab {theme}")
@@ -21,10 +21,10 @@ def test_journey(nb: Any) -> None:
     nb.resize(1400, 2400)
 
     # other curves, and the checkpoints one after the other
-    panel.get_by_label("Curves", exact=True).select_option(label="nearest training instances of the same task")
+    panel.get_by_label("Curves", exact=True).select_option(label="nearest training instances with the same task")
     nb.wait_py("panel.curves", "same_task")
     nb.py(code="panel.checkpoint = 0")
-    expect(panel.get_by_text("Step 0: the model answers", exact=False)).to_be_visible()
+    expect(panel.get_by_text("Step 0: the model solves", exact=False)).to_be_visible()
     panel.locator(".widget-play button").first.click()
     nb.wait_py("panel.checkpoint > 1", True)
 

@@ -106,15 +106,15 @@ def test_journey(opened: Any) -> None:
 
     # steering: the sliders are live
     open_tab(nb, "Steer")
-    nb.wait_py("len(panel['steer'].looked_at)", 1)
-    assert nb.py("[round(float(p), 2) for p in panel['steer'].looked_at[0].comparison.word_probability]")[1] > 0.5
+    nb.wait_py("len(panel['steer'].shown_results)", 1)
+    assert nb.py("[round(float(p), 2) for p in panel['steer'].shown_results[0].comparison.word_probability]")[1] > 0.5
     nb.looks("concepts_steer", nb.panel, height=2600)
     nb.handle("α").press("ArrowLeft")
     nb.wait_py("(round(panel.strength, 2), panel.busy)", (0.75, False))
     panel.get_by_label("Direction", exact=True).select_option("erased")
     nb.wait_py("(panel.mode, panel.busy)", ("erase", False))
     run_if_asked(nb)
-    nb.wait_py("panel['steer'].looked_at[0].comparison.mode", "erase")
+    nb.wait_py("panel['steer'].shown_results[0].comparison.mode", "erase")
 
     # a concept of one's own: what is wrong is said, what is right is there
     panel.get_by_role("button", name="Add, open, save").click()

@@ -33,7 +33,7 @@ from interp_widgets import (
     subtraction_edit,
     train_bias_probes,
 )
-from interp_widgets.widgets.bias.neurons import FoundNeurons
+from interp_widgets.widgets.bias.neurons import NeuronResult
 from tests.models.tiny import tiny_folder
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
@@ -114,7 +114,7 @@ def test_a_click_makes_an_example_the_prompt_of_all_panels(base: Any, view: Any,
     wire.type(panel["data"].table, selected=-1)
     wire.type(panel["data"].table, selected=3)
     assert bench.prompt == example.unrelated
-    assert example.unrelated in panel["data"].sent.value
+    assert example.unrelated in panel["data"].message.value
     bench.close()
 
 
@@ -140,7 +140,7 @@ def test_a_file_of_stereoset_and_one_of_its_domains(base: Any, view: Any, tmp_pa
     assert set(run_code(panel)["result"].domains) == {"race"}
     kept = panel.result
     panel.domain = "religion"
-    assert panel.hints == {"domain": "there is no domain 'religion' in these data: gender, race"}
+    assert panel.hints == {"domain": "the domain must be one of gender, race, got 'religion'"}
     assert panel.result is kept
     panel.domain = ""
     settle(panel)
@@ -181,7 +181,7 @@ def test_crows_pairs_and_pairs_of_ones_own(base: Any, view: Any) -> None:
     assert [(dot.row, dot.value) for dot in panel["data"].chart.dots] == [
         (entry.domain, entry.preferred) for entry in expected.metrics
     ]
-    assert panel["data"].table.rows[1][1:3] == ["its opposite", CROWS[1].more]
+    assert panel["data"].table.rows[1][1:3] == ["an anti-stereotype", CROWS[1].more]
     panel.data = PAIRS
     settle(panel)
     assert panel.result.more == tuple(pair.biased for pair in PAIRS)
@@ -248,7 +248,7 @@ def test_texts_that_no_probe_can_be_trained_on(base: Any, view: Any) -> None:
     settle(panel)
     assert panel.status.state == "done"
     panel.data = LabelledTexts(texts, (True, False) * 5 + (True,), texts)
-    assert "texts with labels are no pairs to compare: open them on the tab Probes" in panel.status.error
+    assert "labelled texts are not pairs to compare: use them on the Probes tab" in panel.status.error
 
 
 # ---- neurons
@@ -260,7 +260,7 @@ def test_neurons_and_their_activity(base: Any, view: Any) -> None:
     probes = train_bias_probes(base, texts, pool="last", splits=2)
     neurons = rank_bias_neurons(base, probes, k=4)
     activity = bias_neuron_activity(base, neurons, texts)
-    assert isinstance(panel.result, FoundNeurons)
+    assert isinstance(panel.result, NeuronResult)
     np.testing.assert_array_equal(panel.result.neurons.neuron, neurons.neuron)
     rows = own.charts[0].source.data
     assert sorted(zip(rows["probe"], rows["layer"], rows["neuron"], strict=True)) == sorted(
@@ -388,7 +388,7 @@ def test_the_switch_acts_on_every_panel_of_the_workbench(base: Any, view: Any) -
     assert base.edits == ("LEACE",)
     for shown in (heading(lens), heading(panel)):
         assert "edited: LEACE" in shown
-    assert "In force" in panel["debias"].summary.value
+    assert "<b>Applied</b>" in panel["debias"].summary.value
     assert not np.allclose(lens.result.probability, plain.probability)
     panel.tab = "data"
     settle(panel)
@@ -424,7 +424,9 @@ def test_other_settings_and_a_closed_panel_take_the_edit_back(base: Any, view: A
     panel.on = True
     settle(panel)
     other = view(panel.workbench, tab="debias", splits=2)
-    assert other["debias"].hints == {"method": "the models are edited by LoPE already: switch that edit off first"}
+    assert other["debias"].hints == {
+        "method": "the edit LoPE is applied to the models: switch it off on the Debias tab"
+    }
     other.close()
     assert base.edits == ("LoPE",)
     panel.close()
@@ -445,12 +447,12 @@ def test_an_edit_waits_for_a_model_that_computes(base: Any, view: Any) -> None:
     assert held.wait(60)
     panel.on = True
     assert base.edits == ()
-    assert "Not in force" in panel["debias"].summary.value
+    assert "Not applied" in panel["debias"].summary.value
     go_on.set()
     thread.join(60)
     settle(panel)
     assert base.edits == ("LEACE",)
-    assert "In force" in panel["debias"].summary.value
+    assert "<b>Applied</b>" in panel["debias"].summary.value
 
 
 def test_an_edit_of_another_model_is_not_put_in_force(base: Any, view: Any) -> None:
@@ -502,7 +504,7 @@ def test_texts_with_labels_make_an_edit_that_is_not_scored(base: Any, view: Any)
     assert panel.result.before is None
     assert "cannot be scored" in panel["debias"].chart.message
     panel.method = "suppression"
-    assert "texts with labels are no pairs" in panel.status.error
+    assert "labelled texts are not pairs" in panel.status.error
 
 
 # ---- judge
@@ -535,8 +537,8 @@ def test_edits_are_judged_beside_random_ones(base: Any, view: Any) -> None:
     assert dots["marker"] == ["diamond", "circle", "triangle", "circle", "triangle"]
     assert dots["color"][1] == dots["color"][2] != dots["color"][3] == dots["color"][4]
     assert dots["name"][1:3] == ["LEACE", "LEACE, random"]
-    assert [column["label"] for column in judge.written.columns] == ["prompt", "as it is", "LEACE", "Subtraction"]
-    assert judge.written.rows[0][1] == expected.rows[0].continuations[0]
+    assert [column["label"] for column in judge.continuations.columns] == ["prompt", "as it is", "LEACE", "Subtraction"]
+    assert judge.continuations.rows[0][1] == expected.rows[0].continuations[0]
     panel.price = "lms"
     assert judge.charts[0].source.data["y"] == [row.stereoset[-1].lms for row in expected.rows]
     panel.by_domain = True
@@ -551,7 +553,7 @@ def test_what_is_judged_by_and_what_is_missing(base: Any, view: Any, tmp_path: P
     assert len(panel.result.rows) == 3
     kept = panel.result
     for options, hints in (
-        ({"methods": ()}, {"methods": "choose a method at least, or saved edits"}),
+        ({"methods": ()}, {"methods": "choose at least one method, or saved edits"}),
         ({"methods": ("leace",), "bbq_file": str(tmp_path / "dev.json")}, {"bbq_file": "cannot read questions from"}),
         ({"bbq_file": "", "judge_file": "/nowhere.json"}, {"judge_file": "there is no file of examples at"}),
     ):
@@ -561,7 +563,7 @@ def test_what_is_judged_by_and_what_is_missing(base: Any, view: Any, tmp_path: P
         assert panel.hints[next(iter(hints))].startswith(next(iter(hints.values())))
     assert panel.result is kept
     panel.methods = ("magic",)
-    assert panel.status.error.startswith("methods must be of lope, subtraction, inlp,")
+    assert panel.status.error.startswith("methods must be from lope, subtraction, inlp,")
 
 
 def test_saved_edits_are_judged_beside_the_methods(base: Any, view: Any, tmp_path: Path) -> None:
@@ -571,7 +573,7 @@ def test_saved_edits_are_judged_beside_the_methods(base: Any, view: Any, tmp_pat
     assert [row.name for row in panel.result.rows] == ["as it is", "LEACE", "LEACE (own)"]
     with edit.applied(base):
         assert panel.result.rows[2].stereoset[-1].ss == score_stereoset(base, demo_stereoset()).overall.ss
-    assert panel["judge"].written.rows[0][3] == panel.result.rows[2].continuations[0]
+    assert panel["judge"].continuations.rows[0][3] == panel.result.rows[2].continuations[0]
     assert [row.name for row in run_code(panel)["result"].rows] == [row.name for row in panel.result.rows]
     kept = panel.result
     (tmp_path / "other").mkdir()
@@ -585,7 +587,7 @@ def test_saved_edits_are_judged_beside_the_methods(base: Any, view: Any, tmp_pat
         ([str(tmp_path / "no.safetensors")], "no.safetensors is not a safetensors file"),
         (
             [str(path), str(same)],
-            r"two of the saved edits are called LEACE \(own\): give one of the files another name",
+            r"two of the saved edits are named LEACE \(own\): rename one of the files",
         ),
     ):
         panel.edit_files = files
@@ -593,7 +595,7 @@ def test_saved_edits_are_judged_beside_the_methods(base: Any, view: Any, tmp_pat
         assert re.search(hint, panel.hints["edit_files"])
     assert panel.result is kept
     panel.methods, panel.edit_files = (), []
-    assert panel.hints == {"methods": "choose a method at least, or saved edits under More"}
+    assert panel.hints == {"methods": "choose at least one method, or saved edits under More"}
     edit.save(path)  # the same name, another file
     panel.edit_files = [str(path)]
     assert [row.name for row in settle(panel).result.rows] == ["as it is", "LEACE (own)"]
@@ -609,12 +611,12 @@ def test_a_saved_edit_is_judged_on_the_model_that_it_was_made_for(view: Any, tmp
     assert [row.name for row in panel.result[0].rows] == ["as it is", "LEACE", "LEACE (a)"]
     assert [row.name for row in panel.result[1].rows] == ["as it is", "LEACE", "LEACE (b)"]
     panel.view = "beside"
-    labels = [column["label"] for column in panel["judge"].written.columns]
-    assert labels == ["of", "prompt", "as it is", "LEACE", "LEACE (a)", "LEACE (b)"]
-    assert [bool(cell) for cell in panel["judge"].written.rows[0]] == [True] * 5 + [False]
+    labels = [column["label"] for column in panel["judge"].continuations.columns]
+    assert labels == ["model", "prompt", "as it is", "LEACE", "LEACE (a)", "LEACE (b)"]
+    assert [bool(cell) for cell in panel["judge"].continuations.rows[0]] == [True] * 5 + [False]
     assert [row.name for row in run_code(panel)["result_b"].rows] == ["as it is", "LEACE", "LEACE (b)"]
     panel.methods, panel.edit_files = (), files[:1]
-    assert panel.hints == {"methods": f"choose a method at least: no saved edit is for {pair.tuned.name}"}
+    assert panel.hints == {"methods": f"choose at least one method: no saved edit is for {pair.tuned.name}"}
     other = load_model(tiny_folder("gpt2"))
     alone = view(other, **BRIEF | {"methods": (), "edit_files": files[:1]})
     assert "it was made for another model" in alone.hints["edit_files"]
@@ -650,7 +652,7 @@ def test_no_edit_is_judged_on_an_edited_model(base: Any, view: Any) -> None:
     panel.on = True
     settle(panel)
     panel.tab = "judge"
-    assert panel.hints == {"methods": "the models are edited by LEACE: switch that edit off on the tab Debias"}
+    assert panel.hints == {"methods": "the edit LEACE is applied to the models: switch it off on the Debias tab"}
 
 
 def test_methods_are_checked_in_boxes(base: Any, view: Any, wire: Any) -> None:

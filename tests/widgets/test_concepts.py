@@ -82,7 +82,7 @@ def look(panel: ConceptBrowser, tab: str) -> ConceptBrowser:
 
 def written(panel: ConceptBrowser) -> list[Any]:
     """What the models that the view shows write."""
-    return [answer.comparison for answer in panel["steer"].looked_at]
+    return [answer.comparison for answer in panel["steer"].shown_results]
 
 
 def code_of(panel: ConceptBrowser) -> str:
@@ -112,7 +112,7 @@ def test_opens_with_list_and_map(pair: Any, browse: Any, own: ConceptSet) -> Non
         [cosine for _, cosine in expected], abs=1e-5
     )
     assert panel["map"].chart.chosen == own.index("lion")
-    assert "Concept: <b>lion</b>" in panel.listing.looked_at.value
+    assert "Concept: <b>lion</b>" in panel.listing.heading.value
 
 
 @pytest.mark.parametrize("method", ["mean_difference", "pca", "discriminant"])
@@ -513,8 +513,8 @@ def test_two_models(pair: Any, browse: Any, own: ConceptSet) -> None:
     look(panel, "map")
     assert panel["map"].chart.side == "both"
     look(panel, "read")
-    assert len(panel["read"].looked_at) == 2
-    of_a, of_b = (read.gaps[:, own.index("lion")] for read in panel["read"].looked_at)
+    assert len(panel["read"].shown_results) == 2
+    of_a, of_b = (read.gaps[:, own.index("lion")] for read in panel["read"].shown_results)
     np.testing.assert_allclose(panel["read"].heat.matrix[0], of_b - of_a, atol=1e-4)
     look(panel, "steer")
     assert len(written(panel)) == 2
@@ -582,7 +582,7 @@ def test_what_is_removed_is_named_and_comes_back(pair: Any, browse: Any, wire: A
     look(panel, "quality")
     wire.type(panel["quality"].table.view, selected=own_place(panel, "saw"))
     assert library.remove_button.description == "Remove “saw”"
-    assert "Concept: <b>saw</b>" in panel.listing.looked_at.value
+    assert "Concept: <b>saw</b>" in panel.listing.heading.value
     wire.click(library.remove_button)
     assert [one for one in FEW if one not in panel.concepts] == [one for one in FEW if one.name == "saw"]
     assert library.undo_button.description == "Undo: bring back “saw”"
@@ -665,7 +665,7 @@ def test_a_tab_that_waits_shows_what_is_chosen_beside_it(
     assert (panel.status.state, panel.result) == ("waiting", None)
     panel.search = "colours"
     wire.type(panel.listing.table.view, selected=names_of(panel.listing.table).index("red"))
-    assert "Concept: <b>red</b> <span class='iw-hint'>colours</span>" in panel.listing.looked_at.value
+    assert "Concept: <b>red</b> <span class='iw-hint'>colours</span>" in panel.listing.heading.value
     assert (panel.concept, panel.library.remove_button.description) == ("red", "Remove “red”")
     panel.tab = "map"
     assert panel["map"].near.view.caption == "Nearest to “red”"
@@ -695,7 +695,7 @@ def test_messages_in_threads_of_their_own(pair: Any, browse: Any, wire: Any) -> 
         assert panel.status.state == "done", (tab, panel.status.error)
         assert {panel.concept, panel.current.concept, panel.current.shown_concept} == {"bird"}
         assert panel.library.remove_button.description == "Remove “bird”"
-        assert "Concept: <b>bird</b>" in panel.listing.looked_at.value
+        assert "Concept: <b>bird</b>" in panel.listing.heading.value
     assert panel["steer"].results[0].comparison.concept == "bird"
     assert panel["read"].heat.row_labels[0] == "bird"
     assert panel["map"].chart.chosen == own_place(panel, "bird")

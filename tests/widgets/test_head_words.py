@@ -396,16 +396,16 @@ def test_tabs_take_each_others_answers(pair: Any, browse: Any, monkeypatch: pyte
 
 def test_many_verbs_are_enough(few: Any) -> None:
     from interp_widgets.widgets.head_words.comparison import FEW as LEAST
-    from interp_widgets.widgets.head_words.comparison import in_words
+    from interp_widgets.widgets.head_words.comparison import summary_lines
 
     comparison = compare_heads(*few, groups=1)
-    assert "Too few" in " ".join(in_words(comparison))
+    assert "Too few" in " ".join(summary_lines(comparison))
     many = 2 * LEAST
     larger = SimpleNamespace(
         instruction=np.arange(many) < LEAST, head_change=comparison.head_change, share=np.full((1, many), 0.5),
         other_head_change=comparison.other_head_change,
     )  # fmt: skip
-    assert "Too few" not in " ".join(in_words(larger))  # type: ignore[arg-type]
+    assert "Too few" not in " ".join(summary_lines(larger))  # type: ignore[arg-type]
 
 
 def test_models_of_different_shape(browse: Any) -> None:

@@ -297,7 +297,7 @@ def test_dimensions_and_correlations_take_the_same_answer(own: Any, monkeypatch:
     line = panel["texts"].charts["coleman_liau"].lines[1]
     np.testing.assert_allclose(line.values[1:], expected.r[1])
     np.testing.assert_allclose(line.low[1:], expected.low[1])
-    assert panel["texts"].charts["texts"].message == "It is the same for all tasks."
+    assert panel["texts"].charts["texts"].message == "All tasks have the same number."
 
 
 def test_too_few_tasks_for_a_correlation(own: Any) -> None:

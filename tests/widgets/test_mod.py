@@ -452,7 +452,7 @@ def test_checkpoints(base: Any, view: Any, tmp_path: Path) -> None:
         panel["tune"].save_checkpoint()
     panel["tune"].open_checkpoint()
     settle(panel)
-    assert (panel.looked_at(0).name, panel.chosen) == ("mixture", [2])
+    assert (panel.chosen_mixture(0).name, panel.chosen) == ("mixture", [2])
     assert len(panel["tune"].curves.task) == 4, "the curves come with the checkpoint"
     fresh = view(base, k=1, learning_rate=0.5, steps=5)
     fresh["tune"].folder.value = str(folder)

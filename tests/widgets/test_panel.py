@@ -656,7 +656,7 @@ def test_a_wait_ends_when_the_answer_is_on_the_screen(toy: Any) -> None:
 
 def test_a_panel_about_both_models_has_no_views(classes: Any, make: Callable[..., Any]) -> None:
     class About(classes.Toy):  # type: ignore[misc, name-defined]
-        of_both = ()
+        pair_views = ()
 
     pair = SimpleNamespace(base=classes.FakeModel("base"), tuned=classes.FakeModel("tuned", factor=10))
     views = [

@@ -194,7 +194,7 @@ def test_live_saved_copied_and_of_two_models(pair: Any, show: Any, tmp_path: Pat
         saved = Result.load(panel.save(tmp_path / "both.npz"))
         np.testing.assert_allclose(saved.values, second.values - first.values)
         assert saved.provenance["tuned"] == "demo-tuned"
-    if "beside" in kind.of_both:
+    if "beside" in kind.pair_views:
         panel.view = "beside"
         both = Result.load(panel.save(tmp_path / "beside.npz"))
         assert both["A"].equals(first)

@@ -184,7 +184,7 @@ def test_a_long_prompt_opens_by_sentence_and_a_sentence_is_looked_into(pair: Any
     assert part.shade_texts(*strips)
     assert strips[0].values == part.prompt_strip.values
     wire.type(part.response_strip, selected=0)
-    assert part.in_words().columns[0] == "prompt token"
+    assert part.describe_selection().columns[0] == "prompt token"
     wire.click(part.outside)
     assert settle(panel)["map"].heat.shape == [28, 1]
     panel.prompt = "The sky is"

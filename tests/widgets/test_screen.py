@@ -17,10 +17,10 @@ from interp_widgets.compute.cache import results as cache
 from interp_widgets.models import Model
 from interp_widgets.models.chat import ChatText
 from interp_widgets.widgets.base.controls import shown_if
+from interp_widgets.widgets.base.description import Description, decimals
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.tidy import descendants
-from interp_widgets.widgets.base.words import Words, decimals
 from interp_widgets.widgets.probe import Prompt
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from interp_widgets.widgets.workbench.screen import Screen
@@ -153,7 +153,7 @@ def test_components_and_neurons_are_told_in_words(pair: Any, show: Any, wire: An
     screen = show(pair, tabs=("ffn_concepts",))
     browser = screen["ffn_concepts"]
     browser.component = 2
-    result = browser["concepts"].looked_at
+    result = browser["concepts"].shown_result
     share = 100 * result.explained_variance[0, 2]
     assert f"Component 2, layer 0 of B</div><p>It explains {share:.1f} % of the variance" in text_of(screen)
     assert f"Positive side: {', '.join(result.words(0, 2, sign='+')[:6])}." in text_of(screen)
@@ -638,7 +638,7 @@ def test_a_session_keeps_a_chat(pair: Any, show: Any, tmp_path: Path) -> None:
 
 
 def test_words_are_escaped_and_small_numbers_are_no_values() -> None:
-    words = Words("<b>", ("a < b",), ("token", "p"), (("<script>", "1"),))
+    words = Description("<b>", ("a < b",), ("token", "p"), (("<script>", "1"),))
     assert "<script>" not in words.html()
     assert "&lt;script&gt;" in words.html()
     assert (decimals(0.0004), decimals(0.0006), decimals(float("nan"))) == ("< 0.001", "0.001", "no value")

@@ -169,7 +169,7 @@ def test_models_of_two_depths_stand_beside_each_other(show: Any, tmp_path: Path)
 def test_a_panel_without_a_difference_takes_the_view_of_its_neighbours(pair: Any, show: Any) -> None:
     panel = show("modules", pair, view="difference")
     text = panel["text"]
-    assert text.of_both == ("beside",)
+    assert text.pair_views == ("beside",)
     assert text.offered_view == "beside"
     panel.tab = "text"
     settle(panel)

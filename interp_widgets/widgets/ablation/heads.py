@@ -13,10 +13,10 @@ from interp_widgets.analysis.ablation import HeadAblationResult, ablate_heads, a
 from interp_widgets.models import Model
 
 from ..base import pair_view
+from ..base.description import Description, Step, decimals, plain
 from ..base.fields import field
 from ..base.prediction import checked, position_in
 from ..base.request import Request
-from ..base.words import Step, Words, decimals, plain
 from .ablation_spec import AblationSpec, at_token
 from .maps import UNITS, Maps, amount
 from .removal import Removal
@@ -104,17 +104,17 @@ class HeadAblation(Removal):
         self.maps.select(self.layer if self.layer_chosen or picked else -1, self.head if picked else -1, self.kind)
         super().draw_selection()
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         where = self.results[0].position
         at = "every token" if where is None else at_token(where, self.results[0].prompt_tokens)
         strongest = plain(_strongest(self.results))
         if not (self.layer_chosen or self.kind == "head"):
-            return Words("Heads", (strongest, "Click a head to see what the prediction loses without it."))
+            return Description("Heads", (strongest, "Click a head to see what the prediction loses without it."))
         values = [decimals(value) for value in self.effect_of(AblationSpec("head", self.layer, None, self.head))]
         letters = [letter.strip() or "effect" for letter in pair_view.letters(self.results)]
-        return Words(
+        return Description(
             f"Without head {self.head} of layer {self.layer}",
             (f"Removed at {at}.", strongest),
             ("", *letters),

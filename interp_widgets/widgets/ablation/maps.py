@@ -58,7 +58,7 @@ class MapPanel(PredictionPanel):
     """The selected token of the context, -1 for none; within the prompt it is `prompt_token`."""
 
     selects_position = True
-    of_both = ("difference", "beside")
+    pair_views = ("difference", "beside")
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.layer_chosen = False

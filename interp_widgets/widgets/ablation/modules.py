@@ -12,8 +12,8 @@ from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
 from ..base import pair_view
+from ..base.description import Description, decimals, plain
 from ..base.request import Request
-from ..base.words import Words, decimals, plain
 from .ablation_spec import KIND_LABELS, AblationSpec
 from .maps import UNITS, Maps, amount
 from .removal import Removal
@@ -43,7 +43,7 @@ class ModuleAblation(Removal):
         self.maps.select(row, self.position, self.kind)
         super().draw_selection()
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         at, rows = self.position, []
@@ -54,7 +54,7 @@ class ModuleAblation(Removal):
             values = [decimals(float(result.of(kind)[layer, at])) for result in self.results]
             rows.append((label, *values))
         where = f"“{visible(self.results[0].tokens[at])}”" if inside else ""
-        return Words(
+        return Description(
             f"Without each module of layer {layer} at {where}",
             (plain(_strongest(self.results)),),
             ("module", *(letter.strip() or "effect" for letter in letters)),

@@ -76,9 +76,9 @@ class NextToken:
     def _key(self) -> tuple[NextTokenRequest, str, tuple[int, ...]] | None:
         """The key of the table: the picked part and the maps on the screen; None if nothing is picked."""
         panel, spec = self.panel, self.panel.picked
-        if spec is None or panel.asked is None:
+        if spec is None or panel.shown_prediction is None:
             return None
-        return NextTokenRequest(panel.asked, spec), panel.shown, tuple(map(id, panel.results))
+        return NextTokenRequest(panel.shown_prediction, spec), panel.shown, tuple(map(id, panel.results))
 
     def paint(self) -> None:
         """List the next tokens for the picked part; the worker computes them if necessary."""
@@ -88,7 +88,7 @@ class NextToken:
             self._predicting.forget()
             self._clear()
             return
-        request, models = key[0], [panel.models[index] for index in pair_view.looked_at(panel)]
+        request, models = key[0], [panel.models[index] for index in pair_view.shown_indices(panel)]
 
         def work(job: Any) -> tuple[AblatedPrediction, ...]:
             return tuple(

@@ -125,7 +125,7 @@ class Removal(MapPanel):
         return arguments
 
     @property
-    def asked(self) -> Prediction | None:
+    def shown_prediction(self) -> Prediction | None:
         """The prediction that the maps on the screen are about."""
         return None if self.shown_request is None else self.shown_request.inputs[0].prediction
 
@@ -151,7 +151,7 @@ class Removal(MapPanel):
         if len(self.results) < len(self.models):
             return ()
         effects = self.effect_of(spec)
-        return tuple(effects[index] for index in pair_view.looked_at(self))
+        return tuple(effects[index] for index in pair_view.shown_indices(self))
 
     # the list ---------------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class AblatedText(Sampling, PredictionPanel):
     """What the model writes with parts removed: the list of ablations, and both texts side by side."""
 
     title = "Text under ablations"
-    of_both = ("beside",)
+    pair_views = ("beside",)
 
     ablations = field(ListOf(Listed))
     """The list of ablations applied together during generation, as :class:`Listed`."""
@@ -127,7 +127,7 @@ class AblatedText(Sampling, PredictionPanel):
     def draw(self, results: tuple[AblatedTextResult, ...], request: WritingRequest) -> None:
         specs, axis = request.specs, self.texts.axis
         lines = [escape("; ".join(spec.describe(axis) for spec in specs)) + "."] if specs else []
-        shown = pair_view.looked_at(self) if len(results) == len(self.models) else range(len(results))
+        shown = pair_view.shown_indices(self) if len(results) == len(self.models) else range(len(results))
         for number, grid in enumerate(self.rows):
             shown_if(grid, number < len(shown))
         for number, index in enumerate(shown):
@@ -147,7 +147,7 @@ class AblatedText(Sampling, PredictionPanel):
     def code(self, request: WritingRequest) -> str:
         prediction, count = request.prediction, len(self.texts.axis) + request.max_new_tokens
         lines: list[str] = [*makers(request.specs), ""] if makers(request.specs) else []
-        for index in pair_view.looked_at(self):
+        for index in pair_view.shown_indices(self):
             name = model_variables(self.models)[index]
             before, ids, _ = prediction.code(name)
             lines += [line for line in before if line not in lines]
@@ -164,7 +164,7 @@ class AblatedText(Sampling, PredictionPanel):
         return as_one(self.by_letter())
 
     def scene(self) -> Scene:
-        shown = 2 * len(pair_view.looked_at(self))
+        shown = 2 * len(pair_view.shown_indices(self))
         return stack_scenes([strip.scene(width=760) for strip in self.strips[:shown]], columns=2)
 
 

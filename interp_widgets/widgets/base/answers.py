@@ -102,7 +102,7 @@ class Answers:
         taken: list[Hashable] = []
         marks = _anew.set(set() if fresh else None), _taken.set(taken)
         try:
-            for index, model in enumerate(self._panel.asked_models):
+            for index, model in enumerate(self._panel.request_models):
                 job.check()
                 results.append(self.once(request, model, partial(compute, index)))
         finally:
@@ -111,12 +111,13 @@ class Answers:
         seconds = time.monotonic() - began
         return Outcome(request, tuple(results), seconds, cached=not computed, shipped=bool(taken))
 
-    def held(self, request: Hashable) -> Outcome | None:
+    def cached(self, request: Hashable) -> Outcome | None:
         """The cached or shipped answer, if the models can be seen to be unchanged without reading all their weights."""
-        kept = [cache.get(self._key(request, model, self._identity.at_a_glance)) for model in self._panel.asked_models]
+        look = self._identity.at_a_glance
+        kept = [cache.get(self._key(request, model, look)) for model in self._panel.request_models]
         missing = [index for index, value in enumerate(kept) if value is None]
         for index in missing:
-            kept[index] = self._shipped(request, self._panel.asked_models[index], wait=PATIENCE)
+            kept[index] = self._shipped(request, self._panel.request_models[index], wait=PATIENCE)
             if kept[index] is None:
                 return None
         return Outcome(request, tuple(kept), 0.0, cached=True, shipped=bool(missing))
@@ -131,8 +132,8 @@ class Answers:
 
     def forecast(self, request: Hashable) -> Forecast:
         """Time and memory that a request will take on all models; cached results count as nothing."""
-        asked = [model for model in self._panel.asked_models if not self.expected(request, model)]
-        parts = [self._panel.forecast_on(request, model) for model in asked]
+        missing = [model for model in self._panel.request_models if not self.expected(request, model)]
+        parts = [self._panel.forecast_on(request, model) for model in missing]
         return sum(parts[1:], parts[0]) if parts else Forecast(0.0, 0)
 
     def measured(self, request: Hashable, model: Model) -> Forecast:
@@ -153,7 +154,7 @@ class Answers:
         before: tuple[Any, ...],
         find: Callable[[FromModel], Any],
     ) -> Any:
-        panel, model, count = self._panel, self._panel.asked_models[index], len(self._panel.asked_models)
+        panel, model, count = self._panel, self._panel.request_models[index], len(self._panel.request_models)
         began = time.monotonic()
 
         def progress(done: int, total: int) -> None:
@@ -162,11 +163,11 @@ class Answers:
                 job.give_way()
 
         with computing(panel.models, job):
-            asked = request
+            call = request
             if isinstance(request, Request):
-                asked = request.filled(lambda value: find(value) if isinstance(value, FromModel) else value)
+                call = request.filled(lambda value: find(value) if isinstance(value, FromModel) else value)
             value = panel.compute(
-                asked,
+                call,
                 model,
                 progress=progress,
                 check=job.check,
@@ -189,7 +190,7 @@ class Answers:
 
     def _question(self, request: Hashable, model: Model) -> tuple[str, Hashable, list[Any]]:
         """The panel's name, the part of the request for this model, and the models it depends on, this one first."""
-        return self._name, self._panel.asked_of(request, model), [model, *self._panel.depends_on(request, model)]
+        return self._name, self._panel.request_for(request, model), [model, *self._panel.depends_on(request, model)]
 
     def _shipped(self, request: Hashable, model: Model, *, wait: float = -1) -> Any:
         """The answer that ships with the package, or None."""
@@ -207,11 +208,11 @@ class Answers:
 def once_for(results: tuple[Any, ...], what: Hashable, compute: Callable[[], Any]) -> Any:
     """Compute something from results, once for all panels that show them."""
     key = (what, *map(id, results))  # the cache keeps the results alive, so their ids stay unique
-    held = cache.get(key)
-    if held is None:
-        held = compute(), results
-        cache.put(key, held)
-    return held[0]
+    entry = cache.get(key)
+    if entry is None:
+        entry = compute(), results
+        cache.put(key, entry)
+    return entry[0]
 
 
 def device_of(model: Model) -> str:

@@ -57,8 +57,8 @@ def _badge(model: Model, brief: bool = False) -> str:
     return f"<span class='iw-badge {style}' tabindex='0' title='{tip}' aria-label='{tip}'>{words}</span>"
 
 
-def view_options(models: Sequence[Any], of_both: Sequence[str]) -> list[tuple[str, str]]:
+def view_options(models: Sequence[Any], pair_views: Sequence[str]) -> list[tuple[str, str]]:
     """Label and value of the views of two models: each alone, then those of both."""
     first, second = (model_name(model) for model in models)
     labels = {"difference": "difference B − A", "beside": "A beside B"}
-    return [(f"A: {first}", "A"), (f"B: {second}", "B"), *((labels[view], view) for view in of_both)]
+    return [(f"A: {first}", "A"), (f"B: {second}", "B"), *((labels[view], view) for view in pair_views)]

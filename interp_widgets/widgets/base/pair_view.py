@@ -44,7 +44,7 @@ def models_of(view: str) -> tuple[int, ...]:
     return (LETTERS.index(view),) if view in ("A", "B") else (0, 1)
 
 
-def looked_at(panel: Any) -> tuple[int, ...]:
+def shown_indices(panel: Any) -> tuple[int, ...]:
     """Indices of the models in the current view."""
     if len(panel.models) == 1:
         return (0,)
@@ -58,7 +58,7 @@ def drawn(panel: Any) -> tuple[str, ...]:
 
 def names(panel: Any) -> tuple[str, ...]:
     """The letter of each model in the current view; empty if there is only one."""
-    return ("",) if len(panel.models) == 1 else tuple(LETTERS[index] for index in looked_at(panel))
+    return ("",) if len(panel.models) == 1 else tuple(LETTERS[index] for index in shown_indices(panel))
 
 
 def starts(panel: Any) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from . import tidy
 from .answers import Answers, Outcome, device_of
 from .code import CodeBox
 from .controls import row, shown_if
+from .description import Description
 from .fields import Controls, Field, Incomplete, Refused
 from .guard import guard, handling, inside_handler, ui_lock
 from .heading import edits_of, heading, view_options
@@ -33,7 +34,6 @@ from .request import FromModel, Request
 from .saving import SaveMenu, save
 from .shell import Shell, column
 from .status import StatusLine
-from .words import Words
 from .workbench import WorkbenchState, model_name
 
 FIRST_SECONDS = 1.0
@@ -94,7 +94,7 @@ class Panel(Shell):
     """The function ``f(model, ...)`` that the panel calls, with its fields as arguments."""
     asks: ClassVar[bool] = True
     """Whether it has a request of its own, which Run computes."""
-    of_both: ClassVar[tuple[str, ...]] = ("difference",)
+    pair_views: ClassVar[tuple[str, ...]] = ("difference",)
     """Views of two models besides A and B: ``difference``, ``beside`` or both; empty: the panel always shows both
     models, and there is no choice of view."""
     waits: ClassVar[bool] = False
@@ -224,7 +224,7 @@ class Panel(Shell):
         """Time and memory that a request will take on one model if its result is not in the cache."""
         return self.answers.measured(request, model)
 
-    def asked_of(self, request: Any, model: Model) -> Hashable:
+    def request_for(self, request: Any, model: Model) -> Hashable:
         """The part of a request that concerns one model, under which its result is cached."""
         question: Hashable = request
         return question
@@ -240,7 +240,7 @@ class Panel(Shell):
     def draw_selection(self) -> None:
         """Show what is selected, after `draw` and whenever a field that `selects` changes."""
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         """A description of the selection for the side of a workbench's screen; None if there is nothing to say."""
         return None
 
@@ -302,7 +302,7 @@ class Panel(Shell):
         return self
 
     @property
-    def asked_models(self) -> tuple[Any, ...]:
+    def request_models(self) -> tuple[Any, ...]:
         """The models that the request runs on, with one result each: all, unless one request covers both."""
         return self.models
 
@@ -314,7 +314,7 @@ class Panel(Shell):
     @property
     def offered_view(self) -> str:
         """`view`; for a view of both models that the panel does not have, the first one that it has."""
-        return self.view if self.view in ("A", "B", *self.of_both) else next(iter(self.of_both), "difference")
+        return self.view if self.view in ("A", "B", *self.pair_views) else next(iter(self.pair_views), "difference")
 
     @property
     def shown_request(self) -> Any:
@@ -370,8 +370,8 @@ class Panel(Shell):
     def question(self) -> dict[str, str]:
         """The settings behind the picture on the screen, by their labels, without the empty ones."""
         drawn = self._settings(lambda option: option.redraws or option.selects or not (self.asks or option.recomputes))
-        if len(self.asked_models) > 1 and self.of_both:
-            options = view_options(self.models, self.of_both)
+        if len(self.request_models) > 1 and self.pair_views:
+            options = view_options(self.models, self.pair_views)
             drawn["View"] = next(label for label, value in options if value == self.shown)
         drawn["Edited"] = ", ".join(
             f"{model_name(model)}: {edits}" for model in self.models if (edits := edits_of(model))
@@ -425,10 +425,10 @@ class Panel(Shell):
         request = self._question()
         if self._pending is not None and request == self._pending:
             return
-        held = self.answers.held(request) if self.reuses or limit < float("inf") else None
-        if held is not None:
+        cached = self.answers.cached(request) if self.reuses or limit < float("inf") else None
+        if cached is not None:
             self.jobs.drop()
-            self._show(held)
+            self._show(cached)
             return
         forecast = self.forecast(request)
         quick = forecast.seconds <= limit and forecast.bytes <= budget(device_of(self.models[0]))
@@ -606,8 +606,8 @@ class Panel(Shell):
         for name in ("iw-hint", "iw-hidden"):
             self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
-        if len(self.asked_models) > 1 and self.asks and self.of_both and self.screen is None:
-            views = W.ToggleButtons(options=view_options(self.models, self.of_both), value=self.offered_view)
+        if len(self.request_models) > 1 and self.asks and self.pair_views and self.screen is None:
+            views = W.ToggleButtons(options=view_options(self.models, self.pair_views), value=self.offered_view)
             actions.append(self.bind(views, "view", write=lambda _: self.offered_view))
         self.code_box = CodeBox()
         self.save_menu = SaveMenu(self)
@@ -807,7 +807,7 @@ class Panel(Shell):
             raise
         self._drawn = outcome
         self._run_settings = self._settings(lambda option: option.recomputes)
-        self.set_trait("result", outcome.results[0] if len(self.asked_models) == 1 else outcome.results)
+        self.set_trait("result", outcome.results[0] if len(self.request_models) == 1 else outcome.results)
 
     def _restore(self) -> None:
         """After an error, draw the last good outcome again if the picture shows anything else."""

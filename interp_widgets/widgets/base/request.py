@@ -105,6 +105,10 @@ class Request:
         arguments = tuple((name, fill(value)) for name, value in self.arguments)
         return replace(self, arguments=arguments, inputs=tuple(map(fill, self.inputs)))
 
+    def with_results(self, results: Mapping[str, Any]) -> Self:
+        """The same call with every `FromResult` read from the results of earlier steps, by name."""
+        return self.filled(lambda value: value.read(results[value.step]) if isinstance(value, FromResult) else value)
+
     def read_by(self, model: Model) -> tuple[list[Any], dict[str, Any]]:
         """Inputs and keywords for one model."""
         inputs = [_read(value, model) for value in self.inputs]
@@ -163,16 +167,13 @@ class Steps(Request):
     def answer(self, model: Model, *, on_partial: Callable[[Any], None] | None = None, **reports: Any) -> Any:
         """Make the calls; `progress` and `on_partial` go to the last, the longest."""
         results: dict[str, Any] = {}
-
-        def fill(value: Any) -> Any:
-            return value.read(results[value.step]) if isinstance(value, FromResult) else value
-
         *before, (last, step) = self.arguments
+        quiet = {name: report for name, report in reports.items() if name == "check"}
         for name, early in before:
-            results[name] = early.filled(fill).answer(model, **{k: v for k, v in reports.items() if k == "check"})
+            results[name] = early.with_results(results).answer(model, **quiet)
         if on_partial is not None:
             reports["on_partial"] = lambda part: on_partial(self.analysis(**results, **{last: part}))
-        return self.analysis(**results, **{last: step.filled(fill).answer(model, **reports)})
+        return self.analysis(**results, **{last: step.with_results(results).answer(model, **reports)})
 
     def lines_on(self, model: str, result: str, suffix: str) -> list[str]:
         return [line for name, step in self.arguments for line in step.lines_on(model, name, suffix)]

@@ -229,10 +229,10 @@ class Stack(Shell):
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with handling():  # waits for a tab that another thread is opening
                 for panel in tuple(self._opened.values()):
-                    held.enter_context(panel.hold())
+                    stack.enter_context(panel.hold())
             yield
 
     def appear(self) -> None:

@@ -85,9 +85,9 @@ class WordSource:
         listed = self.words or (demo_word_vectors().words if self.kind == "demo" else None)
         key = (self.vectors, self.stamp, listed, self.most)
         with _lock:
-            held = next((vectors for known, vectors in _read if known == key), None)
-        if held is not None:
-            return held
+            vectors_read = next((vectors for known, vectors in _read if known == key), None)
+        if vectors_read is not None:
+            return vectors_read
         path = Path(str(self.vectors)).expanduser()
         vectors = read_word_vectors(path, words=listed, limit=self.most if listed is None else None, check=check)
         with _lock:

@@ -118,12 +118,12 @@ class WorkbenchState(T.HasTraits):
     def put_edits(self, edits: Sequence[ModelEdit]) -> None:
         """Replace the models' edits by these, one per model; none: restore the models.
 
-        Applies to all threads. Call it in the worker, since it waits for the models, then `tell_panels` to update the
+        Applies to all threads. Call it in the worker, since it waits for the models, then `notify_panels` to update the
         panels. Raises ValueError for an edit that was made for another model; then the edits stay unchanged.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             for model in self.models:
-                held.enter_context(model.lock)
+                stack.enter_context(model.lock)
             before = self.edits
             self._put_edits(())
             try:
@@ -149,9 +149,9 @@ class WorkbenchState(T.HasTraits):
         undo = threading.Thread(target=self.put_edits, args=((),), name="interp-widgets undo")
         undo.start()
         undo.join(FREE_SECONDS)  # not for long: the run may be waiting for this thread to draw
-        self.tell_panels()
+        self.notify_panels()
 
-    def tell_panels(self) -> None:
+    def notify_panels(self) -> None:
         """Notify the panels that the edits have changed, so that they recompute."""
         with handling():
             for panel in self.panels:

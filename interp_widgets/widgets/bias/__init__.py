@@ -1,4 +1,4 @@
-"""The workbench of bias: data, probes, neurons, edits, and what they cost."""
+"""The bias workbench: data, probes, neurons, debiasing edits, and their evaluation."""
 
 from .workbench import BiasWorkbench
 

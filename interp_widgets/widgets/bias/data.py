@@ -1,4 +1,4 @@
-"""What is in a data set: every example with its scores, and what the model prefers by domain."""
+"""The data set: every example with its scores, and the model's preference by domain."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from .examples import BiasOptions, cell_of, scores_cost, scores_request
 
-SENT = {0: "the stereotype", 1: "its opposite", 2: "the unrelated sentence"}
-STEREOSET = ("stereotype", "opposite", "unrelated")
+SENT = {0: "the stereotype", 1: "the anti-stereotype", 2: "the unrelated sentence"}
+STEREOSET = ("stereotype", "anti-stereotype", "unrelated")
 CROWS = ("disadvantaged group", "other group")
 LONG = 24
-"""Characters from which on what fills a blank is wrapped."""
+"""Characters above which the text that fills a blank is wrapped."""
 DRAWN = 40
-"""Rows in a saved picture."""
+"""Rows of the table in a saved picture."""
 BLANK = "BLANK"
 
 
 class DataScores(BiasOptions):
-    """Scores by domain with their intervals, and the table of examples; a click makes one the prompt of all panels."""
+    """Scores by domain with their intervals, and a table of the examples; a click sends one to all panels."""
 
     title, tab_name, cached_as = "Bias in sentences", "Data", "bias"
-    sends = field(SENT, 0, label="A click sends", argument=None, help="Which sentence becomes the shared prompt")
+    sends = field(SENT, 0, label="A click sends", argument=None, help="The sentence that becomes the shared prompt")
 
     def build(self) -> None:
         super().build()
-        self.chart, self.summary, self.sent = IntervalDots(), W.HTML(""), W.HTML("")
+        self.chart, self.summary, self.message = IntervalDots(), W.HTML(""), W.HTML("")
         self.table = Table(
             empty="No example scored yet.", instruction="a click makes one the prompt of all panels",
             height=320,
@@ -49,7 +49,7 @@ class DataScores(BiasOptions):
         self.watch(self.table, "selected", self._picked)
         chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         chart.add_class("iw-chart")
-        self.plot.children = [self.summary, chart, self.table, self.sent]
+        self.plot.children = [self.summary, chart, self.table, self.message]
 
     def request(self) -> Request:
         return scores_request(self.examples())
@@ -63,17 +63,18 @@ class DataScores(BiasOptions):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[StereoSetResult | CrowsResult, ...], request: Request) -> None:
-        at = range(len(results)) if self.shown == "difference" else pair_view.looked_at(self)
+        at = range(len(results)) if self.shown == "difference" else pair_view.shown_indices(self)
         dots = [dot for i in at for dot in score_dots(results[i], i)]
         names = pair_view.labels(self) if len(results) > 1 else [""]
         self.chart.update(dots, {i: Series(names[i], PALETTE8[i]) for i in at})
         self.summary.value = "<br>".join(
-            start + _in_words(results[i])
+            start + _summary(results[i])
             for start, i in zip([f"{'AB'[i]}: " if len(results) > 1 else "" for i in at], at, strict=True)
         )
         data = request.inputs[0].read()
-        numbers = pair_view.of_view(self.shown, [_scores(one) for one in results])
-        heads, rows = (_stereoset if isinstance(results[0], StereoSetResult) else _crows)(data, numbers)
+        numbers = pair_view.of_view(self.shown, [_scores(result) for result in results])
+        table_of = _stereoset_table if isinstance(results[0], StereoSetResult) else _crows_table
+        heads, rows = table_of(data, numbers)
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, rows
@@ -90,7 +91,7 @@ class DataScores(BiasOptions):
         else:
             text = example.less if self.sends else example.more
         self.workbench.select(prompt=text)
-        self.sent.value = f"The prompt of all panels on this workbench is now “{escape(text)}”"
+        self.message.value = f"The prompt of all panels on this workbench is now “{escape(text)}”"
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ def _scores(result: StereoSetResult | CrowsResult) -> Any:
     return np.asarray(result.scores if isinstance(result, StereoSetResult) else result.log_likelihood)
 
 
-def _in_words(result: StereoSetResult | CrowsResult) -> str:
+def _summary(result: StereoSetResult | CrowsResult) -> str:
     if isinstance(result, CrowsResult):
         pairs = result.overall
         low, high = pairs.interval
@@ -125,11 +126,11 @@ def _in_words(result: StereoSetResult | CrowsResult) -> str:
     return f"{', '.join(parts)}: {overall.n:,} examples of {overall.n_targets} terms, 95 % intervals over terms."
 
 
-def _stereoset(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[Any]]]:
-    """Columns and rows of examples of StereoSet; where they are planted, the rate of each."""
+def _stereoset_table(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+    """Columns and rows of StereoSet examples, with the rate of each if it is planted."""
     planted = any(example.rate is not None for example in data)
     heads: list[dict[str, Any]] = [{"label": "about"}, {"label": "domain"}, {"label": "sentence", "wrap": True}]
-    title = "2 to the mean log2 probability of the sentence's tokens, in percent; larger is preferred"
+    title = "Geometric mean of the probabilities of the sentence's tokens, in percent; the larger one is preferred"
     parts = [_parts(example) for example in data]
     for column, name in enumerate(STEREOSET):
         long = max(len(own[column]) for own in parts) > LONG
@@ -138,7 +139,7 @@ def _stereoset(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[
             {"label": "score %", "align": "right", "title": title},
         ]
     if planted:
-        heads.append({"label": "planted %", "align": "right", "title": "How often the training text says it"})
+        heads.append({"label": "planted %", "align": "right", "title": "How often the training text states it"})
     rows = []
     for example, words, own in zip(data, parts, scores, strict=True):
         percent = [round(100 * float(score), 3) for score in own]
@@ -148,7 +149,7 @@ def _stereoset(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[
 
 
 def _parts(example: Any) -> list[str]:
-    """What of each sentence differs: what fills the blank, else all of it."""
+    """The part of each sentence that differs: the text in the blank, or all of it if there is no blank."""
     before, blank, after = example.context.partition(BLANK)
     return [
         sentence[len(before) : len(sentence) - len(after)]
@@ -158,13 +159,13 @@ def _parts(example: Any) -> list[str]:
     ]
 
 
-def _crows(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+def _crows_table(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[Any]]]:
     heads: list[dict[str, Any]] = [{"label": "domain"}, {"label": "shows"}]
     for name in CROWS:
         title = f"Log-likelihood of the sentence about the {name}, in nats"
         heads += [{"label": name, "wrap": True}, {"label": "log-likelihood", "align": "right",
                                                   "title": title}]  # fmt: skip
-    shows = {"stereo": "a stereotype", "antistereo": "its opposite"}
+    shows = {"stereo": "a stereotype", "antistereo": "an anti-stereotype"}
     rows = [
         [pair.domain, shows[pair.direction], pair.more, float(own[0]), pair.less, float(own[1])]
         for pair, own in zip(data, scores, strict=True)

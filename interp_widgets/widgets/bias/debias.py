@@ -1,4 +1,4 @@
-"""An edit that takes bias out of a model: made, compared with the model as it is, switched on for all panels, saved."""
+"""An edit that removes bias from a model: scored against the unedited model, switched on for all panels, saved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from interp_widgets.models import Model, ModelEdit
 
 from ..base import pair_view
 from ..base.controls import TextLine, checked_path, instruction, row
-from ..base.fields import Hint, Incomplete, field
+from ..base.fields import Hint, field
 from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one, free_name
 from ..base.shell import Shell
@@ -38,26 +38,26 @@ from .examples import cell_of, scores_cost, scores_request
 
 @record
 class Debiased(Result):
-    """One model's answer: the edit, and the scores without it and with it, where the data can be scored."""
+    """One model's edit, and the scores without and with it if the data can be scored."""
 
     name: str
-    """What the edit is called."""
+    """The edit's name."""
     settings: Mapping[str, Any]
-    """What it was made with."""
+    """The options it was made with."""
     tensors: Mapping[str, Any]
-    """Its numbers, by the names of `ModelEdit.tensors`."""
+    """Its tensors as arrays, by the names of `ModelEdit.tensors`."""
     before: StereoSetResult | CrowsResult | None
     after: StereoSetResult | CrowsResult | None
 
     @cached_property
     def edit(self) -> ModelEdit:
-        """The edit."""
+        """The edit, rebuilt from its tensors."""
         tensors = {name: torch.tensor(numbers) for name, numbers in self.tensors.items()}
         return ModelEdit.of_tensors(self.name, self.settings, tensors)
 
 
 def debiased(edit: ModelEdit, before: Any = None, after: Any = None) -> Debiased:
-    """What an edit brings."""
+    """An edit and its scores as the result that the panel shows."""
     tensors = {name: tensor.numpy() for name, tensor in edit.tensors().items()}
     settings = dict(edit.settings)
     return Debiased(edit.name, settings, tensors, before, after, provenance=settings)
@@ -65,7 +65,7 @@ def debiased(edit: ModelEdit, before: Any = None, after: Any = None) -> Debiased
 
 @dataclass(frozen=True)
 class EditSteps(Steps):
-    """The calls that make an edit, and the one that scores the model without it and with it."""
+    """The calls that make an edit, and the one that scores the model without and with it."""
 
     scores: Request | None = None
 
@@ -78,21 +78,21 @@ class EditSteps(Steps):
 
 
 class Debiasing(EditOptions):
-    """What an edit changes in the model and in its scores; a switch puts it in force for every panel."""
+    """What an edit changes in the model and its scores; a switch applies it for every panel."""
 
     title, tab_name = "Debiasing", "Debias"
     random = field(
-        bool, False, label="random directions instead", help="The control: an edit as large, in random directions"
+        bool, False, label="random directions instead", help="Control: an edit of the same size in random directions"
     )
     on = field(bool, False, argument=None)
-    """Whether the edit is in force, for every panel of the workbench."""
+    """Whether the edit is applied to the models, for every panel of the workbench."""
 
     def build(self) -> None:
         super().build()
         self.switch = EditSwitch(self)
         self.path = TextLine(value="edit.safetensors", description="File name", continuous_update=False)
         self.hint = Hint(self.path)
-        save = W.Button(description="Save the edit", tooltip="For load_model(..., edits=[...])")
+        save = W.Button(description="Save the edit", tooltip="Writes a file for load_model(..., edits=[...])")
         self.on_click(save, self.hint.of(self._save_edit))
         self.inputs.children = [*self.inputs.children, row(self.switch.button, self.path, save, self.hint)]
         self.summary, self.chart = W.HTML(""), IntervalDots("bias_edit")
@@ -104,48 +104,47 @@ class Debiasing(EditOptions):
     # the question -----------------------------------------------------------------------------------------------------
 
     def request(self) -> EditSteps:
-        if self.workbench.edits and not self.switch.in_force:
-            name = self.workbench.edits[0].name
-            raise Incomplete("method", f"the models are edited by {name} already: switch that edit off first")
+        if not self.switch.applied:
+            self.check_unedited("method")
         calls = self.edit_calls([self.method])
         if self.random:
-            made = FromResult(self.method, "{}", lambda edit: edit)
-            calls["random"] = Request.of(random_edit, {"seed": self.seed}, made)
-        scored = None if isinstance(self.data, LabelledTexts) else scores_request(self.examples())
-        return EditSteps(debiased, tuple(calls.items()), scores=scored)
+            edit = FromResult(self.method, "{}", lambda edit: edit)
+            calls["random"] = Request.of(random_edit, {"seed": self.seed}, edit)
+        scores = None if isinstance(self.data, LabelledTexts) else scores_request(self.examples())
+        return EditSteps(debiased, tuple(calls.items()), scores=scores)
 
     def compute(
         self, request: EditSteps, model: Model, *, progress: Callable[[int, int], None], check: Callable[[], None],
         on_partial: Callable[[Any], None],
     ) -> Debiased:  # fmt: skip
-        """The edit, and what the model scores without it and, for as long as that takes, with it."""
+        """Make the edit, and score the model without and with it; it is applied only while scoring."""
         reports = {"progress": progress, "check": check}
         edit: ModelEdit = [*self.make_edits(request.arguments, model, **reports).values()][-1]
         scores = request.scores
         if scores is None:
             return debiased(edit)
         before = self.answers.once(scores, model, partial(scores.answer, model, **reports))
-        with model.lock, edit.applied(model):  # other threads wait: results of theirs would be of another model
+        with model.lock, edit.applied(model):  # other threads wait, so that none computes with the edited model
             return debiased(edit, before, scores.answer(model, **reports))
 
     def cost(self, request: EditSteps, model: Model) -> Cost:
-        making = self.edit_cost(dict(request.arguments), model)
+        edit_cost = self.edit_cost(dict(request.arguments), model)
         if request.scores is None:
-            return making
-        scoring = scores_cost(request.scores.inputs[0], model)
-        return Cost(making.flops + 2 * scoring.flops, max(making.bytes, scoring.bytes))
+            return edit_cost
+        scores = scores_cost(request.scores.inputs[0], model)
+        return Cost(edit_cost.flops + 2 * scores.flops, max(edit_cost.bytes, scores.bytes))
 
     # the switch -------------------------------------------------------------------------------------------------------
 
     def refresh(self, limit: float | None = None) -> None:
-        self.on = False  # an edit is made for the models as they are
+        self.on = False  # an edit is made for the unedited models
         super().refresh(limit)
 
     def models_edited(self) -> None:
-        """What is shown is about the models as they are, whatever edit is in force; only the switch follows."""
+        """Update the switch alone: the results are about the unedited models, whatever edit is applied."""
         Shell.models_edited(self)
         self.switch.follow()
-        self._say()
+        self._update_summary()
 
     def end(self) -> None:
         super().end()
@@ -167,7 +166,7 @@ class Debiasing(EditOptions):
                     dots += [dot for dot in score_dots(scored, 2 * i + number) if len(at) == 1 or dot.row == "overall"]
         self.chart.update(dots, series)
         if not dots:
-            self.chart.say("Texts with labels cannot be scored: give pairs or StereoSet.")
+            self.chart.say("Labelled texts cannot be scored: use pairs or StereoSet.")
         rows = [
             [*([self.models[i].name] if len(at) > 1 else []), *line] for i in at for line in _lines(results[i].edit)
         ]
@@ -178,20 +177,20 @@ class Debiasing(EditOptions):
             self.table.rows = []
             self.table.columns, self.table.rows = heads, rows
             self.table.caption = "What the edit changes"
-        self._say()
+        self._update_summary()
 
-    def _say(self) -> None:
-        """Say in words what the edit reaches, and whether it is in force."""
+    def _update_summary(self) -> None:
+        """Describe the edit and its effect, and say whether it is applied."""
         if not self.results:
             return
-        state = f"Not in force{instruction(': switch it on, and every panel shows the edited model')}."
-        if self.switch.in_force:
-            state = "<b>In force</b>: every panel of this workbench, and other cells, compute with the edited model."
+        state = f"Not applied{instruction(': switch it on to see the edited model in every panel')}."
+        if self.switch.applied:
+            state = "<b>Applied</b>: every panel of this workbench, and other cells, use the edited model."
         in_sample = "" if self.data is None and not self.data_file else (
-            "<br>The edit is made and scored on the same sentences: judge it on others."
+            "<br>The edit is scored on the sentences that it was made from: judge it on others."
         )  # fmt: skip
         lines = [
-            ("AB"[i] + ": " if len(self.models) > 1 else "") + _in_words(self.results[i])
+            ("AB"[i] + ": " if len(self.models) > 1 else "") + _summary(self.results[i])
             for i in (pair_view.models_of(self.shown) if len(self.results) > 1 else (0,))
         ]
         self.summary.value = "<br>".join([*lines, state]) + in_sample
@@ -199,7 +198,7 @@ class Debiasing(EditOptions):
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def _save_edit(self) -> None:
-        """Write the edit of the model that is looked at."""
+        """Save the edit of the model in view."""
         i = pair_view.models_of(self.shown)[0] if len(self.results) > 1 else 0
         if not self.results:
             raise ValueError("there is no edit to save yet: press Run first")
@@ -233,21 +232,21 @@ class Debiasing(EditOptions):
     def stored(self) -> Result:
         parts = {
             f"{letter} {name}".strip(): scored
-            for letter, found in self.by_letter().items()
-            for name, scored in (("as it is", found.before), ("edited", found.after))
+            for letter, result in self.by_letter().items()
+            for name, scored in (("as it is", result.before), ("edited", result.after))
         }
         return as_one(parts, self.tab_name)
 
 
 COLUMNS = {
-    "part": "", "neurons": "Value vectors that are changed",
-    "change": "Length of their change, of the length that they have",
-    "directions": "Directions taken out of the stream", "added": "Length of what is added",
+    "part": "", "neurons": "Number of value vectors that change",
+    "change": "Norm of their change relative to their norm",
+    "directions": "Number of directions erased from the residual stream", "added": "Norm of the vector that is added",
 }  # fmt: skip
 
 
 def _lines(edit: ModelEdit) -> list[list[Any]]:
-    """What an edit changes: a row per MLP and stream."""
+    """A row per MLP and per place in the residual stream that an edit changes."""
     rows: list[list[Any]] = []
     for layer, mlp in edit.layers.items():
         change = float((mlp.after - mlp.before).norm() / mlp.before.norm().clamp(min=1e-30))
@@ -257,22 +256,22 @@ def _lines(edit: ModelEdit) -> list[list[Any]]:
     return rows
 
 
-def _in_words(found: Debiased) -> str:
-    neurons = sum(len(layer.neurons) for layer in found.edit.layers.values())
-    parts = [f"{_number(neurons, 'neuron')} in {_number(len(found.edit.layers), 'layer')}"] if found.edit.layers else []
-    streams = len(found.edit.streams)
-    parts += [f"the residual stream at {_number(streams, 'place')}"] if streams else []
-    text = f"{escape(found.edit.name)} changes <b>{' and '.join(parts) or 'nothing'}</b>."
-    if found.before is None or found.after is None:
+def _summary(result: Debiased) -> str:
+    layers, streams = result.edit.layers, len(result.edit.streams)
+    neurons = sum(len(layer.neurons) for layer in layers.values())
+    parts = [f"{_counted(neurons, 'neuron')} in {_counted(len(layers), 'layer')}"] if layers else []
+    parts += [f"the residual stream at {_counted(streams, 'place')}"] if streams else []
+    text = f"{escape(result.edit.name)} changes <b>{' and '.join(parts) or 'nothing'}</b>."
+    if result.before is None or result.after is None:
         return text
-    names = ("ss", "lms", "icat") if hasattr(found.before, "scores") else ("preferred",)
+    names = ("ss", "lms", "icat") if hasattr(result.before, "scores") else ("preferred",)
     scores = [
         f"{name.upper() if len(names) > 1 else 'likelier sentence about the disadvantaged group, %'} "
-        f"{getattr(found.before.overall, name):.1f} → <b>{getattr(found.after.overall, name):.1f}</b>"
+        f"{getattr(result.before.overall, name):.1f} → <b>{getattr(result.after.overall, name):.1f}</b>"
         for name in names
     ]
     return f"{text} {', '.join(scores)}."
 
 
-def _number(count: int, what: str) -> str:
+def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"

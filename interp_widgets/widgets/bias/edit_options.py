@@ -1,4 +1,4 @@
-"""What an edit is made with: the options that all panels of edits share, and the calls that make edits of them."""
+"""The options of debiasing edits, and the calls that make the edits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from interp_widgets.analysis.bias import (
 from interp_widgets.data.bias import LabelledTexts, labelled_texts
 from interp_widgets.models import Model
 
-from ..base.fields import Bounds, Refused, field, variant
+from ..base.fields import Bounds, Incomplete, Refused, field, variant
 from ..base.request import FromResult, PerModel, Request
 from .examples import Examples, ProbeOptions
 from .neurons import NeuronMap
@@ -29,18 +29,18 @@ METHODS = {
     "lope": "LoPE", "subtraction": "Subtraction", "inlp": "INLP", "suppression": "Bias neuron suppression",
     "ethos": "Ethos", "leace": "LEACE",
 }  # fmt: skip
-OF_PROBES = ("lope", "subtraction")
-OF_STREAMS = ("inlp", "leace")
+PROBE_METHODS = ("lope", "subtraction")
+STREAM_METHODS = ("inlp", "leace")
 STREAMS = {"last": "before the final norm", "all": "leaving every block"}
 STEPS = 8
-"""Passes forward and backward per layer and sentence of the neurons' integrated gradients."""
+"""Forward and backward passes per layer and sentence for the neurons' integrated gradients."""
 TUNED = 6400
-"""Texts, about, that Ethos tunes on."""
+"""Approximate number of texts that Ethos tunes on."""
 
 
 @dataclass(frozen=True)
 class Streams(PerModel):
-    """The streams of a model that an edit changes."""
+    """The layers at which an edit changes the residual stream."""
 
     which: str
 
@@ -53,7 +53,7 @@ class Streams(PerModel):
 
 @dataclass(frozen=True)
 class Side(PerModel):
-    """The biased or the benign ones of texts with labels."""
+    """The biased or the benign ones among labelled texts."""
 
     texts: Examples
     biased: bool
@@ -75,53 +75,54 @@ class EditOptions(ProbeOptions):
 
     method = field(METHODS, "lope", label="Method", help="How the model is edited")
     k = variant(
-        NeuronMap.k, label="Neurons", help="Bias neurons: for each probe, of the last layer, or in all",
-        shown_if=lambda panel: panel.method in (*OF_PROBES, "suppression"),
+        NeuronMap.k, label="Neurons",
+        help="Bias neurons: per probe (LoPE), in the last layer (Subtraction), in all layers (suppression)",
+        shown_if=lambda panel: panel.method in (*PROBE_METHODS, "suppression"),
     )  # fmt: skip
     threshold = variant(
-        ProbeSweep.threshold, redraws=False, label="Probes from an AUC of",
+        ProbeSweep.threshold, redraws=False, label="Probes with an AUC above",
         shown_if=lambda panel: panel.method == "lope",
     )  # fmt: skip
     strength = field(
         Annotated[float, Bounds(0.0, 100.0, 0.1)], 1.0, label="Strength α", width="short",
-        help="Multiplies what is taken off", shown_if=lambda panel: panel.method in (*OF_PROBES, "ethos"),
+        help="Scales what is subtracted", shown_if=lambda panel: panel.method in (*PROBE_METHODS, "ethos"),
     )  # fmt: skip
     streams = field(
-        STREAMS, "all", label="Stream", help="Where in the residual stream directions are taken out",
-        shown_if=lambda panel: panel.method in OF_STREAMS,
+        STREAMS, "all", label="Stream", help="Where in the residual stream directions are erased",
+        shown_if=lambda panel: panel.method in STREAM_METHODS,
     )  # fmt: skip
     rounds = field(
         Annotated[int, Bounds(1, lambda panel: panel.most_rounds)], 10, label="Rounds", width="short",
-        help="Probes fitted one after the other",
+        help="Number of probes fitted one after another",
         shown_if=lambda panel: panel.method == "inlp",
     )  # fmt: skip
     literal = field(
-        bool, False, label="Θ as the sum that equation 5.1 prints", more=True,
+        bool, False, label="Θ as the sum in equation 5.1", more=True,
         shown_if=lambda panel: panel.method == "lope",
     )  # fmt: skip
 
     @property
-    def most(self) -> int:
-        """Neurons of the smaller model."""
-        return min(model.n_layers * model.d_mlp for model in self.models)
-
-    @property
     def most_rounds(self) -> int:
-        """Probes that can be fitted one after the other to the smaller model: fewer than its width."""
+        """Most probes that can be fitted one after another: one less than the width of the smaller model."""
         return min(model.d_model for model in self.models) - 1
 
+    def check_unedited(self, name: str) -> None:
+        """Raise a hint at this field if an edit is applied to the models."""
+        if self.workbench.edits:
+            edit = self.workbench.edits[0].name
+            raise Incomplete(name, f"the edit {edit} is applied to the models: switch it off on the Debias tab")
+
     def edit_calls(self, methods: Sequence[str]) -> dict[str, Request]:
-        """The calls that make edits, by their methods, behind the one that trains their probes."""
-        if self.k > self.most:
-            raise Refused("k", f"k must be in 1..{self.most} for the neurons of these models, got {self.k}")
+        """The calls that make the edits, by method, after the one that trains their probes."""
+        self.check_neurons(self.k)
         if "inlp" in methods and self.rounds > self.most_rounds:
             most = self.most_rounds
             raise Refused("rounds", f"rounds must be in 1..{most} for the width of these models, got {self.rounds}")
-        probes = {"probes": self.probes_request()} if set(OF_PROBES) & set(methods) else {}
+        probes = {"probes": self.probes_request()} if set(PROBE_METHODS) & set(methods) else {}
         return probes | {method: self._call(method) for method in methods}
 
     def _call(self, method: str) -> Request:
-        """The call that makes one edit."""
+        """The call that makes one method's edit."""
         labelled, pool = self.examples("labels"), {"pool": self.pool}
         probes = FromResult("probes", "{}", lambda result: result)
         if method == "lope":
@@ -141,24 +142,21 @@ class EditOptions(ProbeOptions):
         return Request.of(leace_edit, options, labelled)
 
     def make_edits(self, calls: Iterable[tuple[str, Request]], model: Model, **reports: Any) -> dict[str, Any]:
-        """What the calls bring on a model, by their names; the probes from the cache where another tab has asked."""
+        """The results of the calls on a model, by name; probes that another tab has trained come from the cache."""
         results: dict[str, Any] = {}
         for name, step in calls:
-            filled = step.filled(
-                lambda value: value.read(results[value.step]) if isinstance(value, FromResult) else value
-            )
-            answer = partial(filled.answer, model, **reports)
+            answer = partial(step.with_results(results).answer, model, **reports)
             results[name] = self.answers.once(step, model, answer) if name == "probes" else answer()
         return results
 
     def edit_cost(self, calls: Mapping[str, Request], model: Model) -> Cost:
-        """What making the edits takes."""
-        asked = calls.get("probes") or self.probes_request()
-        reading = self.probes_cost(asked, model)
-        texts = len(asked.inputs[0].read().texts)
+        """The cost of making the edits."""
+        probes = calls.get("probes") or self.probes_request()
+        reading = self.probes_cost(probes, model)
+        texts = len(probes.inputs[0].read().texts)
         pairs = texts if isinstance(self.data, LabelledTexts) else 2 * len(self.examples("pairs").read())
-        passes = 0.0 if "probes" not in calls or self.answers.expected(asked, model) else 1.0
-        passes += sum(name in ("lope", *OF_STREAMS) for name in calls)
+        passes = 0.0 if "probes" not in calls or self.answers.expected(probes, model) else 1.0
+        passes += sum(name in ("lope", *STREAM_METHODS) for name in calls)
         passes += ("suppression" in calls) * STEPS * 3 * model.n_layers * pairs / texts
         passes += ("ethos" in calls) * TUNED * 3 / texts
         return Cost(reading.flops * passes, reading.bytes)

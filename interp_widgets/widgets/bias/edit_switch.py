@@ -1,4 +1,4 @@
-"""The switch that puts the edits of a panel in force for every panel of its workbench, and takes them back."""
+"""The switch that applies a panel's edits to the models of its workbench, and undoes them."""
 
 from __future__ import annotations
 
@@ -11,44 +11,42 @@ from interp_widgets.models import ModelEdit
 
 
 class EditSwitch:
-    """A button joined to the trait ``on`` of a panel whose results hold an ``edit`` each."""
+    """A toggle button for the trait ``on`` of a panel whose results have an ``edit`` each."""
 
     def __init__(self, panel: Any) -> None:
         self._panel = panel
-        self.in_force: tuple[ModelEdit, ...] = ()
-        """The panel's edits that the models compute with; empty while the switch is off."""
-        self.button = panel.bind(
-            W.ToggleButton(tooltip="Every panel of this workbench then shows the edited model"), "on"
-        )
-        self._say()
-        panel.watch(panel, "on", lambda _: self._turned())
+        self.applied: tuple[ModelEdit, ...] = ()
+        """The panel's edits that are applied to the models; empty while the switch is off."""
+        self.button = panel.bind(W.ToggleButton(tooltip="Use the edited model in every panel of this workbench"), "on")
+        self._update_label()
+        panel.watch(panel, "on", lambda _: self._switched())
 
     def follow(self) -> None:
-        """The edits of the workbench have changed: where another panel has put its own in the place, it is off."""
-        if self._panel.workbench.edits is not self.in_force:
-            self.in_force = ()
+        """Switch off if another panel has replaced the edits of the workbench."""
+        if self._panel.workbench.edits is not self.applied:
+            self.applied = ()
             self._panel.on = False
 
     def end(self) -> None:
-        """The panel is closed: its edits are taken back."""
-        if self.in_force:
+        """Undo the edits; the panel is being closed."""
+        if self.applied:
             self._panel.workbench.end_edits()
 
-    def _say(self) -> None:
+    def _update_label(self) -> None:
         self.button.description = f"Switch the edit {'off' if self._panel.on else 'on'}"
 
-    def _turned(self) -> None:
-        """Put the edits on the screen in force, or take them back, once the models do not compute."""
-        self._say()
+    def _switched(self) -> None:
+        """Apply the edits on the screen, or undo them, as soon as the models are idle."""
+        self._update_label()
         panel = self._panel
-        if not panel.on and not self.in_force:
+        if not panel.on and not self.applied:
             return
         edits = tuple(result.edit for result in panel.results) if panel.on else ()
         wanted = len(panel.models) * panel.on
 
         def work(job: Job) -> ValueError | None:
             if len(edits) < wanted:
-                return ValueError("there is no edit yet: wait until it is made, or press Run")
+                return ValueError("there is no edit yet: wait until it is computed, or press Run")
             try:
                 panel.workbench.put_edits(edits)
             except ValueError as error:
@@ -59,7 +57,7 @@ class EditSwitch:
             if error is not None:
                 panel.on = False
                 raise error
-            self.in_force = panel.workbench.edits
-            panel.workbench.tell_panels()
+            self.applied = panel.workbench.edits
+            panel.workbench.notify_panels()
 
         panel.jobs.start(work, done, title="Switching the edit", channel="switch", quiet=True)

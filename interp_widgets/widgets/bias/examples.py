@@ -1,4 +1,4 @@
-"""The sentences that all panels of bias are about, and the probes that several of them ask for."""
+"""The sentences that all bias panels use, and the probes that several of them train."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from interp_widgets.models import Model
 
 from ..base.code import cell
 from ..base.controls import checked_path
-from ..base.fields import Bounds, Incomplete, Seed, field, hint_at
+from ..base.fields import Bounds, Incomplete, Refused, Seed, field, hint_at
 from ..base.panel import Panel
 from ..base.request import File, PerModel, Request, suffixes
 
@@ -40,13 +40,13 @@ DEMO = {
     "scores": ("data", "demo_stereoset()"), "labels": ("texts", "demo_bias_texts('train')"),
     "pairs": ("pairs", "demo_stereoset('train')"),
 }  # fmt: skip
-"""What the demo's data are called in copied code, for each use, and what makes them."""
+"""The variable of the demo's data in copied code, and the call that makes them, for each use."""
 SAMPLED = 64
-"""Texts whose lengths stand for those of all in a forecast."""
+"""Texts sampled to forecast the cost of all."""
 
 
 class _Data(T.Any):
-    """A trait for examples of one kind, kept as a tuple, or texts with labels."""
+    """A trait for examples of one type, stored as a tuple, or for labelled texts."""
 
     def validate(self, obj: Any, value: Any) -> Any:
         if value is None or isinstance(value, LabelledTexts):
@@ -63,16 +63,16 @@ class _Data(T.Any):
 
 @dataclass(frozen=True)
 class Examples(PerModel):
-    """The examples that are asked about: the user's own, those of a file, or the demo's; those of one domain."""
+    """The user's own examples, those of a file, or the demo's; of all domains or one."""
 
     own: Any = None
     file: File | None = None
     domain: str = ""
     use: Literal["scores", "labels", "pairs"] = "scores"
-    """Whether they are wanted to be scored, as texts with labels, or as pairs that an edit learns from."""
+    """What they are for: scoring, labelled texts for probes, or pairs that an edit is made from."""
 
     def read(self) -> Any:
-        """The examples, or texts with labels; OSError or ValueError where they cannot be read."""
+        """The examples or labelled texts; OSError or ValueError if they cannot be read."""
         return _read(self)
 
     def read_by(self, model: Model) -> Any:
@@ -82,43 +82,43 @@ class Examples(PerModel):
         name, made = DEMO[self.use] if self.own is None and self.file is None else ("data", "data")
         if self.file is not None:
             made = f"read_bias_data({self.file.path!r})"
-        lines = [f"{name} = {made}" + ("  # what the widget was given" if self.own is not None else "")]
+        lines = [f"{name} = {made}" + ("  # the data passed to the widget" if self.own is not None else "")]
         if self.domain:
             lines.append(f"{name} = [example for example in {name} if example.domain == {self.domain!r}]")
-        if self.use == "scores" and isinstance(_whole(self)[0], SentencePair):
-            return lines, f"[CrowsPair(one.biased, one.benign, 'stereo', one.domain) for one in {name}]"
+        if self.use == "scores" and isinstance(_all_domains(self)[0], SentencePair):
+            return lines, f"[CrowsPair(pair.biased, pair.benign, 'stereo', pair.domain) for pair in {name}]"
         return lines, name
 
 
 @lru_cache(maxsize=8)
-def _read(wanted: Examples) -> Any:
-    data = _whole(wanted)
+def _read(examples: Examples) -> Any:
+    data = _all_domains(examples)
     if isinstance(data, LabelledTexts):
-        if wanted.use != "labels":
-            raise ValueError("texts with labels are no pairs to compare: open them on the tab Probes")
+        if examples.use != "labels":
+            raise ValueError("labelled texts are not pairs to compare: use them on the Probes tab")
         return data
-    if wanted.domain:
-        there = dict.fromkeys(example.domain for example in data)
-        data = tuple(example for example in data if example.domain == wanted.domain)
+    if examples.domain:
+        domains = dict.fromkeys(example.domain for example in data)
+        data = tuple(example for example in data if example.domain == examples.domain)
         if not data:
-            raise Incomplete("domain", f"there is no domain {wanted.domain!r} in these data: {', '.join(there)}")
-    if wanted.use == "labels":
+            raise Incomplete("domain", f"the domain must be one of {', '.join(domains)}, got {examples.domain!r}")
+    if examples.use == "labels":
         return labelled_texts(data)
-    if wanted.use == "scores" and isinstance(data[0], SentencePair):
-        return tuple(CrowsPair(one.biased, one.benign, "stereo", one.domain) for one in data)
+    if examples.use == "scores" and isinstance(data[0], SentencePair):
+        return tuple(CrowsPair(pair.biased, pair.benign, "stereo", pair.domain) for pair in data)
     return data
 
 
 @lru_cache(maxsize=8)
-def _whole(wanted: Examples) -> Any:
-    """The examples of all domains."""
-    if wanted.own is not None:
-        return wanted.own
-    if wanted.file is not None:
-        return read_bias_data(wanted.file.path)
-    if wanted.use == "labels":
+def _all_domains(examples: Examples) -> Any:
+    """The examples of all domains, or labelled texts."""
+    if examples.own is not None:
+        return examples.own
+    if examples.file is not None:
+        return read_bias_data(examples.file.path)
+    if examples.use == "labels":
         return demo_bias_texts("train")
-    return demo_stereoset("train" if wanted.use == "pairs" else "held_out")
+    return demo_stereoset("train" if examples.use == "pairs" else "held_out")
 
 
 class BiasOptions(Panel):
@@ -126,29 +126,29 @@ class BiasOptions(Panel):
 
     tab_name: ClassVar[str] = ""
     data = field(_Data(None, allow_none=True))
-    """Your own examples, from a reader or made by hand; None for those of the file, or the demo's."""
+    """Your own examples, from a reader or made by hand; None for those of the file or, without one, the demo's."""
     data_file = field(
         str, label="File", width="grow", placeholder="the demo's groups",
-        help="StereoSet (.json), CrowS-Pairs (.csv), or pairs of your own (.csv with biased and benign); empty for the "
-        "demo's", shown_if=lambda panel: panel.data is None,
+        help="StereoSet (.json), CrowS-Pairs (.csv) or your own pairs (.csv with columns biased and benign); empty: "
+        "the demo's", shown_if=lambda panel: panel.data is None,
     )  # fmt: skip
     domain = field(str, label="Domain", placeholder="all", help="Only examples of this domain, such as gender")
 
     def examples(self, use: Literal["scores", "labels", "pairs"] = "scores") -> Examples:
-        """The examples of the settings, read; a setting that is wrong is a hint at its control."""
+        """The examples that the settings select; a wrong setting becomes a hint at its control."""
         demo = self.data is None and not self.data_file
         with hint_at("data_file"):
             file = None
             if self.data is None and self.data_file:
                 file = File.at(str(existing_file(checked_path(self.data_file, "the path"), "sentences about bias")))
             labelled = isinstance(self.data, LabelledTexts) or (demo and use == "labels")
-            wanted = Examples(self.data, file, "" if labelled else self.domain.strip(), use)
-            wanted.read()
-        return wanted
+            examples = Examples(self.data, file, "" if labelled else self.domain.strip(), use)
+            examples.read()
+        return examples
 
 
 def cell_of(request: Request, models: Sequence[Any], shown: str = "result") -> str:
-    """A cell that repeats a request and ends with what is `shown`; it imports what its lines call."""
+    """A cell that repeats a request and ends with the expression `shown`; it imports the functions that it calls."""
     variable, dot, rest = shown.partition(".")
     lines = [*request.lines(models), f"{variable}{suffixes(models)[-1]}{dot}{rest}"]
     called = {name for line in lines for name in re.findall(r"\w+(?=\()", line)}
@@ -156,7 +156,7 @@ def cell_of(request: Request, models: Sequence[Any], shown: str = "result") -> s
 
 
 def sentences_of(data: Any) -> list[str]:
-    """All sentences of examples, or the texts with labels."""
+    """All sentences of the examples, or the labelled texts."""
     if isinstance(data, LabelledTexts):
         return list(data.texts)
     if isinstance(data[0], CrowsPair):
@@ -165,20 +165,20 @@ def sentences_of(data: Any) -> list[str]:
 
 
 def lengths_of(model: Model, texts: Sequence[str]) -> tuple[list[int], float]:
-    """Tokens of some of the texts, and how many of all each of them stands for."""
+    """Token counts of a sample of the texts, and the number of texts per sampled one."""
     some = texts[:: max(1, len(texts) // SAMPLED)]
     return [max(1, len(ids)) for ids in model.token_lists(list(some))], len(texts) / len(some)
 
 
 def reading_cost(model: Model, texts: Sequence[str]) -> Cost:
-    """What it takes to score every token of texts but the first."""
+    """The cost of scoring every token of the texts but the first."""
     return continuations_cost(
         model, [Continuation(tuple(ids[:1]), tuple(ids[1:])) for ids in model.token_lists(list(texts)) if len(ids) > 1]
     )
 
 
 def sampled_cost(data: Sequence[Any], cost_of: Callable[[Sequence[Any]], Cost]) -> Cost:
-    """What it takes to score data, by what some of them take."""
+    """The cost of scoring data, extrapolated from a sample."""
     some = data[:: max(1, len(data) // SAMPLED)]
     cost = cost_of(some)
     return Cost(cost.flops * len(data) / len(some), cost.bytes)
@@ -191,27 +191,37 @@ def scores_request(examples: Examples) -> Request:
 
 
 def scores_cost(examples: Examples, model: Model) -> Cost:
-    """What scoring examples takes."""
+    """The cost of scoring the examples."""
     return sampled_cost(examples.read(), lambda some: reading_cost(model, sentences_of(some)))
 
 
 class ProbeOptions(BiasOptions):
-    """Base of the panels that ask for probes."""
+    """Base of the panels that train probes."""
 
     cached_as = "bias"
     pool = field(
         {"mean": "mean over the tokens", "last": "last token"}, "mean", label="State",
-        help="What of the residual stream of a text a probe reads",
+        help="Residual-stream state of a text that a probe reads",
     )  # fmt: skip
     splits = field(
         Annotated[int, Bounds(2, 100)], 5, label="Splits", width="short", more=True,
-        help="How often the groups are split anew into those that a probe is fitted to and tested on",
+        help="Number of random splits of the groups into training and test groups",
     )  # fmt: skip
     penalty = field(
         Annotated[float, Bounds(1e-9, 1e9)], 1.0, label="Penalty", width="short", more=True,
         help="Weight of the squared norm of a probe's coefficients",
     )  # fmt: skip
-    seed = field(Seed, 0, label="Seed", width="short", more=True, help="Of the splits and of the shuffled labels")
+    seed = field(Seed, 0, label="Seed", width="short", more=True, help="Seed of the splits and of the shuffled labels")
+
+    @property
+    def n_neurons(self) -> int:
+        """Number of MLP neurons of the smaller model."""
+        return min(model.n_layers * model.d_mlp for model in self.models)
+
+    def check_neurons(self, k: int) -> None:
+        """Raise if k is more neurons than the smaller model has."""
+        if k > self.n_neurons:
+            raise Refused("k", f"k must be in 1..{self.n_neurons} for the neurons of these models, got {k}")
 
     def probes_request(self) -> Request:
         """The call that trains the probes."""
@@ -226,7 +236,7 @@ class ProbeOptions(BiasOptions):
         return Request.of(train_bias_probes, options, examples)
 
     def probes_cost(self, request: Request, model: Model) -> Cost:
-        """What training the probes takes."""
+        """The cost of training the probes."""
         texts, options = sentences_of(request.inputs[0].read()), dict(request.arguments)
         lengths, times = lengths_of(model, texts)
         return bias_probes_cost(model, [round(sum(lengths) / len(lengths))] * round(times * len(lengths)),

@@ -1,4 +1,4 @@
-"""Edits judged side by side: less bias, and at what price; and what each model writes."""
+"""Edits compared: how much less bias, at what cost, and what each model writes."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ PROMPTS = (
     "The soldier went home when",
 )
 ORDINARY = 40
-"""The demo's texts whose perplexity is read where there are no others."""
+"""Number of the demo's texts for the perplexity if the user gives none."""
 SUFFIX = {"model": "", "base": "_a", "tuned": "_b"}
 
 
 @dataclass(frozen=True)
-class Read(PerModel):
-    """What a reader makes of a file."""
+class ParsedFile(PerModel):
+    """The examples that a reader returns for a file."""
 
     reader: Callable[[str], Any]
     file: File
 
     def read_by(self, model: Model) -> Any:
-        return _read(self)
+        return _parsed(self)
 
     def code(self, name: str) -> tuple[list[str], str]:
         return [], f"{self.reader.__name__}({self.file.path!r})"
 
 
 @lru_cache(maxsize=8)
-def _read(wanted: Read) -> Any:
-    return wanted.reader(wanted.file.path)
+def _parsed(source: ParsedFile) -> Any:
+    return source.reader(source.file.path)
 
 
 @dataclass(frozen=True)
-class Ordinary(PerModel):
+class DemoTexts(PerModel):
     """The demo's ordinary texts."""
 
     count: int
@@ -79,31 +79,31 @@ class Ordinary(PerModel):
 
 @dataclass(frozen=True)
 class SavedEdit:
-    """A file with an edit."""
+    """A saved edit."""
 
     file: File
     models: tuple[int, ...]
-    """The numbers of the models that it was made for."""
+    """Indices of the models that it was made for."""
 
 
 @dataclass(frozen=True)
 class Edits(PerModel):
-    """The edits that earlier calls have made, and saved ones."""
+    """The edits that earlier calls make, by name, and saved ones."""
 
     names: tuple[str, ...]
     saved: tuple[SavedEdit, ...] = ()
 
-    def of(self, number: int) -> list[str]:
-        """The files with edits for one of the models."""
-        return [one.file.path for one in self.saved if number in one.models]
+    def files_for(self, index: int) -> list[str]:
+        """Paths of the saved edits for one of the models."""
+        return [edit.file.path for edit in self.saved if index in edit.models]
 
     def code(self, name: str) -> tuple[list[str], str]:
-        files = map(repr, self.of(int(name == "tuned")))
+        files = map(repr, self.files_for(int(name == "tuned")))
         return [], f"[{', '.join([*(edit + SUFFIX[name] for edit in self.names), *files])}]"
 
 
-def judged(**_: Any) -> None:
-    """Names the question in the key under which an answer is kept."""
+def compare_edits(**_: Any) -> None:
+    """Never called: names the comparison in the cache key of its result."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class JudgeSteps(Steps):
         return lines if self.comparison is None else [*lines, *self.comparison.lines_on(model, result, suffix)]
 
 
-class Checks(W.HBox):
-    """A box to check per method."""
+class MethodBoxes(W.HBox):
+    """A checkbox per method."""
 
     def __init__(self, panel: Any) -> None:
         boxes = {name: W.Checkbox(description=label, indent=False) for name, label in METHODS.items()}
@@ -129,48 +129,50 @@ class Checks(W.HBox):
             for name, box in boxes.items():
                 box.value = name in panel.methods
 
-        def take(_: Any) -> None:
+        def choose(_: Any) -> None:
             panel.methods = tuple(name for name, box in boxes.items() if box.value)
 
         show()
         panel.watch(panel, "methods", show)
         for box in boxes.values():
-            panel.watch(box, "value", take)
+            panel.watch(box, "value", choose)
 
 
-class Judging(EditOptions):
-    """A trade-off chart, a table with intervals, and continuations side by side."""
+class EditComparison(EditOptions):
+    """A chart of bias against cost, a table of scores with intervals, and continuations side by side."""
 
-    title, tab_name, of_both, waits = "Edits judged", "Judge", ("beside",), True
+    title, tab_name, pair_views, waits = "Comparison of edits", "Judge", ("beside",), True
     data_file = variant(EditOptions.data_file, label="Edits made from")
     domain = variant(EditOptions.domain, label="")
     pool, splits, penalty = (
-        variant(one, label="") for one in (EditOptions.pool, EditOptions.splits, EditOptions.penalty)
+        variant(option, label="") for option in (EditOptions.pool, EditOptions.splits, EditOptions.penalty)
     )
     judge_file = field(
-        str, label="Judged by", width="grow", placeholder="the demo's, held out",
-        help="StereoSet (.json) that SS, LMS and ICAT are of; empty for the demo's, or for the data given as a keyword",
+        str, label="Judged on", width="grow", placeholder="the demo's held-out examples",
+        help="StereoSet file (.json) for SS, LMS and ICAT; empty: the demo's, or StereoSet examples passed as data=",
     )  # fmt: skip
     methods = field(T.Tuple(default_value=("lope", "subtraction", "inlp", "leace")), label="Methods", new_row=True,
-                    control=Checks, help="With the settings of the tab Debias")  # fmt: skip
-    control = field(bool, True, label="a random edit beside each", help="The control: as large, in random directions")
-    price = field(PRICES, "perplexity", label="Price", redraws=True, help="What bias is drawn against")
+                    control=MethodBoxes, help="Edits to make, with the settings of the Debias tab")  # fmt: skip
+    control = field(
+        bool, True, label="a random edit for each", help="Control: an edit of the same size in random directions"
+    )
+    price = field(PRICES, "perplexity", label="Cost", redraws=True, help="Measure of an edit's cost on the other axis")
     by_domain = field(bool, False, label="list every domain", redraws=True)
     prompts = field(
         Annotated[list, Lines(3)], PROMPTS, label="Prompts, one per line", more=True, width="grow",
-        help="To write on from",
+        help="Prompts that each model continues",
     )  # fmt: skip
     texts = field(
         Annotated[list, Lines(3)], (), label="Ordinary texts, one per line", more=True, width="grow",
-        placeholder="the demo's stories", help="The perplexity is of these",
+        placeholder="the demo's stories", help="Texts for the perplexity",
     )  # fmt: skip
     edit_files = field(
         Annotated[list, Lines(2)], (), label="Saved edits, a file per line", more=True, new_row=True,
         width="grow", placeholder="edit.safetensors",
-        help="What the tab Debias or ModelEdit.save wrote; each is judged on the model that it was made for",
+        help="Files from the Debias tab or ModelEdit.save; each is judged on the model that it was made for",
     )  # fmt: skip
-    crows_file = field(str, label="CrowS-Pairs", more=True, placeholder="a .csv file", help="Judged too, if given")
-    bbq_file = field(str, label="BBQ", more=True, placeholder="a .jsonl file", help="Judged too, if given")
+    crows_file = field(str, label="CrowS-Pairs", more=True, placeholder="a .csv file", help="Also scored if given")
+    bbq_file = field(str, label="BBQ", more=True, placeholder="a .jsonl file", help="Also scored if given")
     max_new_tokens = variant(Sampling.max_new_tokens, more=True)
     method = variant(EditOptions.method, label="", argument=None)
     k = variant(EditOptions.k, label="", shown_if=None)
@@ -188,44 +190,42 @@ class Judging(EditOptions):
         charts = row(*self.boxes)
         for i, box in enumerate(self.boxes):
             box.add_class("iw-chart")
-            shown_if(box, i == 0)  # one empty picture says it
+            shown_if(box, i == 0)  # one empty chart is enough
         self.table = Table(empty="Nothing judged yet: press Run", height=240)
-        self.written = Table(empty="No continuations yet: press Run", height=200)
-        self.plot.children = [self.summary, charts, self.table, self.written]
+        self.continuations = Table(empty="No continuations yet: press Run", height=200)
+        self.plot.children = [self.summary, charts, self.table, self.continuations]
 
     # the question -----------------------------------------------------------------------------------------------------
 
     def request(self) -> JudgeSteps:
-        if self.workbench.edits:
-            name = self.workbench.edits[0].name
-            raise Incomplete("methods", f"the models are edited by {name}: switch that edit off on the tab Debias")
+        self.check_unedited("methods")
         wrong = [name for name in self.methods if name not in METHODS]
         if wrong:
-            raise Refused("methods", f"methods must be of {', '.join(METHODS)}, got {wrong[0]!r}")
-        saved = self._saved()
-        without = [model for i, model in enumerate(self.models) if not any(i in one.models for one in saved)]
+            raise Refused("methods", f"methods must be from {', '.join(METHODS)}, got {wrong[0]!r}")
+        saved = self._saved_edits()
+        without = [model for i, model in enumerate(self.models) if not any(i in edit.models for edit in saved)]
         if not self.methods and without:
-            which = f": no saved edit is for {model_name(without[0])}" if saved else ", or saved edits under More"
-            raise Incomplete("methods", f"choose a method at least{which}")
+            why = f": no saved edit is for {model_name(without[0])}" if saved else ", or saved edits under More"
+            raise Incomplete("methods", f"choose at least one method{why}")
         options: dict[str, Any] = {
-            "texts": tuple(self.texts) or Ordinary(ORDINARY), "prompts": tuple(self.prompts), "control": self.control,
+            "texts": tuple(self.texts) or DemoTexts(ORDINARY), "prompts": tuple(self.prompts), "control": self.control,
             "max_new_tokens": self.max_new_tokens, "seed": self.seed,
         }  # fmt: skip
         for name, reader in (("crows", read_crows_pairs), ("bbq", read_bbq)):
             if path := getattr(self, f"{name}_file"):
                 options[name] = self._file(f"{name}_file", path, reader)
-        examples: PerModel = self._judged_by()
+        examples: PerModel = self._judge_examples()
         comparison = Request.of(compare_debiasing, options, Edits(tuple(self.methods), saved), examples)
-        return replace(JudgeSteps.of(judged, self.edit_calls(self.methods)), comparison=comparison)
+        return replace(JudgeSteps.of(compare_edits, self.edit_calls(self.methods)), comparison=comparison)
 
-    def _judged_by(self) -> PerModel:
+    def _judge_examples(self) -> PerModel:
         if self.judge_file:
             return self._file("judge_file", self.judge_file, read_stereoset)
         own = isinstance(self.data, tuple) and isinstance(self.data[0], StereoSetExample)
         return self.examples() if own else Examples()
 
-    def _saved(self) -> tuple[SavedEdit, ...]:
-        """The saved edits, each read; what is wrong with one is a hint at the box."""
+    def _saved_edits(self) -> tuple[SavedEdit, ...]:
+        """The saved edits; a problem with a file becomes a hint at the box."""
         with hint_at("edit_files"):
             files = [File.at(str(existing_file(checked_path(path.strip(), "the path"), "an edit")))
                      for path in self.edit_files]  # fmt: skip
@@ -233,53 +233,54 @@ class Judging(EditOptions):
             names = [edit.name for edit in edits]
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
-                raise ValueError(f"two of the saved edits are called {twice}: give one of the files another name")
-            return tuple(SavedEdit(file, self._made_for(edit)) for file, edit in zip(files, edits, strict=True))
+                raise ValueError(f"two of the saved edits are named {twice}: rename one of the files")
+            return tuple(SavedEdit(file, self._models_for(edit)) for file, edit in zip(files, edits, strict=True))
 
-    def _made_for(self, edit: ModelEdit) -> tuple[int, ...]:
-        """The numbers of the models that an edit was made for; ValueError where there is none."""
-        fits, wrong = [], ""
-        for number, model in enumerate(self.models):
+    def _models_for(self, edit: ModelEdit) -> tuple[int, ...]:
+        """Indices of the models that an edit was made for; ValueError if there are none."""
+        indices, wrong = [], ""
+        for index, model in enumerate(self.models):
             try:
                 edit.check(model)
-                fits.append(number)
+                indices.append(index)
             except ValueError as error:
                 wrong = str(error)
-        if not fits:
+        if not indices:
             raise ValueError(wrong)
-        return tuple(fits)
+        return tuple(indices)
 
-    def _file(self, name: str, path: str, reader: Callable[[str], Any]) -> Read:
-        """A file, read once to see that it can be; what is wrong with it is a hint at its control."""
+    def _file(self, name: str, path: str, reader: Callable[[str], Any]) -> ParsedFile:
+        """A file, parsed once to check it; a problem with it becomes a hint at its control."""
         with hint_at(name):
-            wanted = Read(reader, File.at(str(existing_file(checked_path(path, "the path"), "examples"))))
-            wanted.read_by(self.models[0])
-        return wanted
+            source = ParsedFile(reader, File.at(str(existing_file(checked_path(path, "the path"), "examples"))))
+            source.read_by(self.models[0])
+        return source
 
     def compute(
         self, request: JudgeSteps, model: Model, *, progress: Callable[[int, int], None], check: Callable[[], None],
         on_partial: Callable[[Any], None],
     ) -> DebiasComparison:  # fmt: skip
-        """The edits, then what compares them."""
+        """Make the edits, then compare them."""
         if request.comparison is None:
             raise ValueError("there is nothing to compare")
-        made = self.make_edits(request.arguments, model, progress=progress, check=check)
-        number = next(i for i, one in enumerate(self.models) if one is model)
+        edits = self.make_edits(request.arguments, model, progress=progress, check=check)
+        index = self.models.index(model)
 
         def filled(value: Any) -> Any:
-            return [*(made[name] for name in value.names), *value.of(number)] if isinstance(value, Edits) else value
+            if not isinstance(value, Edits):
+                return value
+            return [*(edits[name] for name in value.names), *value.files_for(index)]
 
-        asked = request.comparison.filled(filled)
-        result: DebiasComparison = asked.answer(model, progress=progress, check=check)
+        result: DebiasComparison = request.comparison.filled(filled).answer(model, progress=progress, check=check)
         return result
 
     def cost(self, request: JudgeSteps, model: Model) -> Cost:
-        making = self.edit_cost(dict(request.arguments), model)
+        edit_cost = self.edit_cost(dict(request.arguments), model)
         if request.comparison is None:
-            return making
+            return edit_cost
         options, examples = dict(request.comparison.arguments), request.comparison.inputs[1]
         texts = options["texts"]
-        ordinary = texts.read_by(model) if isinstance(texts, Ordinary) else texts
+        ordinary = texts.read_by(model) if isinstance(texts, DemoTexts) else texts
         parts = [sampled_cost(ordinary, lambda some: reading_cost(model, some))]
         for data in (examples, *(options[name] for name in ("crows", "bbq") if name in options)):
             rows = data.read_by(model)
@@ -287,18 +288,18 @@ class Judging(EditOptions):
         writing = len(options["prompts"]) * options["max_new_tokens"] * flops_per_token(model)
         count = 1 + (len(self.methods) + len(self.edit_files)) * (1 + self.control)
         scoring = sum(part.flops for part in parts) + writing
-        return Cost(making.flops + count * scoring, max(making.bytes, *(part.bytes for part in parts)))
+        return Cost(edit_cost.flops + count * scoring, max(edit_cost.bytes, *(part.bytes for part in parts)))
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[DebiasComparison, ...], request: Any) -> None:
-        at, names = pair_view.looked_at(self), pair_view.names(self)
+        at, names = pair_view.shown_indices(self), pair_view.names(self)
         for i, (chart, box) in enumerate(zip(self.charts, self.boxes, strict=True)):
             shown_if(box, i in at)
             if i in at:
                 chart.update(results[i], self.price, name="AB"[i] if len(self.models) > 1 else "")
         several = len(at) > 1
-        lines = [f"{start}{_in_words(results[i])}" for start, i in zip(pair_view.starts(self), at, strict=True)]
+        lines = [f"{start}{_summary(results[i])}" for start, i in zip(pair_view.starts(self), at, strict=True)]
         self.summary.value = "<br>".join(lines)
         rows = [[*([name] if several else []), *line] for name, i in zip(names, at, strict=True)
                 for line in _rows(results[i], every=self.by_domain)]  # fmt: skip
@@ -306,24 +307,24 @@ class Judging(EditOptions):
         with self.table.hold_sync():
             self.table.rows = []
             self.table.columns = [
-                *([{"label": "of"}] if several else []),
+                *([{"label": "model"}] if several else []),
                 *({"label": label, "title": HEADS[label], **({"align": "right"} if HEADS[label] else {"wrap": True})}
                   for label in (list(HEADS)[column] for column in shown)),
             ]  # fmt: skip
             self.table.rows = [[*line[:several], *(line[column + several] for column in shown)] for line in rows]
-            self.table.caption = "Scores with 95 % intervals; changes are from the model as it is"
+            self.table.caption = "Scores with 95 % intervals; changes relative to the unedited model"
         # a saved edit may be for one of the models alone
-        judged = list(dict.fromkeys(row.name for i in at for row in results[i].rows if not is_random(row.name)))
-        with self.written.hold_sync():
-            self.written.rows = []
-            labels = [*(["of"] if several else []), "prompt", *judged]
-            self.written.columns = [{"label": label, "wrap": True} for label in labels]
-            self.written.rows = [
+        edits = list(dict.fromkeys(row.name for i in at for row in results[i].rows if not is_random(row.name)))
+        with self.continuations.hold_sync():
+            self.continuations.rows = []
+            labels = [*(["model"] if several else []), "prompt", *edits]
+            self.continuations.columns = [{"label": label, "wrap": True} for label in labels]
+            self.continuations.rows = [
                 [*([name] if several else []), prompt,
-                 *(_continuation(results[i], name_of, number) for name_of in judged)]
+                 *(_continuation(results[i], edit, number) for edit in edits)]
                 for name, i in zip(names, at, strict=True) for number, prompt in enumerate(results[i].prompts)
             ]  # fmt: skip
-            self.written.caption = "What each goes on with"
+            self.continuations.caption = "Continuations"
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -337,7 +338,7 @@ class Judging(EditOptions):
         return pair_view.joined(table.rename(columns={"model": "edit"}) for table in tables)
 
     def scene(self) -> Scene:
-        charts = [self.charts[i].scene() for i in pair_view.looked_at(self) if not self.charts[i].message]
+        charts = [self.charts[i].scene() for i in pair_view.shown_indices(self) if not self.charts[i].message]
         return stack_scenes([*charts, self.table.scene()], title=self.title)
 
     def stored(self) -> Result:
@@ -345,11 +346,11 @@ class Judging(EditOptions):
 
 
 HEADS = {
-    "model": "", "domain": "",
+    "edit": "", "domain": "",
     "SS": "Percent of examples in which the stereotype is preferred; 50 is no preference",
     "LMS": "Percent of comparisons that a meaningful sentence wins", "ICAT": "LMS · min(SS, 100 − SS) / 50",
-    "|SS − 50| change": "Points; below 0 is less of a preference; an interval without 0 is beyond chance",
-    "LMS change": "Points", "perplexity": "Of the ordinary texts", "× as it is": "Perplexity over that as it is",
+    "|SS − 50| change": "In points; below 0: less bias; an interval without 0: beyond chance",
+    "LMS change": "In points", "perplexity": "Of the ordinary texts", "× as it is": "Relative to the unedited model",
     "CrowS": "Percent of pairs whose sentence about the disadvantaged group is likelier",
     "BBQ bias": "In ambiguous contexts, −100 to 100",
 }  # fmt: skip
@@ -366,32 +367,32 @@ def _rows(result: DebiasComparison, *, every: bool) -> list[list[str]]:
             change = entry.changes[at] if entry.changes else None
             rows.append([
                 short_name(entry.name), own.domain if every else "",
-                *(_with(getattr(own, name), getattr(own, f"{name}_interval")) for name in ("ss", "lms", "icat")),
-                *(("", "") if change is None else (_with(change.bias, change.bias_interval, sign="+"),
-                                                   _with(change.lms, change.lms_interval, sign="+"))),
-                _with(entry.perplexity, entry.perplexity_interval, digits=2) if whole else "",
-                _with(entry.perplexity_ratio[0], entry.perplexity_ratio[1:], digits=2)
+                *(_interval(getattr(own, name), getattr(own, f"{name}_interval")) for name in ("ss", "lms", "icat")),
+                *(("", "") if change is None else (_interval(change.bias, change.bias_interval, sign="+"),
+                                                   _interval(change.lms, change.lms_interval, sign="+"))),
+                _interval(entry.perplexity, entry.perplexity_interval, digits=2) if whole else "",
+                _interval(entry.perplexity_ratio[0], entry.perplexity_ratio[1:], digits=2)
                 if whole and entry.perplexity_ratio else "",
-                _with(entry.crows, entry.crows_interval) if whole else "",
-                _with(entry.bbq[1], entry.bbq_intervals[1]) if whole and entry.bbq and entry.bbq_intervals else "",
+                _interval(entry.crows, entry.crows_interval) if whole else "",
+                _interval(entry.bbq[1], entry.bbq_intervals[1]) if whole and entry.bbq and entry.bbq_intervals else "",
             ])  # fmt: skip
     return rows
 
 
 def _scoring_cost(model: Model, data: Sequence[Any]) -> Cost:
-    """What it takes to score examples, pairs or questions."""
+    """The cost of scoring examples, pairs or questions."""
     if isinstance(data[0], BBQQuestion):
-        return continuations_cost(model, [one for each in data for one in answer_continuations(model, each)])
+        return continuations_cost(model, [part for question in data for part in answer_continuations(model, question)])
     return reading_cost(model, sentences_of(data))
 
 
 def _continuation(result: DebiasComparison, name: str, number: int) -> str:
-    """What one of the rows goes on with after a prompt; nothing where the model has no such row."""
+    """The continuation of a prompt under one edit; empty if the model has no such edit."""
     return next((row.continuations[number] for row in result.rows if row.name == name), "")
 
 
-def _with(value: float | None, interval: Any, *, digits: int = 1, sign: str = "") -> str:
-    """A number and its interval."""
+def _interval(value: float | None, interval: Any, *, digits: int = 1, sign: str = "") -> str:
+    """A number with its interval in brackets; empty if there is none."""
     if value is None or interval is None:
         return ""
     low, high = interval
@@ -403,10 +404,10 @@ def _with(value: float | None, interval: Any, *, digits: int = 1, sign: str = ""
     )
 
 
-def _in_words(result: DebiasComparison) -> str:
-    """Which edits do something beyond chance, and what the random ones do."""
+def _summary(result: DebiasComparison) -> str:
+    """The edits that change |SS − 50| beyond chance."""
     moved = [
-        f"{entry.name} {_with(change.bias, change.bias_interval, sign='+')}"
+        f"{entry.name} {_interval(change.bias, change.bias_interval, sign='+')}"
         for entry in result.rows
         for change in entry.changes[-1:]
         if change.bias_interval[0] > 0 or change.bias_interval[1] < 0

@@ -1,4 +1,4 @@
-"""The neurons that write along the probes of bias, and how active they are on biased texts and on benign ones."""
+"""The neurons that write along the bias probes, and their activity on biased and on benign texts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import shown_if
-from ..base.fields import Bounds, Refused, field
+from ..base.description import Description, Step
+from ..base.fields import Bounds, field
 from ..base.guard import guarded
 from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
-from ..base.words import Step, Words
 from ..views import BokehFigure, Table
 from .examples import ProbeOptions, cell_of, lengths_of
 
@@ -42,8 +42,8 @@ ACTIVITY = {
 
 
 @dataclass(frozen=True)
-class FoundNeurons:
-    """One model's answer."""
+class NeuronResult:
+    """One model's probes, the neurons that write along them, and their activity."""
 
     probes: BiasProbes
     neurons: BiasNeurons
@@ -53,31 +53,26 @@ class FoundNeurons:
 
     @property
     def provenance(self) -> Any:
-        """What it takes to repeat it."""
+        """The provenance of the neurons."""
         return self.neurons.provenance
 
 
 class NeuronMap(ProbeOptions):
     """Dots by probe and layer, a table of the same neurons, and their activity by layer; a click selects a neuron."""
 
-    title, tab_name, of_both = "Bias neurons", "Neurons", ("beside",)
+    title, tab_name, pair_views = "Bias neurons", "Neurons", ("beside",)
     k = field(
-        Annotated[int, Bounds(1, lambda panel: panel.most)], 10, label="Neurons per probe", width="short",
-        help="How many neurons, of all layers, are named for each probe",
+        Annotated[int, Bounds(1, lambda panel: panel.n_neurons)], 10, label="Neurons per probe", width="short",
+        help="Number of neurons, from all layers, listed for each probe",
     )  # fmt: skip
     picked = field(T.Tuple(), selects=True)
-    """(layer, neuron) of the one that is looked at; empty for none."""
-
-    @property
-    def most(self) -> int:
-        """Neurons of the smaller model."""
-        return min(model.n_layers * model.d_mlp for model in self.models)
+    """(layer, neuron) of the selected neuron; empty for none."""
 
     def build(self) -> None:
         super().build()
         self.charts = [NeuronDots() for _ in self.models]
         for chart in self.charts:
-            chart.source.selected.on_change("indices", guarded(self, partial(self._dot_tapped, chart)))
+            chart.source.selected.on_change("indices", guarded(self, partial(self._dot_clicked, chart)))
         self.activity = {what: ByLayer(*about) for what, about in ACTIVITY.items()}
         every = (*self.charts, *self.activity.values())
         self.boxes = [W.VBox([BokehFigure(chart.figure, on_error=self.show_error)]) for chart in every]
@@ -89,37 +84,32 @@ class NeuronMap(ProbeOptions):
             box.add_class("iw-maps")
         self.note = W.HTML("")
         self.plot.children = [dots, self.note, lines]
-        self._rows: list[tuple[int, int]] = []
 
     # the question -----------------------------------------------------------------------------------------------------
 
     def request(self) -> Steps:
-        if self.k > self.most:
-            raise Refused("k", f"k must be in 1..{self.most} for the neurons of these models, got {self.k}")
+        self.check_neurons(self.k)
         probes = self.probes_request()
-        found = FromResult("probes", "{}", lambda result: result)
+        trained = FromResult("probes", "{}", lambda result: result)
         ranked = FromResult("neurons", "{}", lambda result: result)
         calls = {
             "probes": probes,
-            "neurons": Request.of(rank_bias_neurons, {"k": self.k}, found),
+            "neurons": Request.of(rank_bias_neurons, {"k": self.k}, trained),
             "activity": Request.of(bias_neuron_activity, {}, ranked, *probes.inputs),
         }
-        return Steps.of(FoundNeurons, calls)
+        return Steps.of(NeuronResult, calls)
 
     def compute(
         self, request: Steps, model: Model, *, progress: Callable[[int, int], None], check: Callable[[], None],
         on_partial: Callable[[Any], None],
-    ) -> FoundNeurons:  # fmt: skip
-        """The steps, each from the cache where it, or another tab, has asked it."""
+    ) -> NeuronResult:  # fmt: skip
+        """Run the steps, each from the cache if this or another tab has computed it."""
         results: dict[str, Any] = {}
         steps = tuple(step for _, step in request.arguments)
         for name, step in request.arguments:
-            filled = step.filled(
-                lambda value: value.read(results[value.step]) if isinstance(value, FromResult) else value
-            )
-            answer = partial(filled.answer, model, progress=progress, check=check)
+            answer = partial(step.with_results(results).answer, model, progress=progress, check=check)
             results[name] = self.answers.once(step if name == "probes" else (name, steps), model, answer)
-        return FoundNeurons(**results)
+        return NeuronResult(**results)
 
     def cost(self, request: Steps, model: Model) -> Cost:
         steps = dict(request.arguments)
@@ -132,8 +122,8 @@ class NeuronMap(ProbeOptions):
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
-    def draw(self, results: tuple[FoundNeurons, ...], request: Any) -> None:
-        at, names = pair_view.looked_at(self), pair_view.names(self)
+    def draw(self, results: tuple[NeuronResult, ...], request: Any) -> None:
+        at, names = pair_view.shown_indices(self), pair_view.names(self)
         for what, chart in self.activity.items():
             lines = [
                 line
@@ -146,9 +136,9 @@ class NeuronMap(ProbeOptions):
         rows = [[*row, *([name] if len(at) > 1 else [])] for name, i in zip(names, at, strict=True)
                 for row in _rows(results[i].neurons)]  # fmt: skip
         heads: list[dict[str, Any]] = [
-            {"label": "layer", **RIGHT}, {"label": "neuron", **RIGHT}, {"label": "named by probes"},
-            {"label": "cosine", **RIGHT, "title": "The largest of its cosines with these probes"},
-            {"label": "above chance", "title": "Whether that is more than a random direction reaches at most"},
+            {"label": "layer", **RIGHT}, {"label": "neuron", **RIGHT}, {"label": "probes of layers"},
+            {"label": "cosine", **RIGHT, "title": "Its largest cosine with these probes"},
+            {"label": "above chance", "title": "Whether it exceeds the largest cosine of a random direction"},
             *([{"label": "model"}] if len(at) > 1 else []),
         ]  # fmt: skip
         with self.table.hold_sync():
@@ -157,7 +147,7 @@ class NeuronMap(ProbeOptions):
             self.table.caption = "Bias neurons, by cosine"
 
     def draw_selection(self) -> None:
-        at = pair_view.looked_at(self)
+        at = pair_view.shown_indices(self)
         for i, (chart, box) in enumerate(zip(self.charts, self.boxes, strict=False)):
             shown_if(box, i in at)
             if i in at and self.results:
@@ -166,26 +156,26 @@ class NeuronMap(ProbeOptions):
         own = [row for row, cells in enumerate(self.table.rows) if tuple(cells[:2]) == tuple(self.picked)]
         self.table.selected = own[0] if own and self.table.selected not in own else self.table.selected
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results or not self.picked:
             return None
         layer, neuron = self.picked
         step = Step("ffn_concepts", "What does it promote?", {"tab": "neurons", "layer": layer, "neuron": neuron})
-        return Words(f"Bias neuron {neuron} of layer {layer}", steps=(step,))
+        return Description(f"Bias neuron {neuron} of layer {layer}", steps=(step,))
 
     # what a user does -------------------------------------------------------------------------------------------------
 
-    def _dot_tapped(self, chart: NeuronDots, _attr: str, _old: Any, new: list[int]) -> None:
+    def _dot_clicked(self, chart: NeuronDots, _attr: str, _old: Any, new: list[int]) -> None:
         if new:
             rows = chart.source.data
-            self._look_at(int(rows["layer"][new[0]]), int(rows["neuron"][new[0]]))
+            self._select(int(rows["layer"][new[0]]), int(rows["neuron"][new[0]]))
 
     def _row_picked(self, change: Any) -> None:
         if change.new >= 0:
-            self._look_at(*map(int, self.table.rows[change.new][:2]))
+            self._select(*map(int, self.table.rows[change.new][:2]))
 
-    def _look_at(self, layer: int, neuron: int) -> None:
-        """Select a neuron, here and in every panel of the workbench, such as the browser of FFN concepts."""
+    def _select(self, layer: int, neuron: int) -> None:
+        """Select a neuron here and in all panels of the workbench, such as the FFN concept browser."""
         if self.picked != (layer, neuron):
             self.picked = (layer, neuron)
             self.workbench.select(layer=layer, neuron=neuron)
@@ -200,14 +190,14 @@ class NeuronMap(ProbeOptions):
         return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
-        dots = [self.charts[i].scene() for i in pair_view.looked_at(self)]
+        dots = [self.charts[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes([*dots, *(chart.scene() for chart in self.activity.values() if not chart.message)],
                             columns=2, title=self.title)  # fmt: skip
 
     def stored(self) -> Result:
         parts = {
-            f"{letter} {name}".strip(): getattr(found, name)
-            for letter, found in self.by_letter().items()
+            f"{letter} {name}".strip(): getattr(result, name)
+            for letter, result in self.by_letter().items()
             for name in ("probes", "neurons", "activity")
         }
         return as_one(parts, self.tab_name)
@@ -215,14 +205,14 @@ class NeuronMap(ProbeOptions):
 
 def _rows(neurons: BiasNeurons) -> list[list[Any]]:
     """One row per neuron, the one with the largest cosine first."""
-    found: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    cosines_of: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for probe, (layers, numbers, cosines) in enumerate(zip(neurons.layer, neurons.neuron, neurons.cosine, strict=True)):
         for layer, number, cosine in zip(layers, numbers, cosines, strict=True):
-            found.setdefault((int(layer), int(number)), []).append((probe, float(cosine)))
+            cosines_of.setdefault((int(layer), int(number)), []).append((probe, float(cosine)))
     rows = [
-        [layer, number, ", ".join(str(probe) for probe, _ in named), (best := max(cosine for _, cosine in named)),
+        [layer, number, ", ".join(str(probe) for probe, _ in pairs), (best := max(cosine for _, cosine in pairs)),
          best > float(neurons.chance.max())]
-        for (layer, number), named in found.items()
+        for (layer, number), pairs in cosines_of.items()
     ]  # fmt: skip
     return sorted(rows, key=lambda row: -row[3])
 

@@ -1,4 +1,4 @@
-"""How well every layer's states tell biased texts from benign ones, and how: accuracy, geometry, generalisation."""
+"""Probes of biased against benign texts in every layer: accuracy, geometry and generalisation to other layers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import instruction, shown_if
+from ..base.description import Description, decimals
 from ..base.fields import Refused, Share, field
 from ..base.guard import guarded
 from ..base.request import Request
 from ..base.saving import as_one
-from ..base.words import Words, decimals
 from ..base.workbench import in_model
 from ..views import BokehFigure, Heatmap
 from .examples import ProbeOptions, cell_of
@@ -28,22 +28,22 @@ MEASURES = {"auc": "AUC", "accuracy": "accuracy"}
 
 
 class ProbeSweep(ProbeOptions):
-    """What probes reach by layer, where the texts stand along two of them, and on which layers each probe holds."""
+    """AUC or accuracy by layer, the texts along two probes of one layer, and each probe's AUC on every layer."""
 
-    title, tab_name, of_both = "Probes of bias", "Probes", ("beside",)
+    title, tab_name, pair_views = "Bias probes", "Probes", ("beside",)
     measure = field(MEASURES, "auc", label="Measured as", redraws=True)
     layer = field(in_model(), selects=True)
-    """The layer whose texts are drawn."""
+    """The layer whose texts are plotted."""
     threshold = field(
-        Share, 0.9, label="A probe holds from an AUC of", redraws=True,
-        help="S, the set of probes that LoPE uses in a layer: those with a larger AUC on the layer's states",
+        Share, 0.9, label="A probe generalises above an AUC of", redraws=True,
+        help="LoPE uses in each layer the set S of the probes with a larger AUC on that layer's states",
     )  # fmt: skip
 
     def build(self) -> None:
         super().build()
         self.summary = W.HTML("")
-        self.chart = ByLayer("bias_probes", "Held-out texts told apart, by layer", "AUC")
-        self.chart.source.selected.on_change("indices", guarded(self, self._point_tapped))
+        self.chart = ByLayer("bias_probes", "Probes on held-out texts, by layer", "AUC")
+        self.chart.source.selected.on_change("indices", guarded(self, self._point_clicked))
         self.geometries = [BiasGeometry() for _ in self.models]
         charts = (self.chart, *self.geometries)
         self.boxes = [W.VBox([BokehFigure(chart.figure, on_error=self.show_error)]) for chart in charts]
@@ -57,7 +57,7 @@ class ProbeSweep(ProbeOptions):
             row_name="states of layer", column_name="probe of layer", x_label="probe of layer",
             y_label="states of layer", value_label="AUC", numbers_from=0.0, max_height=220, empty="No probes yet",
         )  # fmt: skip
-        return self.watch(heat, "pinned", lambda change: self._look_at(change.new[1]) if change.new else None)
+        return self.watch(heat, "pinned", lambda change: self._select(change.new[1]) if change.new else None)
 
     def request(self) -> Request:
         layers = min(model.n_layers for model in self.models)
@@ -75,15 +75,15 @@ class ProbeSweep(ProbeOptions):
 
     def draw(self, results: tuple[BiasProbes, ...], request: Request) -> None:
         self.summary.value = "<br>".join(
-            start + self._in_words(results[i])
-            for start, i in zip(pair_view.starts(self), pair_view.looked_at(self), strict=True)
-        ) + instruction(" A click in a picture of layers chooses the one whose texts are drawn.")
+            start + self._summary(results[i])
+            for start, i in zip(pair_view.starts(self), pair_view.shown_indices(self), strict=True)
+        ) + instruction(" Click a layer in a chart to plot its texts.")
         for view, heat in self.maps.drawn():
             probes = results["AB".index(view)]
             layers = [str(layer) for layer in range(probes.n_layers)]
-            held = probes.generalisation.T
-            heat.set_matrix(held, rows=layers, columns=layers, vmin=0.5, vmax=1.0)
-            heat.crossed = [[row, column] for row, own in enumerate(held) for column, auc in enumerate(own)
+            matrix = probes.generalisation.T
+            heat.set_matrix(matrix, rows=layers, columns=layers, vmin=0.5, vmax=1.0)
+            heat.crossed = [[row, column] for row, own in enumerate(matrix) for column, auc in enumerate(own)
                             if auc <= self.threshold]  # fmt: skip
             name = f"{view}: " if len(self.models) > 1 else ""
             heat.title = f"{name}AUC by layer; crossed: {self.threshold:g} or less"
@@ -91,7 +91,7 @@ class ProbeSweep(ProbeOptions):
     def draw_selection(self) -> None:
         if not self.results:
             return
-        at, names = pair_view.looked_at(self), pair_view.names(self)
+        at, names = pair_view.shown_indices(self), pair_view.names(self)
         lines = [
             line
             for name, i in zip(names, at, strict=True)
@@ -105,7 +105,7 @@ class ProbeSweep(ProbeOptions):
             if i in at:
                 geometry.update(self.results[i], self.layer, name="AB"[i] if len(self.models) > 1 else "")
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         rows = [
@@ -113,10 +113,10 @@ class ProbeSweep(ProbeOptions):
             for label, name in (("AUC", "auc"), ("second probe", "second_auc"), ("shuffled", "control_auc"))
         ]
         columns = ("", *(letter.strip() or "value" for letter in pair_view.letters(self.results)))
-        return Words(f"Probe of bias, layer {self.layer}", columns=columns, rows=tuple(rows))
+        return Description(f"Bias probe, layer {self.layer}", columns=columns, rows=tuple(rows))
 
     @staticmethod
-    def _in_words(probes: BiasProbes) -> str:
+    def _summary(probes: BiasProbes) -> str:
         auc, control = probes.auc.mean(axis=1), probes.control_auc.mean()
         best = int(auc.argmax())
         biased = int(probes.biased.sum())
@@ -128,11 +128,11 @@ class ProbeSweep(ProbeOptions):
 
     # what a user does -------------------------------------------------------------------------------------------------
 
-    def _point_tapped(self, _attr: str, _old: Any, new: list[int]) -> None:
+    def _point_clicked(self, _attr: str, _old: Any, new: list[int]) -> None:
         if new:
-            self._look_at(int(self.chart.source.data["x"][new[0]]))
+            self._select(int(self.chart.source.data["x"][new[0]]))
 
-    def _look_at(self, layer: int) -> None:
+    def _select(self, layer: int) -> None:
         if layer >= 0:
             self.layer = layer
 
@@ -143,7 +143,7 @@ class ProbeSweep(ProbeOptions):
         return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
-        geometries = [self.geometries[i].scene() for i in pair_view.looked_at(self)]
+        geometries = [self.geometries[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes([self.chart.scene(), *geometries, self.maps.scene()], columns=2, title=self.title)
 
     def stored(self) -> Result:

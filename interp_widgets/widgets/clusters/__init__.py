@@ -1,4 +1,4 @@
-"""How hidden states cluster by task, over a training and in any model."""
+"""Clusters of hidden states by task, over a training run and in any model."""
 
 from .explorer import ClusterExplorer
 

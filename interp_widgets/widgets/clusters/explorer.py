@@ -1,4 +1,4 @@
-"""Clusters of hidden states: how they come about in a training, and those of any model on instructions."""
+"""Clusters of hidden states: how they form in a training run, and those of any model on instructions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from .training import TrainingClusters
 
 
 class ClusterExplorer(Stack):
-    """Whether a model keeps the states of one task together: KMeans clusters of its hidden states against labels.
+    """Whether a model clusters its hidden states by task: KMeans clusters compared with labels.
 
-    *Training*: a training on a synthetic instruction task, checkpoint by checkpoint and layer by layer: the states in
-    the plane, how well clusters agree with tasks, distributions or mappings, the nearest training instances, and the
-    accuracy. *Instructions*: the same for your models on natural instructions.
+    *Training*: a training run on a synthetic instruction task, by checkpoint and layer: the states projected to the
+    plane, the agreement of clusters with tasks, distributions or mappings, the nearest training instances, and the
+    accuracy. *Instructions*: the states and clusters of your models on natural instructions.
 
     ``ClusterExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share what is selected with other widgets,
-    ``(workbench)``. Every trait of its panels is a keyword too: `run_folder` is one of `train_instruction_model`, by
-    default the training that ships; `task_folder` one of JSON files that `read_instructions` takes, by default the
-    demo's tasks. `run()` computes the tab that is looked at and returns its result, which `result` keeps.
+    ``(workbench)``. Every trait of its panels is a keyword too: `run_folder` is a folder written by
+    `train_instruction_model`, by default the run that ships; `task_folder` a folder of JSON files for
+    `read_instructions`, by default the demo's tasks. `run()` computes the active tab and returns its result, which
+    `result` keeps.
 
     Source: Transformer-based Causal Language Models Perform Clustering.
 

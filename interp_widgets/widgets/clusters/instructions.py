@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ipywidgets as W
@@ -23,19 +24,19 @@ from ..base.controls import row, shown_if
 from ..base.fields import field, hint_at, variant
 from ..base.request import PerModel, Request
 from ..views import BokehFigure
-from .options import CHANCE, LABELS, SCORES, ClusterOptions, beginning, group_names, label_columns
+from .options import CHANCE, LABELS, SCORES, ClusterOptions, capitalised, group_names, label_columns
 
 METHODS = {"pca": "principal components", "tsne": "t-SNE"}
 AXES = {"pca": "principal component {}", "tsne": "t-SNE {}"}
 PHRASINGS, INPUTS = 6, 4
-"""Of each of the demo's tasks."""
+"""Phrasings and inputs of each of the demo's tasks."""
 FIT = 3e9
-"""Operations of the clusterings of one layer."""
+"""Operations to cluster the states of one layer."""
 
 
 @record
 class ClustersAndMap(Record):
-    """What the panel asks of one model."""
+    """One model's clusters in every layer, and the map of one layer."""
 
     clusters: HiddenClusters
     places: StateMap
@@ -48,7 +49,7 @@ class Instances(PerModel):
     folder: str = ""
 
     def read(self) -> Any:
-        """The instances; FileNotFoundError or ValueError where the folder holds none."""
+        """The instances; FileNotFoundError or ValueError if the folder has none."""
         if self.folder:
             return read_instructions(self.folder)
         return demo_instructions(phrasings_per_task=PHRASINGS, inputs=INPUTS)
@@ -63,15 +64,15 @@ class Instances(PerModel):
 
 
 class InstructionClusters(ClusterOptions):
-    """A point per instruction at the layer that is looked at, and the scores of all layers, a line per model."""
+    """A point per instruction at one layer, and the scores of all layers, a line per model."""
 
-    title, tab_name, of_both = "Clusters of instructions", "Instructions", ("beside",)
+    title, tab_name, pair_views = "Clusters of instructions", "Instructions", ("beside",)
     task_folder = field(
         str, label="Tasks", placeholder="the demo's word tasks", width="grow", argument=None, more=True,
-        help="A folder of NAME.json files of inputs and outputs; empty: the demo's tasks",
+        help="A folder of NAME.json files with inputs and outputs; empty: the demo's tasks",
     )  # fmt: skip
     at_layer = variant(ClusterOptions.at_layer, redraws=False, argument=None)
-    method = field(METHODS, "pca", label="Map", argument=None, help="How states are placed in the plane")
+    method = field(METHODS, "pca", label="Map", argument=None, help="Projection of the states to the plane")
 
     @property
     def last_layer(self) -> int:
@@ -99,14 +100,13 @@ class InstructionClusters(ClusterOptions):
         return Request.of(state_map, {"layer": layer, "method": self.method}, instances)
 
     def compute(self, request: Any, model: Model, *, progress: Any, check: Any, on_partial: Any) -> ClustersAndMap:
-        asked = Request.of(cluster_hidden_states, {}, *request.inputs)
-        clusters = self.answers.once(
-            asked, model, lambda: asked.answer(model, progress=progress, check=check, on_partial=on_partial)
-        )
+        clustering = Request.of(cluster_hidden_states, {}, *request.inputs)
+        answer = partial(clustering.answer, model, progress=progress, check=check, on_partial=on_partial)
+        clusters = self.answers.once(clustering, model, answer)
         return ClustersAndMap(clusters, request.answer(model, check=check))
 
     def cost(self, request: Any, model: Model) -> Cost:
-        prompts = [one.prompt for one in request.inputs[0].read()]
+        prompts = [instance.prompt for instance in request.inputs[0].read()]
         lengths = [max(1, len(ids)) for ids in model.token_lists(prompts)]
         states = last_states_cost(model, lengths, model.n_layers)
         return Cost(states.flops + FIT * (model.n_layers + 1), states.bytes)
@@ -114,7 +114,7 @@ class InstructionClusters(ClusterOptions):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[ClustersAndMap, ...], request: Any) -> None:
-        instances, shown, names = request.inputs[0].read(), pair_view.looked_at(self), pair_view.labels(self)
+        instances, shown, names = request.inputs[0].read(), pair_view.shown_indices(self), pair_view.labels(self)
         lines = []
         for i, (plane, box) in enumerate(zip(self.planes, self.boxes, strict=True)):
             shown_if(box, i in shown)
@@ -122,7 +122,7 @@ class InstructionClusters(ClusterOptions):
                 continue
             places, clusters = results[i].places, results[i].clusters
             plane.update(
-                places.xy, group_names(instances, self.labels), [one.prompt for one in instances],
+                places.xy, group_names(instances, self.labels), [instance.prompt for instance in instances],
                 label_columns(instances), title=f"{names[i]}, layer {places.layer}", explained=places.explained,
                 axes=AXES[places.method],
             )  # fmt: skip
@@ -132,24 +132,24 @@ class InstructionClusters(ClusterOptions):
                 lines.append(
                     LayerLine(f"{names[i]}, by chance", getattr(clusters, CHANCE[self.score])[kind], i, dash="dotted")
                 )
-        self.by_layer.figure.title.text = f"{beginning(SCORES[self.score])} of clusters and {LABELS[self.labels]}"
+        self.by_layer.figure.title.text = f"{capitalised(SCORES[self.score])} of clusters and {LABELS[self.labels]}"
         self.by_layer.figure.yaxis[0].axis_label = SCORES[self.score]
         self.by_layer.update(lines, ends=(0.0, 1.0), subtitle=f"{len(instances):,} instructions")
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: Any) -> str:
-        asked = Request.of(cluster_hidden_states, {}, *request.inputs)
+        clustering = Request.of(cluster_hidden_states, {}, *request.inputs)
         reader = "read_instructions" if request.inputs[0].folder else "demo_instructions"
         end = "result.to_frame()" if len(self.models) == 1 else "result_b.to_frame()"
-        return cell(["cluster_hidden_states", reader], self.models, [*asked.lines(self.models), end])
+        return cell(["cluster_hidden_states", reader], self.models, [*clustering.lines(self.models), end])
 
     def frame(self) -> Any:
         tables = [result.clusters.to_frame() for result in self.by_letter().values()]
         return tables[0] if len(tables) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
-        planes = [self.planes[i].scene() for i in pair_view.looked_at(self)]
+        planes = [self.planes[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes([*planes, self.by_layer.scene()], columns=2, title=self.title)
 
     def stored(self) -> Result:

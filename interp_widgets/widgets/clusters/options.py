@@ -1,4 +1,4 @@
-"""What the panels of clusters have in common: labels, scores, the layer, and how they are written."""
+"""What both cluster panels use: labels, scores, the layer, and their names."""
 
 from __future__ import annotations
 
@@ -18,45 +18,47 @@ SCORES = {
     "ami": "adjusted mutual information",
 }
 CHANCE = {"f1_matched": "f1_matched_chance", "f1_pair": "f1_pair_chance"}
-"""Scores with a chance level of their own; that of the others is 0."""
+"""The fields of the scores' chance levels; the other scores are 0 by chance."""
 
 
 class ClusterOptions(Panel):
-    """The options that both panels have."""
+    """The options that both panels share."""
 
     labels = field(
         LABELS, "task", label="Labels", redraws=True,
-        help="What clusters are compared with, and what colours the points",
+        help="Labels that the clusters are compared with and that colour the points",
     )  # fmt: skip
-    score = field(SCORES, "f1_matched", label="Score", redraws=True, help="How clusters and labels agree")
+    score = field(
+        SCORES, "f1_matched", label="Score", redraws=True, help="Measure of agreement between clusters and labels"
+    )
     at_layer = field(
         Annotated[int, Bounds(0, lambda panel: panel.last_layer, slider=True)], 6, label="Layer", redraws=True,
-        help="The stream entering this layer; the last is what the final norm reads",
+        help="The residual stream entering this layer; the last one is the input of the final norm",
     )  # fmt: skip
 
     @property
     def last_layer(self) -> int:
-        """The last layer that can be looked at."""
+        """The highest layer that can be chosen."""
         raise NotImplementedError
 
 
 def group_names(instances: Sequence[InstructionInstance], labels: str) -> list[str]:
     """The label of each instance."""
     if labels == "distribution_mapping":
-        return [f"{one.distribution} {one.mapping}" for one in instances]
-    return [str(getattr(one, labels)) for one in instances]
+        return [f"{instance.distribution} {instance.mapping}" for instance in instances]
+    return [str(getattr(instance, labels)) for instance in instances]
 
 
 def label_columns(instances: Sequence[InstructionInstance]) -> dict[str, list[str]]:
-    """All labels of the instances by their names."""
-    return {name: [getattr(one, name) for one in instances] for name in ("task", "distribution", "mapping")}
+    """All labels of the instances, by the name of the label."""
+    return {name: [getattr(instance, name) for instance in instances] for name in ("task", "distribution", "mapping")}
 
 
 def percent(value: Any) -> str:
-    """A share in words."""
+    """A share as a percentage."""
     return f"{100 * float(value):.0f} %"
 
 
-def beginning(text: str) -> str:
-    """A text as the beginning of a sentence."""
+def capitalised(text: str) -> str:
+    """A text with a capital first letter."""
     return text[:1].upper() + text[1:]

@@ -1,4 +1,4 @@
-"""Clusters of hidden states over a training on the synthetic instruction task."""
+"""Clusters of hidden states over a training run on the synthetic instruction task."""
 
 from __future__ import annotations
 
@@ -23,52 +23,56 @@ from ..base.controls import row
 from ..base.fields import Bounds, field, hint_at, variant
 from ..base.request import File, Request
 from ..views import BokehFigure
-from .options import CHANCE, LABELS, SCORES, ClusterOptions, beginning, group_names, label_columns, percent
+from .options import CHANCE, LABELS, SCORES, ClusterOptions, capitalised, group_names, label_columns, percent
 
 SETS = {"training subset": "training subset", "validation": "validation"}
 CURVES = {
     "score": "agreement of clusters and labels",
-    "within": "tasks apart, the input held fixed",
-    "same_task": "nearest training instances of the same task",
-    "knn_accuracy": "answer of the nearest training instances",
+    "within": "separation of tasks with the same input",
+    "same_task": "nearest training instances with the same task",
+    "knn_accuracy": "accuracy of the nearest training instances' answer",
 }
 PLAY = 900
-"""Milliseconds a checkpoint."""
+"""Milliseconds per checkpoint."""
 OPERATIONS = 4e11
-"""Of one checkpoint: states, clusters and neighbours of a training of the paper's sizes, 32 wide."""
+"""Operations per checkpoint: states, clusters and neighbours of a run of the paper's sizes, 32 wide."""
 
 
 def training_clusters(model: Model, *, run: str = "", progress: Any = None, check: Any = None) -> ClusterTraining:
-    """What was saved of a training, or computed from its checkpoints; the model is not asked."""
-    read = read_instruction_run(run or None)
+    """The saved clusters of a training run, else computed from its checkpoints; the model is not used."""
+    saved = read_instruction_run(run or None)
     try:
-        return read.clusters()
+        return saved.clusters()
     except FileNotFoundError:
-        return clusters_over_training(read.checkpoints, read.task, progress=progress, check=check)
+        return clusters_over_training(saved.checkpoints, saved.task, progress=progress, check=check)
 
 
 @lru_cache(maxsize=2)
-def _read(run: File | None) -> tuple[InstructionRun, dict[str, tuple[InstructionInstance, ...]]]:
-    """A training and the instances of both sets."""
-    read = read_instruction_run(None if run is None else run.path.removesuffix("/run.json"))
-    return read, {"training subset": read.task.training_subset(), "validation": read.task.validation()}
+def _read(file: File | None) -> tuple[InstructionRun, dict[str, tuple[InstructionInstance, ...]]]:
+    """A training run, and the instances of both sets."""
+    run = read_instruction_run(_folder(file) or None)
+    return run, {"training subset": run.task.training_subset(), "validation": run.task.validation()}
+
+
+def _folder(file: File | None) -> str:
+    return "" if file is None else file.path.removesuffix("/run.json")
 
 
 class TrainingClusters(ClusterOptions):
     """A point per instance at a checkpoint and layer, and scores at every checkpoint, a line per layer."""
 
-    title, tab_name, of_both = "Clusters over a training", "Training", ()
+    title, tab_name, pair_views = "Clusters over a training", "Training", ()
     run_folder = field(
         str, label="Training", placeholder="the one that ships: 32 wide, 50 epochs", width="grow", argument=None,
-        more=True, help="A folder that train_instruction_model wrote; empty: the training that ships",
+        more=True, help="A folder written by train_instruction_model; empty: the run that ships",
     )  # fmt: skip
     checkpoint = field(
         Annotated[int, Bounds(0, lambda panel: panel.last_checkpoint, slider=True)], 15, label="Checkpoint",
-        redraws=True, help="Checkpoints lie closer at the beginning; Play runs through them",
+        redraws=True, help="Checkpoints are denser early in training; Play runs through them",
     )  # fmt: skip
     instances = field(
         SETS, "training subset", label="Instances", redraws=True,
-        help="Of the training, or with instructions that the model has never seen",
+        help="Training instances, or instances with instructions that the model has never seen",
     )  # fmt: skip
     score = variant(ClusterOptions.score, shown_if=lambda panel: panel.curves == "score")
     curves = field(CURVES, "within", label="Curves", redraws=True, help="What the curves over the training are")
@@ -82,8 +86,8 @@ class TrainingClusters(ClusterOptions):
         return int(self.results[0].layers[-1]) if self.results else 6
 
     @property
-    def asked_models(self) -> tuple[Any, ...]:
-        return self.models[:1]  # it is about the models of the training
+    def request_models(self) -> tuple[Any, ...]:
+        return self.models[:1]  # the result is about the models of the run
 
     def build(self) -> None:
         first = self.controls.row("instances", "labels", "curves", "score")
@@ -110,15 +114,13 @@ class TrainingClusters(ClusterOptions):
             return File.at(f"{self.run_folder.strip().rstrip('/')}/run.json") if self.run_folder.strip() else None
 
     def request(self) -> Request:
-        file = self._file()
-        return Request.of(training_clusters, {"run": file})
+        return Request.of(training_clusters, {"run": self._file()})
 
     def compute(
         self, request: Any, model: Model, *, progress: Callable[[int, int], None], check: Callable[[], None],
         on_partial: Any,
     ) -> ClusterTraining:  # fmt: skip
-        file = dict(request.arguments)["run"]
-        folder = "" if file is None else file.path.removesuffix("/run.json")
+        folder = _folder(dict(request.arguments)["run"])
         return training_clusters(model, run=folder, progress=progress, check=check)
 
     def cost(self, request: Any, model: Model) -> Cost:
@@ -133,10 +135,11 @@ class TrainingClusters(ClusterOptions):
         run, sets = _read(dict(request.arguments)["run"])
         at, layer = min(self.checkpoint, len(result.steps) - 1), min(self.at_layer, int(result.layers[-1]))
         self.play.max = len(result.steps) - 1
-        group, which = sets[self.instances], list(result.sets).index(self.instances)
+        instances, which = sets[self.instances], list(result.sets).index(self.instances)
         self.plane.update(
-            result.xy(self.instances)[at, layer], group_names(group, self.labels), [one.prompt for one in group],
-            label_columns(group), title=f"{beginning(self.instances)}, step {result.steps[at]:,}, layer {layer}",
+            result.xy(self.instances)[at, layer], group_names(instances, self.labels),
+            [instance.prompt for instance in instances], label_columns(instances),
+            title=f"{capitalised(self.instances)}, step {result.steps[at]:,}, layer {layer}",
             explained=float(result.explained(self.instances)[at, layer]),
         )  # fmt: skip
         values, chance, unit = self._curves(result, which)
@@ -144,26 +147,26 @@ class TrainingClusters(ClusterOptions):
         own = values[layer]
         if chance is not None:
             names, values = [*names, "chance"], np.vstack([values, chance])
-        known = np.isfinite(values).all(axis=1)
-        if not known.any():
-            self.summary.value = "Tasks of this training share no inputs: choose other curves."
-            return self.lines.clear("Tasks of this training share no inputs.")
-        names, values = [name for name, there in zip(names, known, strict=True) if there], values[known]
+        finite = np.isfinite(values).all(axis=1)
+        if not finite.any():
+            self.summary.value = "The tasks of this run share no inputs: choose other curves."
+            return self.lines.clear("The tasks of this run share no inputs.")
+        names, values = [name for name, keep in zip(names, finite, strict=True) if keep], values[finite]
         self.lines.show(
             names, values, places=[f"{step:,}" for step in result.steps], x_label="training step of the checkpoint",
-            unit=unit, title=f"{beginning(CURVES[self.curves])}, {self._about()}", at=at,
+            unit=unit, title=f"{capitalised(CURVES[self.curves])}, {self._scope()}", at=at,
         )  # fmt: skip
         accuracy = run.history
         seen = int(np.searchsorted(accuracy.step, result.steps[at], side="right")) - 1
         self.summary.value = (
-            f"Step {result.steps[at]:,}: the model answers {percent(accuracy.subset_accuracy[seen])} of the training "
-            f"subset and {percent(accuracy.validation_accuracy[seen])} of validation. {beginning(unit)} at layer "
-            f"{layer}: {own[0]:.2f} before training, {own[at]:.2f} here"
+            f"Step {result.steps[at]:,}: the model solves {percent(accuracy.subset_accuracy[seen])} of the training "
+            f"subset and {percent(accuracy.validation_accuracy[seen])} of the validation set. {capitalised(unit)} at "
+            f"layer {layer}: {own[0]:.2f} before training, {own[at]:.2f} now"
             + ("" if chance is None else f", {chance[at]:.2f} by chance")
             + "."
         )
 
-    def _about(self) -> str:
+    def _scope(self) -> str:
         if self.curves == "score":
             return f"{LABELS[self.labels]}, {self.instances}"
         return "validation" if self.curves != "within" else (
@@ -171,7 +174,7 @@ class TrainingClusters(ClusterOptions):
         )  # fmt: skip
 
     def _curves(self, result: ClusterTraining, which: int) -> tuple[Any, Any, str]:
-        """Lines (layers, checkpoints), their chance level (checkpoints,), and what they are."""
+        """Values (layers, checkpoints), their chance level (checkpoints,) or None, and their name."""
         if self.curves == "within":
             chance = result.f1_within_input_chance[:, which].mean(axis=1)
             return result.f1_within_input[:, which].T, chance, "matched F1"
@@ -188,9 +191,8 @@ class TrainingClusters(ClusterOptions):
 
     def code(self, request: Any) -> str:
         file = dict(request.arguments)["run"]
-        folder = "" if file is None else repr(file.path.removesuffix("/run.json"))
         saved = (_read(file)[0].folder / "clusters.npz").is_file()
-        lines = [f"run = read_instruction_run({folder})"]
+        lines = [f"run = read_instruction_run({repr(_folder(file)) if file else ''})"]
         lines.append(
             "result = run.clusters()" if saved else "result = clusters_over_training(run.checkpoints, run.task)"
         )

@@ -133,10 +133,10 @@ class Listing:
     def __init__(self, browser: ConceptBrowser) -> None:
         self.browser = browser
         self.table = ConceptTable(browser, empty="No concept matches.", height=520)
-        self.looked_at = W.HTML("")
+        self.heading = W.HTML("")
         self.listed = W.VBox([self.table.view])
-        self.box = W.VBox([self.looked_at, browser.controls["search"], self.listed])
-        shown_if(self.looked_at, browser.screen is None)  # a screen shows it beside the panel
+        self.box = W.VBox([self.heading, browser.controls["search"], self.listed])
+        shown_if(self.heading, browser.screen is None)  # a screen shows it beside the panel
         for name in ("iw-column", "iw-side"):
             self.box.add_class(name)
         self._of: ConceptPanel | None = None
@@ -153,11 +153,11 @@ class Listing:
             self._list(self._of, self.browser.search)
             kind = self._of.sets[0].groups[self._of.index_of[concept]] if concept in self._of.index_of else ""
             group = f" <span class='iw-hint'>{escape(kind)}</span>" if kind else ""
-            self.looked_at.value = f"Concept: <b>{escape(concept)}</b>{group}"
+            self.heading.value = f"Concept: <b>{escape(concept)}</b>{group}"
         self.table.mark()
 
     def _list(self, panel: ConceptPanel, search: str) -> None:
-        first, at, partial = panel.sets[0], pair_view.looked_at(panel), panel.results[-1].partial
+        first, at, partial = panel.sets[0], pair_view.shown_indices(panel), panel.results[-1].partial
         listed_now = (panel.sets, at, search, partial)
         if listed_now == self._listed:
             return

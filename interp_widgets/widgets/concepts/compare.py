@@ -40,7 +40,7 @@ class ComparedConcepts(Directions):
 class DirectionComparison(ConceptPanel):
     """Dispersion of both models' directions, and the concepts that moved most."""
 
-    tab_name, of_both = "Base and tuned", ()
+    tab_name, pair_views = "Base and tuned", ()
     analysis = staticmethod(dispersion)
     search = variant(ConceptOptions.search, label="Search", group="list", redraws=True)
     pairs = field(

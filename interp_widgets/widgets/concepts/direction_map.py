@@ -203,7 +203,7 @@ class DirectionMap(ConceptPanel):
         super().draw_selection()
         if not self.results:
             return
-        sets, at, name = self.sets, pair_view.looked_at(self), self.shown_concept
+        sets, at, name = self.sets, pair_view.shown_indices(self), self.shown_concept
         near = neighbours(sets[at[-1]], name, min(NEAREST, len(self.index_of) - 1))
         self._mark(self.index_of[name], [self.index_of[other] for other, _ in near])
         kinds = sets[0].groups if len(at) == 1 else None  # two numbers replace the group

@@ -24,10 +24,10 @@ from ..base import pair_view
 from ..base.answers import device_of
 from ..base.code import call, cell
 from ..base.controls import ListOf, TypedList
+from ..base.description import MOST_ROWS, Description, Step, decimals
 from ..base.fields import Bounds, Incomplete, Text, field
 from ..base.panel import Panel
 from ..base.request import Request, model_variables
-from ..base.words import IN_WORDS, Step, Words, decimals
 from ..base.workbench import in_model
 
 PROMPT = "One day, the doctor in a red coat saw a"
@@ -293,7 +293,7 @@ class ConceptOptions(T.HasTraits):
 class ConceptPanel(ConceptOptions, Panel):
     """Base of the tabs. Each has its own analysis of the directions, which are made once for all of them.
 
-    An `analysis` takes a model and its directions, then what `asked_about` returns and the panel's own options.
+    An `analysis` takes a model and its directions, then what `analysis_inputs` returns and the panel's own options.
     """
 
     title: ClassVar[str] = "Concepts"
@@ -316,9 +316,9 @@ class ConceptPanel(ConceptOptions, Panel):
         return tuple(result.concepts for result in self.results)
 
     @property
-    def looked_at(self) -> tuple[Any, ...]:
+    def shown_results(self) -> tuple[Any, ...]:
         """The results of the models in view."""
-        return tuple(self.results[index] for index in pair_view.looked_at(self)) if self.results else ()
+        return tuple(self.results[index] for index in pair_view.shown_indices(self)) if self.results else ()
 
     @property
     def opened(self) -> bool:
@@ -356,13 +356,13 @@ class ConceptPanel(ConceptOptions, Panel):
         """The keywords of the analysis: the tab's own options whose controls are shown."""
         return {name: value for name, value in super().arguments().items() if name not in SHARED}
 
-    def asked_about(self) -> tuple[Any, ...]:
+    def analysis_inputs(self) -> tuple[Any, ...]:
         """Positional arguments of the analysis after model and directions."""
         return ()
 
     def request(self) -> Any:
         self.require()
-        return ConceptRequest.of(type(self).analysis, self.arguments(), self.source, *self.asked_about())  # type: ignore[arg-type]
+        return ConceptRequest.of(type(self).analysis, self.arguments(), self.source, *self.analysis_inputs())  # type: ignore[arg-type]
 
     def depends_on(self, request: Any, model: Model) -> tuple[Any, ...]:
         # the second model's map and dispersion need the first's directions too
@@ -453,14 +453,14 @@ class ConceptPanel(ConceptOptions, Panel):
             with self.settled():
                 self.concept = self.shown_concept
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         sets, name = self.sets, self.shown_concept
         if not sets or name not in self.index_of:
             return None
         index, letters = self.index_of[name], pair_view.letters(sets)
         group = sets[0].groups[index]
-        last = sets[pair_view.looked_at(self)[-1]]
-        near = neighbours(last, name, min(IN_WORDS, len(self.index_of) - 1))
+        last = sets[pair_view.shown_indices(self)[-1]]
+        near = neighbours(last, name, min(MOST_ROWS, len(self.index_of) - 1))
         rows = []
         for other, _ in near:
             neighbour = self.index_of[other]
@@ -470,7 +470,7 @@ class ConceptPanel(ConceptOptions, Panel):
         aucs = ", ".join(
             f"{letter}{decimals(float(each.auc[index]))}" for letter, each in zip(letters, sets, strict=True)
         )
-        return Words(
+        return Description(
             f"Concept “{name}”" + (f" ({group})" if group else ""),
             (*self.about_concept(index), f"It separates held-out stimuli with an AUC of {aucs}."),
             ("nearest", *(letter.strip() or "cosine" for letter in letters)),
@@ -508,7 +508,7 @@ class ConceptPanel(ConceptOptions, Panel):
         other = [f"other={variables[1]}"] if len(names) > 1 else []
         seed = [f"seed={self.seed}"] if self.seed else []
         lines.append(f"places = {call('concept_map', variables[0], repr(self.map_method), *other, *seed)}")
-        last = pair_view.looked_at(self)[-1]
+        last = pair_view.shown_indices(self)[-1]
         concept = self.shown_concept or first_look(self.known)
         lines.append(f"near = {call('neighbours', variables[last], repr(concept), '12')}")
         more, last_lines = self.own_lines(names[last], variables[last])

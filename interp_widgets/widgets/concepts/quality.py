@@ -69,7 +69,7 @@ class DirectionQuality(ConceptPanel):
         self.table = ConceptTable(self, empty="No concept matches.", height=460)
         self.plot.children = [self.words, self.table.view]
 
-    def asked_about(self) -> tuple[Any, ...]:
+    def analysis_inputs(self) -> tuple[Any, ...]:
         return (None if self.path else self.store.listed(self.concepts),)
 
     def draft(self, request: Any, concepts: ConceptSet, check: Any) -> ConceptQuality:
@@ -77,7 +77,7 @@ class DirectionQuality(ConceptPanel):
 
     def draw(self, results: tuple[ConceptQuality, ...], request: Any) -> None:
         super().draw(results, request)
-        at, first = pair_view.looked_at(self), self.sets[0]
+        at, first = pair_view.shown_indices(self), self.sets[0]
         self.words.value = "<br>".join(self._sentence(i, result) for i, result in enumerate(results))
         heads: list[dict[str, Any]] = [{"label": "concept"}, {"label": "group"}]
         columns: list[Floats] = []

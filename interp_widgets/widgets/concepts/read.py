@@ -31,10 +31,10 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.code import call
 from ..base.controls import row, shown_if
+from ..base.description import decimals
 from ..base.fields import Bounds, Incomplete, field, variant
 from ..base.saving import as_one
 from ..base.shell import column
-from ..base.words import decimals
 from ..views import Heatmap, TokenStrip
 from .directions import ConceptOptions, ConceptPanel, ConceptRequest, Directions, filled
 from .table import ConceptTable
@@ -102,7 +102,7 @@ def read_concepts(
 class PromptReading(ConceptPanel):
     """A prompt's tokens by their projection on concepts, and one token's state as a sparse sum of directions."""
 
-    tab_name, of_both = "Read", ("difference", "beside")
+    tab_name, pair_views = "Read", ("difference", "beside")
     analysis = staticmethod(read_concepts)
     prompt = variant(
         ConceptOptions.prompt, label="Prompt", width="grow", argument="", required=EMPTY,
@@ -191,7 +191,7 @@ class PromptReading(ConceptPanel):
 
     def draw(self, results: tuple[ReadConcepts, ...], request: Any) -> None:
         super().draw(results, request)
-        shown = self.looked_at
+        shown = self.shown_results
         tokens, at = shown[0].reading.tokens, shown[0].position
         for number, boxes in enumerate(zip(self.strip_boxes, self.sum_boxes, strict=True)):
             for box in boxes:
@@ -209,7 +209,7 @@ class PromptReading(ConceptPanel):
     def draw_selection(self) -> None:
         """Shade the strips by the selected concept, and show the rows of the map."""
         super().draw_selection()
-        shown, concept = self.looked_at, self.shown_concept
+        shown, concept = self.shown_results, self.shown_concept
         if not shown:
             return
         gaps, column, at = [read.gaps for read in shown], self.index_of[concept], shown[0].position
@@ -243,13 +243,13 @@ class PromptReading(ConceptPanel):
             return [name for name in self.chosen if name in self.index_of][:MOST_ROWS]
         if self.read_rows == "nearest":
             most = min(self.n_concepts, len(names) - 1)
-            listed = [name for name, _ in neighbours(self.looked_at[-1].concepts, self.shown_concept, most)]
+            listed = [name for name, _ in neighbours(self.shown_results[-1].concepts, self.shown_concept, most)]
         else:
             listed = [names[i] for i in _strongest(gaps)[: self.n_concepts]]
         return [self.shown_concept, *(name for name in listed if name != self.shown_concept)][:MOST_ROWS]
 
     def _sentence(self) -> str:
-        lines, shown, names = [], self.looked_at, list(self.index_of)
+        lines, shown, names = [], self.shown_results, list(self.index_of)
         tokens, at = shown[0].reading.tokens, shown[0].position
         for start, read in zip(pair_view.starts(self), shown, strict=True):
             gaps = read.gaps[at]
@@ -322,7 +322,7 @@ class PromptReading(ConceptPanel):
         return pair_view.joined(read.reading.to_frame().reset_index() for read in self.results)
 
     def scene(self) -> Scene:
-        strips = [strip.scene(width=760) for strip in self.strips[: len(self.looked_at)]]
+        strips = [strip.scene(width=760) for strip in self.strips[: len(self.shown_results)]]
         return stack_scenes([*strips, *([] if self.heat.is_empty else [self.maps.scene()])])
 
     def stored(self) -> Result:

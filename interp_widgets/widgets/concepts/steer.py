@@ -99,7 +99,7 @@ def steered(
 class Steering(Sampling, ConceptPanel):
     """Three texts per model, and the next token's probabilities, with a direction added or erased."""
 
-    tab_name, of_both = "Steer", ("beside",)
+    tab_name, pair_views = "Steer", ("beside",)
     analysis = staticmethod(steered)
     concept = variant(ConceptOptions.concept, argument="", selects=False)
     prompt = variant(
@@ -222,7 +222,7 @@ class Steering(Sampling, ConceptPanel):
         mixed = tuple((item.concept, item.strength) for item in self.mixed if item.on and item.concept != self.concept)
         return super().arguments() | {"deepest": self.deepest, "other_weights": bool(self.path), "mixed": mixed}
 
-    def asked_about(self) -> tuple[Any, ...]:
+    def analysis_inputs(self) -> tuple[Any, ...]:
         if self.concept and not self.path and self.concept not in self.known:
             known = f"the {len(self.known)} concepts here"
             raise ValueError(f"concept must be one of {known}, got {self.concept!r}: check the spelling")
@@ -242,7 +242,7 @@ class Steering(Sampling, ConceptPanel):
     def draw(self, results: tuple[SteeredConcepts, ...], request: Any) -> None:
         super().draw(results, request)
         self._fit_start()
-        shown = self.looked_at
+        shown = self.shown_results
         swept = bool(shown) and isinstance(shown[0].comparison, SteeringSweep)
         for number, (grid, table, sweep) in enumerate(zip(self.grids, self.table_boxes, self.sweeps, strict=True)):
             shown_if(table, number < len(shown))
@@ -344,9 +344,9 @@ class Steering(Sampling, ConceptPanel):
 
     def scene(self) -> Scene:
         if isinstance(self.results[0].comparison, SteeringSweep):
-            boxes = [box for number, _ in enumerate(self.looked_at) for box in self.sweeps[number].children]
+            boxes = [box for number, _ in enumerate(self.shown_results) for box in self.sweeps[number].children]
             return stack_scenes([box.children[0].scene(width=360) for box in boxes], columns=3)
-        shown = 3 * len(self.looked_at)
+        shown = 3 * len(self.shown_results)
         return stack_scenes([strip.scene(width=560) for strip in self.strips[:shown]], columns=3)
 
     def stored(self) -> Result:

@@ -21,13 +21,13 @@ from interp_widgets.sweeps.running import sweep
 from ..base import pair_view
 from ..base.code import cell
 from ..base.controls import row
+from ..base.description import Description
 from ..base.fields import Bounds, Incomplete, field
 from ..base.guard import guarded
 from ..base.jobs import Derived
 from ..base.panel import Panel
 from ..base.request import Request, model_variables, suffixes
 from ..base.saving import as_one
-from ..base.words import Words
 from ..views import BokehFigure, Table
 from .questions import QUESTIONS, Asked
 from .rows import PROMPT, TARGET, DataRows, Rows, columns_of, first_of, grouping_columns, uploaded_rows
@@ -208,7 +208,7 @@ class DataSetExplorer(Panel):
             with self.settled():
                 self._offer("measure", names, self.measure)
         asked = dict(request.arguments)["asked"]
-        shown = pair_view.looked_at(self)
+        shown = pair_view.shown_indices(self)
         heads, rows = case_table(same_rows([results[i] for i in shown]), request.inputs[0].rows, asked)
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
@@ -237,7 +237,7 @@ class DataSetExplorer(Panel):
         """The chosen number, a strip per model and group."""
         if not self.measure:
             return self.strips.clear("No row has a number: see what went wrong in the table.")
-        shown, labels = pair_view.looked_at(self), pair_view.labels(self)
+        shown, labels = pair_view.shown_indices(self), pair_view.labels(self)
         strips: list[Strip] = []
         for index in shown:
             result = self.results[index]
@@ -249,7 +249,7 @@ class DataSetExplorer(Panel):
         self.strips.figure.yaxis[0].axis_label = readable(self.measure)
         return self.strips.show(strips, subtitle=subtitle)
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results or not self.measure:
             return None
         lines = []
@@ -259,7 +259,7 @@ class DataSetExplorer(Panel):
                 lines.append(
                     f"{start}{readable(self.measure)} {number(known.mean())} on average over {len(known)} rows"
                 )
-        return Words(self.title, tuple(lines))
+        return Description(self.title, tuple(lines))
 
     # the selected case ------------------------------------------------------------------------------------------------
 

@@ -68,5 +68,5 @@ class FFNConceptBrowser(WordStack):
         """The notes about the components: a :class:`ConceptAnnotations`, or a pair of them with two models."""
         panels = [panel for panel in (self.current, *self._opened.values()) if isinstance(panel, ComponentPanel)]
         panel = next((panel for panel in panels if panel.results), self["concepts"])
-        held = tuple(panel.annotations_of(letter) for letter, _ in zip("AB", self.models, strict=False))
-        return held[0] if len(held) == 1 else held
+        notes = tuple(panel.annotations_of(letter) for letter, _ in zip("AB", self.models, strict=False))
+        return notes[0] if len(notes) == 1 else notes

@@ -40,7 +40,7 @@ NOT_MOVED = "No word of the descriptions became more or less frequent."
 class ConceptChange(ComponentPanel):
     """Charts of overlap and angles, matched components of the layer, and the tables of the annotations."""
 
-    title, of_both = "FFN concepts compared", ()
+    title, pair_views = "FFN concepts compared", ()
     shares = field(
         SHARES, "level", label="By layer", group="comparison", selects=True,
         help="Which shares to draw by layer",

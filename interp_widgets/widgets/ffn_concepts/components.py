@@ -28,6 +28,7 @@ from interp_widgets.models import Model
 
 from ..base.answers import once_for
 from ..base.code import cell
+from ..base.description import Step
 from ..base.fields import Bounds, field
 from ..base.guard import handling
 from ..base.jobs import Derived
@@ -35,7 +36,6 @@ from ..base.pair_view import LETTERS
 from ..base.request import PerModel, result_variables
 from ..base.saved_result import SavedAnswer, SavedResult
 from ..base.word_source import WordPanel, WordSource
-from ..base.words import Step
 from ..base.workbench import in_model
 from .notes import Cell, Notes, Owner, as_annotations, notes_in
 
@@ -158,8 +158,8 @@ class ComponentPanel(WordPanel):
         count = (arguments["words"].source if "words" in arguments else WordSource()).count
         width, rank = model.d_model, min(arguments["rank"], model.d_model)
         layer = 2.0 * model.d_mlp * width**2 + 10.0 * width**3 + 2.0 * rank * width * count
-        held = 8.0 * width**2 * 3 + 8.0 * count * width + 4.0 * model.n_layers * rank * width
-        return Cost(model.n_layers * layer, held)
+        memory = 8.0 * width**2 * 3 + 8.0 * count * width + 4.0 * model.n_layers * rank * width
+        return Cost(model.n_layers * layer, memory)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         count = min((result.rank for result in self.results), default=0)
@@ -177,7 +177,7 @@ class ComponentPanel(WordPanel):
         return "A" if self.shown == "difference" else self.shown
 
     @property
-    def looked_at(self) -> FFNConceptResult:
+    def shown_result(self) -> FFNConceptResult:
         """The components of that model."""
         result: FFNConceptResult = self.results[LETTERS.index(self.letter)]
         return result

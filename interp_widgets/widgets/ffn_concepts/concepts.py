@@ -16,11 +16,11 @@ from interp_widgets.figures.static import Scene, curves_scene, stack_scenes, tab
 
 from ..base import pair_view
 from ..base.controls import Typed, row, shown_if
+from ..base.description import Description
 from ..base.fields import field
 from ..base.guard import guarded, handling
 from ..base.request import result_variables
 from ..base.saving import as_one
-from ..base.words import Words
 from ..views import BokehFigure, Table
 from ..views.table import Edit
 from .components import MATCHED, RIGHT, STEP, ComponentPanel, words_of
@@ -118,7 +118,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[FFNConceptResult, ...], request: Any) -> None:
-        difference, at = self.shown == "difference", pair_view.looked_at(self)
+        difference, at = self.shown == "difference", pair_view.shown_indices(self)
         names = pair_view.labels(self)
         self.variance.update(
             [results[index] for index in at], self.layer, names=[names[index] for index in at],
@@ -136,7 +136,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
             return
         if self._listed and self._listed != self._to_list():
             self._list_components()  # a component that was looked up is added below the first ones
-        searched = self.search.strip(), self.looked_at, self.components
+        searched = self.search.strip(), self.shown_result, self.components
         if searched != self._searched:
             self._searched = searched
             self._list_hits()
@@ -148,20 +148,20 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         finally:
             self._filling = False
         name = pair_view.labels(self)[pair_view.LETTERS.index(self.letter)] if len(self.models) > 1 else ""
-        self.bars.update(self.looked_at, self.layer, self.component, name=name)
+        self.bars.update(self.shown_result, self.layer, self.component, name=name)
         self.annotating.paint()
         self.top_texts.paint(self._text_sources())
 
-    def in_words(self) -> Words | None:
-        if not self.results or self.layer not in self.looked_at.layers or self.component >= self.looked_at.rank:
+    def describe_selection(self) -> Description | None:
+        if not self.results or self.layer not in self.shown_result.layers or self.component >= self.shown_result.rank:
             return None
-        result, cell = self.looked_at, (self.layer, self.component)
+        result, cell = self.shown_result, (self.layer, self.component)
         share = 100 * float(result.explained_variance[result.row(self.layer), self.component])
         note = self.notes_of(self.letter).get(cell)
         above, below = result.words(*cell, sign="+")[:NAMED], result.words(*cell, sign="-")[:NAMED]
         described = [f"Described as “{note.description}”."] if note is not None and note.description else []
         name = self.name_of(self.letter, cell)
-        return Words(
+        return Description(
             f"{name[:1].upper()}{name[1:]}",
             (
                 f"It explains {share:.1f} % of the variance of the MLP's output weights.",
@@ -174,7 +174,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
 
     def _text_sources(self) -> list[Source]:
         """The picked component as a direction in the MLP's output."""
-        result, index = self.looked_at, pair_view.LETTERS.index(self.letter)
+        result, index = self.shown_result, pair_view.LETTERS.index(self.letter)
         if not self.asks_words or self.layer not in result.layers or self.component >= result.rank:
             return []
         if result.directions is None or result.partial:
@@ -188,14 +188,14 @@ class PrincipalComponents(TextOptions, ComponentPanel):
 
     def _to_list(self) -> list[int]:
         """Components in the table: the first ones, and a later one that was looked up."""
-        rank = self.looked_at.rank
+        rank = self.shown_result.rank
         first = list(range(min(self.components, rank)))
         later = len(first) <= self.component < rank and self.shown != "difference"
         return [*first, self.component] if later else first
 
     def _list_components(self) -> None:
         """Fill the table: components and their notes, or those of A with their matches in B."""
-        result, matched = self.looked_at, self.shown == "difference"
+        result, matched = self.shown_result, self.shown == "difference"
         computed = self.layer in result.layers
         self.summary.value = self._in_words(result) if computed else "This layer has not been computed yet."
         self._filling = True
@@ -232,7 +232,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
 
     def _list_layers(self) -> None:
         """One row per layer: its explained variance, and how much is annotated; for a difference, A beside B."""
-        comparing, at = self.shown == "difference", pair_view.looked_at(self)
+        comparing, at = self.shown == "difference", pair_view.shown_indices(self)
         shown = [self.results[index] for index in at]
         count = min(self.components, *(result.rank for result in shown))
         layers = [layer for layer in shown[0].layers if all(layer in result.layers for result in shown)]
@@ -288,7 +288,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
 
     def _list_hits(self) -> None:
         """List the components that have the typed word."""
-        word, result = self.search.strip(), self.looked_at
+        word, result = self.search.strip(), self.shown_result
         shown_if(self.hits_box, bool(word))
         self._hits, self.hits.rows = [], []
         if not word:
@@ -378,11 +378,11 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         for letter, result in zip(pair_view.LETTERS, self.results, strict=False):
             table, notes = result.to_frame(), self.notes_of(letter)
             cells = zip(table.layer.tolist(), table.component.tolist(), strict=True)
-            held = [notes.get(cell, Annotation()) for cell in cells]
-            table["description"] = [note.description for note in held]
-            table["scenarios"] = [", ".join(note.scenarios) for note in held]
-            table["level"] = [note.level or "" for note in held]
-            table["noted_by"] = [note.source for note in held]
+            cell_notes = [notes.get(cell, Annotation()) for cell in cells]
+            table["description"] = [note.description for note in cell_notes]
+            table["scenarios"] = [", ".join(note.scenarios) for note in cell_notes]
+            table["level"] = [note.level or "" for note in cell_notes]
+            table["noted_by"] = [note.source for note in cell_notes]
             tables.append(table)
         return pair_view.joined(tables)
 
@@ -391,7 +391,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
 
     def scene(self) -> Scene:
         """The variance chart and the table of components."""
-        result, difference = self.looked_at, self.shown == "difference"
+        result, difference = self.shown_result, self.shown == "difference"
         shares = pair_view.of_view(self.shown, [np.asarray(result.cumulative) for result in self.results])
         parts = []
         if shares is not None:  # models of different sizes have no difference

@@ -60,7 +60,7 @@ class NeuronEdit:
 
     def paint(self) -> None:
         """Update slider and table to the picked neuron."""
-        panel, shown = self.panel, self.panel.looked_at
+        panel, shown = self.panel, self.panel.shown_results
         original = [reading.active(panel.chosen) for reading in shown]
         largest = [float(np.abs(reading.effects.activation).max()) for reading in shown]
         reach = max(*largest, abs(panel.coefficient or 0.0), 0.1)
@@ -79,7 +79,8 @@ class NeuronEdit:
             self._predicting.forget()
             self._draw()
             return
-        models, neuron, value = [panel.models[i] for i in pair_view.looked_at(panel)], panel.chosen, panel.coefficient
+        models = [panel.models[i] for i in pair_view.shown_indices(panel)]
+        neuron, value = panel.chosen, panel.coefficient
 
         def work(job: Any) -> tuple[AblatedPrediction, ...]:
             predictions = []
@@ -92,7 +93,7 @@ class NeuronEdit:
 
     def _key(self) -> Any:
         panel = self.panel
-        return panel.chosen, panel.coefficient, tuple(map(id, panel.looked_at))
+        return panel.chosen, panel.coefficient, tuple(map(id, panel.shown_results))
 
     def _draw(self) -> None:
         read = None if self.panel.coefficient is None else self._predicting.of(self._key())
@@ -112,8 +113,8 @@ class NeuronEdit:
         panel = self.panel
         if not self.predictions:
             return ""
-        first = panel.looked_at[0].effects
-        original = ", ".join(f"{reading.active(panel.chosen):.2f}" for reading in panel.looked_at)
+        first = panel.shown_results[0].effects
+        original = ", ".join(f"{reading.active(panel.chosen):.2f}" for reading in panel.shown_results)
         kl = ", ".join(f"{prediction.kl:.3f}" for prediction in self.predictions)
         return (
             f"Next token after “{visible(first.tokens[first.position])}” with neuron {panel.chosen} of layer "

@@ -21,6 +21,7 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import row
+from ..base.description import Description, decimals
 from ..base.fields import Refused, field, variant
 from ..base.guard import guarded
 from ..base.jobs import Derived
@@ -28,7 +29,6 @@ from ..base.prediction import PredictionPanel, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..base.saved_result import SavedResult
 from ..base.saving import as_one
-from ..base.words import Words, decimals
 from ..base.workbench import in_model
 from ..views import BokehFigure, Table, TokenStrip
 from .components import STEP, ComponentPanel
@@ -131,11 +131,11 @@ class LayerNeurons(TextOptions, PredictionPanel):
         if self.layer >= layers:
             raise Refused("layer", f"layer must be in 0..{layers - 1} for these models, got {self.layer}")
         position = position_in(checked(prediction, self.models[0]), self.position)
-        looked_at = {"layer": self.layer, "position": position}
+        place = {"layer": self.layer, "position": position}
         strongest = f"[neuron for neuron, _ in {{}}.strongest({LISTED})]"
         neurons = FromResult("effects", strongest, lambda effects: [neuron for neuron, _ in effects.strongest(LISTED)])
         calls = {
-            "effects": Request.of(neuron_effects, looked_at, prediction.ids, prediction.answer_at(position)),
+            "effects": Request.of(neuron_effects, place, prediction.ids, prediction.answer_at(position)),
             "tokens": Request.of(neuron_tokens, {"layer": self.layer, "neurons": neurons, "top": PROMOTED}),
         }
         return Steps.of(NeuronReading, calls)
@@ -143,8 +143,8 @@ class LayerNeurons(TextOptions, PredictionPanel):
     def cost(self, request: Steps, model: Model) -> Cost:
         tokens = len(dict(request.arguments)["effects"].inputs[0].read_by(model))
         reading = 2.0 * min(LISTED, model.d_mlp) * model.d_model * model.d_vocab
-        held = 4.0 * (3 * model.d_mlp * model.d_model + tokens * model.d_vocab)
-        return Cost(tokens * flops_per_token(model) + reading, held)
+        memory = 4.0 * (3 * model.d_mlp * model.d_model + tokens * model.d_vocab)
+        return Cost(tokens * flops_per_token(model) + reading, memory)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {"prompt_token": (self.texts.in_prompt, "the tokens of this prompt")}
@@ -152,9 +152,9 @@ class LayerNeurons(TextOptions, PredictionPanel):
     # the selection ----------------------------------------------------------------------------------------------------
 
     @property
-    def looked_at(self) -> tuple[NeuronReading, ...]:
+    def shown_results(self) -> tuple[NeuronReading, ...]:
         """The results in view: one, or both in a difference."""
-        return tuple(self.results[index] for index in pair_view.looked_at(self))
+        return tuple(self.results[index] for index in pair_view.shown_indices(self))
 
     @property
     def effect(self) -> Any:
@@ -181,14 +181,14 @@ class LayerNeurons(TextOptions, PredictionPanel):
             self.strip.selected = first.position
         finally:
             self._filling = False
-        shown = self.looked_at
+        shown = self.shown_results
         self.summary.value = "<br>".join(map(_sums, pair_view.all_starts(shown), shown))
 
     def draw_selection(self) -> None:
         """Draw what depends on the picked neuron."""
         if not self.results:
             return
-        neuron, shown, comparing = self.chosen, self.looked_at, self.shown == "difference"
+        neuron, shown, comparing = self.chosen, self.shown_results, self.shown == "difference"
         letter = "" if comparing else pair_view.names(self)[0]
         self.chart.update([reading.effects for reading in shown], neuron=neuron, letter=letter)
         self.strip.value_label = f"activation of neuron {neuron}" + (", B − A" if comparing else "")
@@ -205,10 +205,10 @@ class LayerNeurons(TextOptions, PredictionPanel):
         names = pair_view.names(self)
         self.top_texts.paint([
             Source(name, self.models[index], self.results[index], reading.effects.layer, neuron)
-            for name, index, reading in zip(names, pair_view.looked_at(self), shown, strict=True)
+            for name, index, reading in zip(names, pair_view.shown_indices(self), shown, strict=True)
         ])  # fmt: skip
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         neuron, first = self.chosen, self.results[0].effects
@@ -221,7 +221,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
             if (named := _raised(reading, neuron))
         ]
         where = f"“{visible(first.tokens[first.position])}” ({first.position})"
-        return Words(
+        return Description(
             f"Neuron {neuron} of layer {first.layer} at {where}",
             tuple(raised),
             ("", *(letter.strip() or "value" for letter in pair_view.letters(self.results))),
@@ -250,11 +250,11 @@ class LayerNeurons(TextOptions, PredictionPanel):
 
     def _list_tokens(self) -> None:
         """List the tokens of the neuron; the worker computes them if they were not computed with the run."""
-        neuron, shown = self.chosen, self.looked_at
+        neuron, shown = self.chosen, self.shown_results
         if all(neuron in reading.tokens.neurons for reading in shown):
             self._show_tokens(neuron, [reading.tokens for reading in shown])
             return
-        models, layer = [self.models[index] for index in pair_view.looked_at(self)], shown[0].effects.layer
+        models, layer = [self.models[index] for index in pair_view.shown_indices(self)], shown[0].effects.layer
         key = neuron, shown
         if (read := self._reading.of(key)) is not None:
             self._show_tokens(neuron, read)
@@ -277,7 +277,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
                 heads += [{"label": f"{start}{what}"}, {"label": f"{start}score" + " " * low, "align": "right"}]
                 columns += [[visible(token) for token, _ in pairs], [score for _, score in pairs]]
         norms = ", ".join(f"{float(of_model.norms[list(of_model.neurons).index(neuron)]):.2f}" for of_model in tokens)
-        negative = max(reading.active(neuron) for reading in self.looked_at) < 0
+        negative = max(reading.active(neuron) for reading in self.shown_results) < 0
         with self.tokens.hold_sync():
             self.tokens.rows = []
             self.tokens.columns, self.tokens.rows = heads, [list(cells) for cells in zip(*columns, strict=True)]
@@ -330,11 +330,11 @@ class LayerNeurons(TextOptions, PredictionPanel):
 
     def scene(self) -> Scene:
         """The strip and the table."""
-        heads = [head["label"] for head in _heads(len(self.looked_at) == 2)]
+        heads = [head["label"] for head in _heads(len(self.shown_results) == 2)]
         numbers = [index for index, head in enumerate(heads) if "raises" not in head]
         widths = [90 if index in numbers else 360 for index in range(len(heads))]
         widths[0] = 60
-        rows = [_cells(self.looked_at, neuron) for neuron in self._listed[:DRAWN]]
+        rows = [_cells(self.shown_results, neuron) for neuron in self._listed[:DRAWN]]
         table = table_scene(list(zip(heads, widths, strict=True)), rows, right=numbers,
                             title=self.table.caption)  # fmt: skip
         return stack_scenes([self.strip.scene(width=int(table.width), title="Prompt"), table])

@@ -32,8 +32,8 @@ _runs = itertools.count(1)
 class _Recording:
     """An annotator whose answers are saved as they arrive, so that none is lost if the run is cancelled."""
 
-    def __init__(self, inner: Any, take: Any) -> None:
-        self.inner, self.take = inner, take
+    def __init__(self, inner: Any, add: Any) -> None:
+        self.inner, self.add = inner, add
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class _Recording:
 
     def annotate(self, words: Any, *, check: Any = None) -> Annotation:
         note: Annotation = self.inner.annotate(words, check=check)
-        self.take(tuple(words), note)
+        self.add(tuple(words), note)
         return note
 
 
@@ -52,7 +52,7 @@ class NoteControls:
         self.panel = panel
         self._answers: dict[Cell, Annotation] = {}
         """The answers since the notes were last drawn,"""
-        self._asked: tuple[Owner, str, int] = ("A", None), "", 0
+        self._annotating: tuple[Owner, str, int] = ("A", None), "", 0
         """and their model, annotator and run."""
         self.key, self.count = W.HTML(""), W.HTML("")
         for text in (self.key, self.count):
@@ -95,7 +95,7 @@ class NoteControls:
 
     def _stopped(self, change: Any) -> None:
         if change.new == "cancelled":
-            self._take_answers()
+            self._save_answers()
 
     def _name_key(self) -> None:
         name = self.panel.key_variable
@@ -110,7 +110,7 @@ class NoteControls:
         panel = self.panel
         shown_if(self.box, panel.shown != "difference")
         notes, layer = panel.notes_of(panel.letter), panel.layer
-        cells = ((layer, component) for component in range(min(panel.components, panel.looked_at.rank)))
+        cells = ((layer, component) for component in range(min(panel.components, panel.shown_result.rank)))
         self.count.value = f"Layer {layer}: {summary(notes, cells)}."
         noted = (layer, panel.component) in notes
         self.delete_button.disabled = not noted
@@ -159,8 +159,8 @@ class NoteControls:
             raise ValueError("the difference has no components of its own: choose A or B, then Annotate")
         if not panel.results:
             raise ValueError("there are no components to annotate yet: press Run first")
-        self._take_answers()
-        result, owner = panel.looked_at, panel.owner(panel.letter)
+        self._save_answers()
+        result, owner = panel.shown_result, panel.owner(panel.letter)
         made, source = self.annotator(), panel.words_asked_for()
         layers = [panel.layer] if panel.scope == "layer" else list(result.layers)
         count = min(panel.components, result.rank)
@@ -171,22 +171,22 @@ class NoteControls:
             for component in range(count)
         }
         kept = as_annotations(panel.noted.of(owner), result, count, sign=sign)
-        asked = owner, f"the answers of {made.name if made else RuleAnnotator.name}", next(_runs)
-        self._asked = asked
+        batch = owner, f"the answers of {made.name if made else RuleAnnotator.name}", next(_runs)
+        self._annotating = batch
 
         def work(job: Any) -> ConceptAnnotations:
             painted = time.monotonic()
 
-            def take(words: tuple[str, ...], note: Annotation) -> None:
+            def add(words: tuple[str, ...], note: Annotation) -> None:
                 nonlocal painted
                 with ui_lock:
-                    if self._asked is asked:
+                    if self._annotating is batch:
                         self._answers[cells[words]] = note
                 if time.monotonic() - painted > _EVERY:
                     painted = time.monotonic()
                     job.partial(None)
 
-            recording = _Recording(made or RuleAnnotator(source.read()[1]), take)
+            recording = _Recording(made or RuleAnnotator(source.read()[1]), add)
             return annotate_concepts(
                 result, recording, layers=layers, components=range(count), sign=sign, keep=kept,
                 progress=job.progress, check=job.check,
@@ -194,20 +194,20 @@ class NoteControls:
 
         def done(annotations: ConceptAnnotations) -> None:
             self._answers.update(notes_in(annotations))
-            self._take_answers()
+            self._save_answers()
             if annotations.partial and not result.partial:
                 reason = annotations.failures[0] if annotations.failures else "it gave no reason"
                 raise ValueError(f"the annotator failed too often and was stopped: {reason}")
 
         panel.jobs.start(
-            work, done, title="Annotating", channel="annotate", on_partial=lambda _: self._take_answers()
+            work, done, title="Annotating", channel="annotate", on_partial=lambda _: self._save_answers()
         )  # fmt: skip
 
-    def _take_answers(self) -> None:
+    def _save_answers(self) -> None:
         """Save the answers that have arrived."""
         with ui_lock:
             answers, self._answers = self._answers, {}
-            owner, what, run = self._asked
+            owner, what, run = self._annotating
         if answers:
             self.panel.change_notes(lambda noted: noted.answered(owner, answers, what, run=run))
 
@@ -234,7 +234,7 @@ class NoteControls:
             raise ValueError("there are no components to save yet: press Run first")
         path = self._path()
         target = path.with_name(path.stem.removesuffix("-notes") + "-concepts.npz")
-        panel.status.idle(f"Saved {panel.looked_at.save(target)}")
+        panel.status.idle(f"Saved {panel.shown_result.save(target)}")
 
     def _path(self) -> Path:
         text = checked_path(self.file.value, "the notes' file")

@@ -39,13 +39,13 @@ class Notes:
     ('moods', {})
     """
 
-    held: Mapping[Owner, Mapping[Cell, Annotation]] = field(default_factory=dict)
+    by_owner: Mapping[Owner, Mapping[Cell, Annotation]] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     """The latest changes, the last one last."""
 
     def of(self, owner: Owner) -> Mapping[Cell, Annotation]:
         """The notes about one model's components."""
-        return self.held.get(owner, {})
+        return self.by_owner.get(owner, {})
 
     def changed(self, owner: Owner, notes: Mapping[Cell, Annotation | None], what: str, *, run: int = 0) -> Notes:
         """A copy with changed notes about some components; None deletes a note."""
@@ -71,7 +71,7 @@ class Notes:
 
     def _with(self, owner: Owner, notes: Mapping[Cell, Annotation | None]) -> dict[Owner, Mapping[Cell, Annotation]]:
         merged = {cell: note for cell, note in {**self.of(owner), **notes}.items() if note is not None}
-        return {**self.held, owner: merged}
+        return {**self.by_owner, owner: merged}
 
 
 def typed(note: Annotation | None) -> bool:

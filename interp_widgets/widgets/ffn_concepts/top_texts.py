@@ -52,7 +52,7 @@ class Source:
     name: str
     """The model's letter; empty if there is only one."""
     model: Model
-    held: Any
+    result: Any
     """The result that the activations belong to: they are cached as long as it is."""
     layer: int
     number: int
@@ -105,7 +105,7 @@ class TopTexts:
         self._draw()
 
     def _key(self) -> Any:
-        about = tuple((id(source.held), source.layer, self._numbers(source)) for source in self._sources)
+        about = tuple((id(source.result), source.layer, self._numbers(source)) for source in self._sources)
         return about, self.texts if self._sources else ()  # a saved result has no model to run
 
     def _numbers(self, source: Source) -> tuple[int, ...] | None:
@@ -122,7 +122,7 @@ class TopTexts:
         )
         what = ("texts", source.layer, numbers, texts)
         activations: TextActivations = once_for(
-            (source.held,),
+            (source.result,),
             what,
             lambda: text_activations(
                 source.model, texts, layer=source.layer, **keywords, progress=job.progress, check=job.check

@@ -24,7 +24,7 @@ RIGHT = {"align": "right"}
 class VerbComparison(WordPairPanel):
     """Figure 2 and Table 3 of the paper for the two results on the screen."""
 
-    title, of_both = "Head words compared", ()
+    title, pair_views = "Head words compared", ()
 
     @classmethod
     def lacks(cls, models: tuple[Any, ...]) -> str:
@@ -58,7 +58,7 @@ class VerbComparison(WordPairPanel):
     def draw_comparison(self, sentence: str) -> None:
         comparison = self.comparison
         self.chart.update(comparison, sentence=sentence)
-        self.summary.value = escape(sentence) if comparison is None else "<br>".join(in_words(comparison))
+        self.summary.value = escape(sentence) if comparison is None else "<br>".join(summary_lines(comparison))
         self._filling = True
         try:
             for table, (caption, columns, rows) in (
@@ -135,7 +135,7 @@ def test_table(comparison: HeadComparison | None) -> tuple[str, list[dict[str, A
     return "Heads that gained pairs with a verb, of those whose number changed", columns, rows
 
 
-def in_words(comparison: HeadComparison) -> list[str]:
+def summary_lines(comparison: HeadComparison) -> list[str]:
     """What is compared, and how far its test can be trusted, as HTML."""
     kinds = np.asarray(comparison.instruction)
     instruction, general = int(kinds.sum()), int((~kinds).sum())

@@ -100,17 +100,17 @@ def colours(panel: Any, view: str, n_layers: Sequence[int]) -> Colours | str:
 
 def texts(results: Sequence[HeadWordResult], shown: str, matches: Matches, n_layers: Sequence[int]) -> list[str]:
     """Texts of the cells, row by row: how many dimensions keep a pair with the word; empty for none."""
-    held = [
+    by_model = [
         whole(counts_of(result, match), result.layers, layers)
         for result, match, layers in zip(results, matches, n_layers, strict=False)
     ]
     if shown != "difference":
-        return [str(int(count)) if count > 0 else "" for count in held[pair_view.LETTERS.index(shown)].ravel()]
-    if held[0].shape != held[1].shape:
+        return [str(int(count)) if count > 0 else "" for count in by_model[pair_view.LETTERS.index(shown)].ravel()]
+    if by_model[0].shape != by_model[1].shape:
         return []
     return [
         f"{int(a)} → {int(b)}" if a > 0 or b > 0 else ""
-        for a, b in np.nan_to_num(np.stack([counts.ravel() for counts in held], axis=1)).tolist()
+        for a, b in np.nan_to_num(np.stack([counts.ravel() for counts in by_model], axis=1)).tolist()
     ]
 
 
@@ -213,9 +213,9 @@ class HeadGrid:
             self._rows = []
             self._paint_words()
             return
-        rows = word_rows(panel.looked_at, panel.matches_shown)
+        rows = word_rows(panel.shown_results, panel.matches_shown)
         self._rows = rows
-        letters = [""] if len(panel.looked_at) == 1 else [" A", " B"]
+        letters = [""] if len(panel.shown_results) == 1 else [" A", " B"]
         columns: list[dict[str, Any]] = [{"label": "layer", "align": "right"}, {"label": "head", "align": "right"}]
         tip = "dimensions of the head that keep a pair with the word"
         columns += [
@@ -225,7 +225,7 @@ class HeadGrid:
         if not panel.matched_word:
             caption, empty = "", f"“{word}” is not in the word list."
         else:
-            caption = f"Heads with a pair of “{word}”: {len(rows)} of {panel.looked_at[-1].n_pairs.size}"
+            caption = f"Heads with a pair of “{word}”: {len(rows)} of {panel.shown_results[-1].n_pairs.size}"
             empty = f"No head has a pair with “{word}” among its dimensions' kept pairs."
         with table.hold_sync():
             table.selected, table.rows = -1, []
@@ -234,10 +234,10 @@ class HeadGrid:
 
     def _paint_words(self) -> None:
         """List words to choose from while none is searched."""
-        looked_at, table = self.panel.looked_at, self.heads
-        rows = common_words(looked_at)[:LISTED]
+        shown_results, table = self.panel.shown_results, self.heads
+        rows = common_words(shown_results)[:LISTED]
         self._words = [word for word, _ in rows]
-        letters = [""] if len(looked_at) == 1 else [" A", " B"]
+        letters = [""] if len(shown_results) == 1 else [" A", " B"]
         columns: list[dict[str, Any]] = [{"label": "word"}]
         tip = "heads with a kept pair of the word"
         columns += [{"label": f"heads{letter}", "align": "right", "title": tip} for letter in letters]

@@ -20,11 +20,11 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import TypedList, shown_if
+from ..base.description import MOST_ROWS, Description, Step
 from ..base.fields import Bounds, Incomplete, field
 from ..base.jobs import Derived
 from ..base.request import result_variables
 from ..base.saving import as_one
-from ..base.words import IN_WORDS, Step, Words
 from ..base.workbench import in_model
 from .head_grid import COLOURS, HeadGrid
 from .pair_tables import CHANGES, PairTables
@@ -38,7 +38,7 @@ CHANCE_SECONDS = 30.0
 class HeadWords(WordPairPanel):
     """The grid of all heads, coloured by a statistic, and below it the pairs and dimensions of the selected head."""
 
-    title, of_both = "Head words", ("difference", "beside")
+    title, pair_views = "Head words", ("difference", "beside")
     color = field(
         COLOURS, "pairs", label="Colour", redraws=True, help="Quantity shown as colour",
         offers=lambda panel: [
@@ -117,25 +117,25 @@ class HeadWords(WordPairPanel):
             self.grid.paint_selection()
             self.tables.paint()
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         if not self.head_computed:
-            return Words("Heads", ("Click a head of the grid to list the words it relates.",))
+            return Description("Heads", ("Click a head of the grid to list the words it relates.",))
         rows = pair_rows(self.results, self.layer, self.head, self.matched_word)
         lines = [
             f"{start}{chance.head_in_words(self.layer, self.head)}."
-            for index, start in zip(pair_view.looked_at(self), pair_view.starts(self), strict=True)
+            for index, start in zip(pair_view.shown_indices(self), pair_view.starts(self), strict=True)
             for chance in self.chance[index : index + 1]
             if self.layer in chance.layers
         ] or [f"{len(rows)} pairs are kept."]
         names = [letter.strip() or "dimensions" for letter in pair_view.letters(self.results)]
-        return Words(
+        return Description(
             f"Words of head {self.head} of layer {self.layer}",
             ("Query → key, and the number of dimensions that have the pair.", *lines),
             ("pair", *names),
             tuple(
-                (f"{row.query} → {row.key}", *(str(count or "–") for count in row.counts)) for row in rows[:IN_WORDS]
+                (f"{row.query} → {row.key}", *(str(count or "–") for count in row.counts)) for row in rows[:MOST_ROWS]
             ),
             (Step("ablation", "Does it need this head?", {"tab": "heads", "kind": "head"}),),
         )
@@ -214,9 +214,9 @@ class HeadWords(WordPairPanel):
     # the selection ----------------------------------------------------------------------------------------------------
 
     @property
-    def looked_at(self) -> tuple[HeadWordResult, ...]:
+    def shown_results(self) -> tuple[HeadWordResult, ...]:
         """The results that the view shows: one, or both."""
-        return tuple(self.results[index] for index in pair_view.looked_at(self)) if self.results else ()
+        return tuple(self.results[index] for index in pair_view.shown_indices(self)) if self.results else ()
 
     @property
     def matches(self) -> tuple[FoundWord | None, ...]:
@@ -229,7 +229,7 @@ class HeadWords(WordPairPanel):
     @property
     def matches_shown(self) -> tuple[FoundWord | None, ...]:
         """The same for the results in view."""
-        return tuple(self.matches[index] for index in pair_view.looked_at(self)) if self.results else ()
+        return tuple(self.matches[index] for index in pair_view.shown_indices(self)) if self.results else ()
 
     @property
     def matched_word(self) -> str:
@@ -239,7 +239,7 @@ class HeadWords(WordPairPanel):
     @property
     def letters(self) -> tuple[str, ...]:
         """The letter of each result in view; empty if there is only one."""
-        return tuple(letter.strip() for letter in pair_view.letters(self.looked_at))
+        return tuple(letter.strip() for letter in pair_view.letters(self.shown_results))
 
     @property
     def source_words(self) -> str:
@@ -256,14 +256,14 @@ class HeadWords(WordPairPanel):
     @property
     def head_computed(self) -> bool:
         """Whether a result in view has the selected head."""
-        return self.head_chosen and any(has(result, self.layer, self.head) for result in self.looked_at)
+        return self.head_chosen and any(has(result, self.layer, self.head) for result in self.shown_results)
 
     @property
     def first_dimension(self) -> int:
         """The first dimension behind the selection; -1 for none."""
         if not self.head_computed:
             return -1
-        rows = dimension_rows(self.looked_at, self.matches_shown, self.layer, self.head, self.pair)
+        rows = dimension_rows(self.shown_results, self.matches_shown, self.layer, self.head, self.pair)
         return rows[0].dimension if rows else -1
 
     # what a user does -------------------------------------------------------------------------------------------------

@@ -61,15 +61,16 @@ class PairTables:
         """Show the selected head's number of pairs against the chance level."""
         panel = self.panel
         lines = []
-        for index, start in zip(pair_view.looked_at(panel), pair_view.starts(panel), strict=True):
+        for index, start in zip(pair_view.shown_indices(panel), pair_view.starts(panel), strict=True):
             if panel.head_computed and index < len(panel.chance):
                 lines.append(f"{start}{panel.chance[index].head_in_words(panel.layer, panel.head)}")
         self.chance.value = "<br>".join(map(escape, lines))
         shown_if(self.chance, bool(lines))
 
     def _paint_pairs(self) -> None:
-        panel, table, two = self.panel, self.pairs, len(self.panel.looked_at) > 1
-        every = pair_rows(panel.looked_at, panel.layer, panel.head, panel.matched_word) if panel.head_computed else []
+        panel, table, results = self.panel, self.pairs, self.panel.shown_results
+        two = len(results) > 1
+        every = pair_rows(results, panel.layer, panel.head, panel.matched_word) if panel.head_computed else []
         self._rows = [pair for pair in every if not two or panel.pair_change in ("all", pair.change)]
         columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
         letters = (" A", " B") if two else ("",)
@@ -100,22 +101,22 @@ class PairTables:
         if not panel.head_computed:
             return ""
         where = f"Head {panel.head} of layer {panel.layer}"
-        if len(panel.looked_at) > 1:
+        if len(panel.shown_results) > 1:
             counts = {name: sum(pair.change == name for pair in every) for name in CHANGES if name != "all"}
             counted = ", ".join(f"{count} {name}" for name, count in counts.items())
             change = panel.change_of(panel.layer, panel.head)
             return f"{where}, kept pairs of A and B: {counted}" + (
                 f"; 1 − M = {change:.2f}" if change is not None else ""
             )
-        result = panel.looked_at[0]
+        result = panel.shown_results[0]
         total = int(result.n_pairs[result.row(panel.layer), panel.head])
         return f"{where}: {len(every)} of {total:,} pairs, those that most of its {result.d_head} dimensions have"
 
     def _paint_dimensions(self) -> None:
-        panel, table, two = self.panel, self.dimensions, len(self.panel.looked_at) > 1
+        panel, table, two = self.panel, self.dimensions, len(self.panel.shown_results) > 1
         at = panel.layer, panel.head
         word = panel.matched_word
-        rows = dimension_rows(panel.looked_at, panel.matches_shown, *at, panel.pair) if panel.head_computed else []
+        rows = dimension_rows(panel.shown_results, panel.matches_shown, *at, panel.pair) if panel.head_computed else []
         self._numbers = [entry.dimension for entry in rows]
         word = word if any(any(entry.word_counts) for entry in rows) else ""
         two = two and all(len(entry.counts) == 2 for entry in rows)
@@ -153,7 +154,7 @@ class PairTables:
     def _by_chance(self) -> Any:
         """(d_head,) pairs that the dimensions of the selected head have by chance; None while unknown."""
         panel = self.panel
-        index = pair_view.looked_at(panel)[-1]
+        index = pair_view.shown_indices(panel)[-1]
         if not panel.head_computed or index >= len(panel.chance):
             return None
         chance = panel.chance[index]
@@ -172,14 +173,14 @@ class PairTables:
             return f"Dimensions of head {panel.head}, layer {panel.layer}, {first}"
         query, key = panel.pair
         parts = []
-        for letter, result in zip(panel.letters, panel.looked_at, strict=True):
+        for letter, result in zip(panel.letters, panel.shown_results, strict=True):
             if not has(result, panel.layer, panel.head):
                 continue
             count = next((c for q, k, c, _ in result.pairs(panel.layer, panel.head) if (q, k) == (query, key)), 0)
-            held = len(holding(result, panel.layer, panel.head, panel.pair))
+            kept = len(holding(result, panel.layer, panel.head, panel.pair))
             prefix = f"{letter}: " if letter else ""
             if count:
-                cut = "" if held == count else f", {held} of them among the {result.keep} nearest that each keeps"
+                cut = "" if kept == count else f", {kept} of them among the {result.keep} nearest that each keeps"
                 parts.append(f"{prefix}{count} dimension{'s' * (count != 1)}{cut}")
             else:
                 parts.append(f"{prefix}not among the head's kept pairs")
@@ -188,9 +189,9 @@ class PairTables:
     def _paint_inside(self) -> None:
         """List the pairs of the selected dimension."""
         panel, table = self.panel, self.inside
-        two = len(panel.looked_at) > 1
+        two = len(panel.shown_results) > 1
         pairs: dict[tuple[str, str], list[Any]] = {}
-        for letter, result in zip(panel.letters, panel.looked_at, strict=True):
+        for letter, result in zip(panel.letters, panel.shown_results, strict=True):
             if panel.head_computed and has(result, panel.layer, panel.head) and 0 <= panel.dimension < result.d_head:
                 for query, key, _, score in result.dimension_pairs(panel.layer, panel.head, panel.dimension):
                     pairs.setdefault((query, key), [score, []])[1].append(letter)

@@ -114,22 +114,22 @@ class HeadWordRequest:
 class ChanceRequest:
     """The request for the chance level of the heads' pairs."""
 
-    asked: HeadWordRequest
+    search: HeadWordRequest
     shuffles: int
 
     def answer(
         self, model: Model, models: Sequence[Model], progress: Callable[[int, int], None], check: Callable[[], None]
     ) -> HeadWordChance:
         """Shuffle the word vectors for one model."""
-        words, _, vectors = self.asked.words_for(models, check)
+        words, _, vectors = self.search.words_for(models, check)
         return head_word_chance(
-            model, words=words, vectors=vectors, top=self.asked.top, shuffles=self.shuffles, progress=progress,
+            model, words=words, vectors=vectors, top=self.search.top, shuffles=self.shuffles, progress=progress,
             check=check,
         )  # fmt: skip
 
     def cost(self, model: Model) -> Cost:
         """About one search per shuffle."""
-        once = self.asked.cost(model)
+        once = self.search.cost(model)
         return Cost(flops=once.flops * (self.shuffles + 1), bytes=once.bytes)
 
 
@@ -198,7 +198,7 @@ class WordPairPanel(WordPanel):
 
     def depends_on(self, request: Any, model: Any) -> tuple[Any, ...]:
         """The words left out for two models depend on both."""
-        search = request.asked if isinstance(request, ChanceRequest) else request
+        search = request.search if isinstance(request, ChanceRequest) else request
         chosen = isinstance(search, HeadWordRequest) and search.only != "all"
         return tuple(other for other in self.models if other is not model) if chosen else ()
 

@@ -89,9 +89,9 @@ def word_rows(results: Sequence[HeadWordResult], matches: Matches) -> list[WordR
 
 def common_words(results: Sequence[HeadWordResult]) -> list[tuple[str, tuple[int, ...]]]:
     """Words with the number of heads that keep a pair with them, one number per result; those in most heads first."""
-    held = [dict(result.head_words()) for result in results]
-    words = dict.fromkeys(word for counts in held for word in counts)
-    rows = [(word, tuple(counts.get(word, 0) for counts in held)) for word in words]
+    by_result = [dict(result.head_words()) for result in results]
+    words = dict.fromkeys(word for counts in by_result for word in counts)
+    rows = [(word, tuple(counts.get(word, 0) for counts in by_result)) for word in words]
     return sorted(rows, key=lambda row: -max(row[1]))
 
 
@@ -120,13 +120,13 @@ def dimension_rows(
     chosen: set[int] = set(range(max(result.d_head for result, _ in shown)))
     if pair:
         chosen = {d for result, _ in shown for d in holding(result, layer, head, pair)}
-    held = []
+    columns_of = []
     for result, match in shown:
         at = result.row(layer), head
         words = np.zeros(result.d_head, dtype=int) if match is None else match.counts[at]
-        held.append((result.energy[at].tolist(), result.dimension_counts[at].tolist(), words.tolist()))
+        columns_of.append((result.energy[at].tolist(), result.dimension_counts[at].tolist(), words.tolist()))
     rows = [
-        DimensionRow(d, *(tuple(column[d] for column in columns) for columns in zip(*held, strict=True)))
+        DimensionRow(d, *(tuple(column[d] for column in columns) for columns in zip(*columns_of, strict=True)))
         for d in chosen
     ]
     return sorted(rows, key=lambda row: (-max(row.word_counts), -max(row.energies)))

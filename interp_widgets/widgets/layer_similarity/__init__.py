@@ -1,3 +1,3 @@
-"""How alike layers are: of two models, and of models with others that were tuned on one task each."""
+"""Similarity of layers: between two models, and between models and control models tuned on one task each."""
 
 from .explorer import LayerSimilarityExplorer as LayerSimilarityExplorer

@@ -1,4 +1,4 @@
-"""Whether tasks whose texts are harder to read, longer or more are more alike, by layer."""
+"""Correlation of CKA over tasks with the readability, length and number of their texts, by layer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from .dimensions import by_layer
 from .options import ControlOptions
 
 QUANTITIES = {
-    "flesch_kincaid": "Flesch-Kincaid grade", "coleman_liau": "Coleman-Liau index", "words": "words of a text",
-    "texts": "texts of a task",
+    "flesch_kincaid": "Flesch-Kincaid grade", "coleman_liau": "Coleman-Liau index", "words": "words per text",
+    "texts": "texts per task",
 }  # fmt: skip
 LEAST = 4
+"""Fewest tasks to correlate over."""
 
 
 class TextCorrelations(ControlOptions):
@@ -41,7 +42,7 @@ class TextCorrelations(ControlOptions):
         }
         for chart in self.charts.values():
             chart.figure.height = 240
-        grid = W.VBox([W.VBox([BokehFigure(one.figure, on_error=self.show_error)]) for one in self.charts.values()])
+        grid = W.VBox([W.VBox([BokehFigure(chart.figure, on_error=self.show_error)]) for chart in self.charts.values()])
         grid.add_class("iw-maps")
         self.plot.children = [self.summary, grid]
 
@@ -52,28 +53,27 @@ class TextCorrelations(ControlOptions):
         return super().request()
 
     def draw(self, results: tuple[MossaResult, ...], request: Any) -> None:
-        names, found = pair_view.labels(self), [task_correlations(one) for one in self.estimated()]
-        at = [i for i in pair_view.looked_at(self) if i < len(results)]
+        names, correlations = pair_view.labels(self), [task_correlations(result) for result in self.estimated()]
+        at = [i for i in pair_view.shown_indices(self) if i < len(results)]
         for name, chart in self.charts.items():
-            row = found[0].quantities.index(name)
+            row = correlations[0].quantities.index(name)
             lines = [
                 LayerLine(names[i], values[0], i, low=values[1], high=values[2])
                 for i in at
-                for values in [
-                    [by_layer(found[i].layers, one[row]) for one in (found[i].r, found[i].low, found[i].high)]
-                ]
+                for own in [correlations[i]]
+                for values in [[by_layer(own.layers, array[row]) for array in (own.r, own.low, own.high)]]
             ]
             if all(np.isnan(line.values).all() for line in lines):
-                chart.say("It is the same for all tasks." if name == "texts" else "It is not known for all tasks.")
+                chart.say("All tasks have the same number." if name == "texts" else "It is not known for all tasks.")
             else:
                 chart.update(lines, ends=(-1.0, 0.0, 1.0))
         self.summary.value = (
-            f"Pearson's r over {found[0].tasks} tasks, those never tuned on included, with 95 % intervals; not "
+            f"Pearson's r over {correlations[0].tasks} tasks, including those never tuned on, with 95 % intervals; not "
             "corrected for the number of layers. Syllables are counted by rules for English."
         )
 
     def correlations(self) -> dict[str, TaskCorrelations]:
-        """Those looked at, by letter."""
+        """The correlations of the models in view, by letter."""
         return {letter: task_correlations(result) for letter, result in self.by_model().items()}
 
     # what is saved ----------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class TextCorrelations(ControlOptions):
         return {"task_correlations"}
 
     def frame(self) -> Any:
-        tables = [one.to_frame() for one in self.correlations().values()]
+        tables = [result.to_frame() for result in self.correlations().values()]
         return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:

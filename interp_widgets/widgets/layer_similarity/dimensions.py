@@ -1,4 +1,4 @@
-"""How many dimensions explain nearly all of the variance of the texts of a task, by layer."""
+"""Number of dimensions that explain 99 % of the variance of a task's texts, by layer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .options import ControlOptions
 
 
 def by_layer(layers: Any, values: Any) -> Any:
-    """Values at their layers, from layer 0 on; NaN where there is none."""
+    """(layers,) values indexed by layer, from 0 on; NaN for layers without one."""
     placed = np.full(int(np.max(layers)) + 1, np.nan)
     placed[np.asarray(layers)] = values
     return placed
 
 
 class LayerDimensions(ControlOptions):
-    """The mean over tasks, and the range of the middle half of them."""
+    """Mean over tasks, and the range of the middle half of them, by layer."""
 
     title, tab_name = "Dimensions in layers", "Dimensions"
     estimate = variant(ControlOptions.estimate, label="")
@@ -42,13 +42,15 @@ class LayerDimensions(ControlOptions):
 
     def draw(self, results: tuple[MossaResult, ...], request: Any) -> None:
         names, lines = pair_view.labels(self), []
-        for i in pair_view.looked_at(self):
+        for i in pair_view.shown_indices(self):
             if i < len(results):
-                found = results[i]
-                low, high = np.quantile(found.dimensions, [0.25, 0.75], axis=0)
-                mean, low, high = (by_layer(found.layers, one) for one in (found.dimensions.mean(axis=0), low, high))
+                result = results[i]
+                low, high = np.quantile(result.dimensions, [0.25, 0.75], axis=0)
+                mean, low, high = (
+                    by_layer(result.layers, values) for values in (result.dimensions.mean(axis=0), low, high)
+                )
                 lines.append(LayerLine(names[i], mean, i, low=low, high=high))
-        self.chart.update(lines, ends=(0.0,), subtitle="mean over the tasks, and the middle half of them")
+        self.chart.update(lines, ends=(0.0,), subtitle="mean and middle half of the tasks")
         least = int(results[0].texts.min())
         self.summary.value = (
             f"A task of {least} texts has at most {least - 1} dimensions, whatever the width of the model "

@@ -27,7 +27,7 @@ from .options import ControlOptions, TaskList, TaskOptions
 
 AGAINST = {"both": "A against B", "A": "A against itself", "B": "B against itself"}
 POOLED = 20
-"""Texts of each task that are compared on where there are no texts of one's own."""
+"""Texts of each task to compare on if the user gives none."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Pooled(PerModel):
 
 @dataclass(frozen=True)
 class OtherModel(FromModel):
-    """Another one of the panel's models, as an argument."""
+    """One of the panel's models as an argument."""
 
     def find(self, model: Model, check: Callable[[], None]) -> Any:
         return model
@@ -56,20 +56,21 @@ class OtherModel(FromModel):
 
 
 class LayerMatrix(TaskOptions):
-    """CKA of every pair of layers as a map, and what so many texts can tell."""
+    """A heatmap of the CKA of every pair of layers, with a warning if there are too few texts."""
 
-    title, tab_name, of_both = "Layers against layers", "Layers", ()
+    title, tab_name, pair_views = "Layers against layers", "Layers", ()
     against = field(
-        AGAINST, "both", label="Compare", help="Which models' layers", shown_if=lambda panel: len(panel.models) > 1,
+        AGAINST, "both", label="Compare", help="The models whose layers are compared",
+        shown_if=lambda panel: len(panel.models) > 1,
     )  # fmt: skip
     estimate = ControlOptions.estimate
     texts = field(
         Annotated[list, Lines(3)], (), label="Texts, one per line", more=True,
-        placeholder="the first texts of every task", help="Their last tokens are compared",
+        placeholder="the first texts of every task", help="The states of their last tokens are compared",
     )  # fmt: skip
 
     @property
-    def asked_models(self) -> tuple[Any, ...]:
+    def request_models(self) -> tuple[Any, ...]:
         return (self.models[1],) if self.against == "B" and len(self.models) > 1 else (self.models[0],)
 
     def build(self) -> None:
@@ -99,7 +100,7 @@ class LayerMatrix(TaskOptions):
         return layer_similarity_cost(model, second, [mean] * len(texts))
 
     def code(self, request: Any) -> str:
-        at = 1 if self.asked_models[0] is not self.models[0] else 0
+        at = 1 if self.request_models[0] is not self.models[0] else 0
         names = ("model",) if len(self.models) == 1 else ("base", "tuned")
         lines = request.lines_on(names[at], "result", "")
         used = {name for name in ("demo_task_texts", "layer_similarity") if any(f"{name}(" in line for line in lines)}
@@ -108,38 +109,36 @@ class LayerMatrix(TaskOptions):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def estimated(self) -> LayerSimilarity:
-        """The result on the screen, with the estimate that is asked for."""
+        """The result on the screen, with the chosen estimate of CKA."""
         result: LayerSimilarity = self.results[0]
         return result if self.estimate == "auto" else replace(result, debiased=self.estimate == "debiased")
 
     def draw(self, results: tuple[LayerSimilarity, ...], request: Any) -> None:
-        found = self.estimated()
+        result = self.estimated()
         letters = {"both": "AB", "A": "AA", "B": "BB"}[self.against] if len(self.models) > 1 else ("", "")
         first, second = (f"layer of {letter}" if letter else "layer" for letter in letters)
         self.heat.row_name, self.heat.y_label = first, first
         self.heat.column_name, self.heat.x_label = second, second
-        rows = [str(layer) for layer in found.layers_a]
-        columns = [str(layer) for layer in found.layers_b]
-        self.heat.set_matrix(found.cka, rows=rows, columns=columns, vmin=0.0, vmax=1.0)
-        kind = "debiased" if found.debiased else "biased"
-        self.heat.title = f"CKA ({kind}) of {found.texts:,} texts"
-        lines = [found.warning]
-        if np.isnan(found.cka).any():
-            empty = [str(layer) for layer, row in zip(found.layers_a, found.cka, strict=True) if np.isnan(row).all()]
+        rows = [str(layer) for layer in result.layers_a]
+        columns = [str(layer) for layer in result.layers_b]
+        self.heat.set_matrix(result.cka, rows=rows, columns=columns, vmin=0.0, vmax=1.0)
+        kind = "debiased" if result.debiased else "biased"
+        self.heat.title = f"CKA ({kind}) of {result.texts:,} texts"
+        lines = [result.warning]
+        if np.isnan(result.cka).any():
+            empty = [str(layer) for layer, row in zip(result.layers_a, result.cka, strict=True) if np.isnan(row).all()]
             if empty:
                 lines.append(
-                    f"Layer {', '.join(empty)} does not vary over these texts, which all end in the same token: it has "
-                    "no similarity."
+                    f"Layer {', '.join(empty)} does not vary over these texts, which all end in the same token: its "
+                    "CKA is undefined."
                 )
-        same = len(found.layers_a) == len(found.layers_b) and letters[0] != letters[1]
-        if same:
-            own = np.diag(found.cka)
-            least = int(found.layers_a[int(np.nanargmin(own))])
+        if len(result.layers_a) == len(result.layers_b) and letters[0] != letters[1]:
+            own = np.diag(result.cka)
+            most, least = (int(result.layers_a[int(index)]) for index in (np.nanargmax(own), np.nanargmin(own)))
             names = [model_name(model) for model in self.models]
             lines.append(
-                f"Same layers of {names[0]} and {names[1]} are most alike at layer "
-                f"{int(found.layers_a[int(np.nanargmax(own))])} ({np.nanmax(own):.2f}) and least at layer {least} "
-                f"({np.nanmin(own):.2f})."
+                f"Corresponding layers of {names[0]} and {names[1]} are most similar at layer {most} "
+                f"({np.nanmax(own):.2f}) and least similar at layer {least} ({np.nanmin(own):.2f})."
             )
         self.summary.value = "<br>".join(escape(line) for line in lines if line)
 

@@ -1,4 +1,4 @@
-"""The tasks and control models that the panels of layer similarity are about."""
+"""The options of the layer similarity panels: tasks and control models."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ..base.panel import Panel
 from ..base.request import PerModel, Request
 
 TUNED_ON = 400
-"""Texts of each of the demo's tasks that its control model is tuned on."""
+"""Texts of each demo task that its control model is tuned on."""
 TUNED_SEED = 1
-"""Of these texts: others than those that models are compared on."""
+"""Seed of these texts; models are compared on others."""
 STEPS, BATCH = 100, 8
-"""Of the tuning of a control model."""
-SHOWN = 40
-"""Texts of a task whose lengths stand for those of all in a forecast."""
-ESTIMATES = {"auto": "debiased where texts are few", "debiased": "debiased", "biased": "biased"}
+"""Steps and batch size of the tuning of a control model."""
+SAMPLED = 40
+"""Texts of a task sampled to forecast the cost of all."""
+ESTIMATES = {"auto": "debiased if texts are few", "debiased": "debiased", "biased": "biased"}
 ALL, UNSEEN = "all", "never tuned on"
 
 
 class _Tasks(T.Any):
-    """A trait for tasks, kept as a tuple."""
+    """A trait for tasks, stored as a tuple."""
 
     def validate(self, obj: Any, value: Any) -> Any:
         if value is None:
@@ -61,7 +61,7 @@ class _Controls(T.Any):
 
 @dataclass(frozen=True)
 class TaskList(PerModel):
-    """The tasks that are asked about: the user's own, or the demo's, so many texts of each."""
+    """The user's own tasks, or the demo's with this many texts each."""
 
     own: tuple[TaskTexts, ...] | None = None
     texts: int = 100
@@ -74,7 +74,7 @@ class TaskList(PerModel):
         return self.read()
 
     def code(self, name: str) -> tuple[list[str], str]:
-        made = f"demo_task_texts({self.texts})" if self.own is None else "tasks  # what the widget was given"
+        made = f"demo_task_texts({self.texts})" if self.own is None else "tasks  # the tasks passed to the widget"
         return [f"tasks = {made}"], "tasks"
 
 
@@ -85,14 +85,14 @@ def _demo_tasks(texts: int) -> tuple[TaskTexts, ...]:
 
 @dataclass(frozen=True)
 class TunedControls(PerModel):
-    """Control models that are tuned from the panel's first model, where they are not there yet."""
+    """Control models that are tuned from the panel's first model, unless they are cached."""
 
     own: tuple[TaskTexts, ...] | None = None
     """The user's own tasks, which they are tuned on; None for the demo's."""
 
     @property
     def tasks(self) -> tuple[TaskTexts, ...]:
-        """What they are tuned on."""
+        """The tasks that they are tuned on."""
         return _tuned_tasks() if self.own is None else self.own
 
     def code(self, name: str) -> tuple[list[str], str]:
@@ -106,7 +106,7 @@ def _tuned_tasks() -> tuple[TaskTexts, ...]:
 
 
 class GivenControls(PerModel):
-    """The user's own control models; a mapping is the same only as itself."""
+    """The user's own control models; two are equal only if they have the same mapping object."""
 
     def __init__(self, controls: Mapping[str, Any]) -> None:
         self.controls = controls
@@ -121,14 +121,14 @@ class GivenControls(PerModel):
         return self.controls
 
     def code(self, name: str) -> tuple[list[str], str]:
-        return ["controls = control_models  # what the widget was given"], "controls"
+        return ["controls = control_models  # the models passed to the widget"], "controls"
 
 
 class ClusterChoice(W.Dropdown):
-    """A choice of the clusters that the panel's tasks have."""
+    """A dropdown of the clusters of the panel's tasks."""
 
     def __init__(self, panel: Any) -> None:
-        super().__init__(description="Tasks", tooltip="Which tasks are drawn")
+        super().__init__(description="Tasks", tooltip="Tasks to plot")
         self._fill(panel)
         panel.bind(self, "cluster")
         panel.watch(panel, "tasks", lambda _: self._fill(panel))
@@ -150,39 +150,39 @@ class TaskOptions(Panel):
     """Your own tasks; None for the demo's."""
     texts_per_task = field(
         Annotated[int, Bounds(4, TUNED_ON)], 100, label="Texts per task", width="short",
-        shown_if=lambda panel: panel.tasks is None, help="How many texts of each of the demo's tasks are compared",
+        shown_if=lambda panel: panel.tasks is None, help="Number of texts of each demo task to compare",
     )  # fmt: skip
 
     def task_list(self) -> TaskList:
-        """The tasks of the settings."""
+        """The tasks that the settings select."""
         return TaskList(self.tasks, 0 if self.tasks is not None else self.texts_per_task)
 
     @property
     def layers(self) -> int:
-        """Layers of the model with fewer."""
+        """Number of layers of the model with fewer."""
         return min(model.n_layers for model in self.models)
 
 
 class ControlOptions(TaskOptions):
-    """Base of the panels that ask for the comparison with control models; they take it from each other."""
+    """Base of the panels that compare with control models; they share the cached comparison."""
 
-    cached_as, waits, of_both = "mossa", True, ("beside",)
+    cached_as, waits, pair_views = "mossa", True, ("beside",)
     control_models = field(_Controls(None, allow_none=True))
-    """Your own control models by task; None for some tuned on demand."""
+    """Your own control models by task; None to tune them when Run is pressed."""
     estimate = field(
         ESTIMATES, "auto", label="CKA", redraws=True,
-        help="The biased estimate makes unrelated layers look alike where there are fewer than 10 texts per dimension",
+        help="With fewer than 10 texts per dimension, the biased estimate makes unrelated layers look similar",
     )  # fmt: skip
 
     def request(self) -> Request:
         tasks = self.task_list()
         names = [task.name for task in tasks.read()]
         if len(set(names)) < len(names):
-            raise Incomplete("tasks", "each task needs a name of its own")
+            raise Incomplete("tasks", "each task needs its own name")
         if self.control_models is None:
             if self.tasks is not None and (without := [task.name for task in self.tasks if not task.responses]):
                 raise ValueError(
-                    f"task {without[0]!r} has no responses to tune a control model on: give them, or control_models="
+                    f"task {without[0]!r} has no responses to tune a control model on: pass some, or control_models="
                 )
             return Request.of(mossa, {}, TunedControls(self.tasks), tasks)
         return Request.of(mossa, {}, GivenControls(self.control_models), tasks)
@@ -194,18 +194,18 @@ class ControlOptions(TaskOptions):
         self, request: Any, model: Model, *, progress: Callable[[int, int], None], check: Callable[[], None],
         on_partial: Callable[[Any], None],
     ) -> MossaResult:  # fmt: skip
-        """The control models are tuned where they are not there yet; the next run takes those that are finished."""
+        """Tune the control models that are not cached, then compare; a cancelled run keeps the finished ones."""
         controls, tasks = request.inputs
         if isinstance(controls, TunedControls):
-            made = tune_control_models(
+            models = tune_control_models(
                 self.models[0], controls.tasks, steps=STEPS, batch_size=BATCH, check=check,
                 progress=lambda done, total: progress(9 * done, 10 * total),
             )  # fmt: skip
         else:
-            made = controls.read_by(model)
+            models = controls.read_by(model)
         count = len(tasks.read())
         return mossa(
-            model, made, tasks.read(), check=check,
+            model, models, tasks.read(), check=check,
             progress=lambda done, total: progress(9 * count + done, 10 * count),
         )  # fmt: skip
 
@@ -213,9 +213,9 @@ class ControlOptions(TaskOptions):
         controls, tasks = request.inputs
         lengths, times = [], []
         for task in tasks.read():
-            some = list(task.texts[:SHOWN])
-            own = [max(1, len(ids)) for ids in model.token_lists(some)]
-            lengths.append(own * round(max(1.0, len(task.texts) / len(some))))
+            sample = list(task.texts[:SAMPLED])
+            own = [max(1, len(ids)) for ids in model.token_lists(sample)]
+            lengths.append(own * round(max(1.0, len(task.texts) / len(sample))))
             times.append(sum(own) / len(own))
         cost = mossa_cost(model, lengths)
         if isinstance(controls, TunedControls):
@@ -233,23 +233,23 @@ class ControlOptions(TaskOptions):
         return cell({*used, *self.functions_used()}, self.models, lines)
 
     def last_lines(self) -> list[str]:
-        """What copied code ends with."""
+        """The last lines of copied code."""
         return ["result.to_frame()" if len(self.models) == 1 else "result_b.to_frame()"]
 
     def functions_used(self) -> set[str]:
-        """What copied code calls besides."""
+        """The other functions that copied code calls."""
         return set()
 
     # what is drawn ----------------------------------------------------------------------------------------------------
 
     def estimated(self) -> list[MossaResult]:
-        """The results on the screen, with the estimate that is asked for."""
+        """The results on the screen, with the chosen estimate of CKA."""
         if self.estimate == "auto":
             return list(self.results)
         return [replace(result, debiased=self.estimate == "debiased") for result in self.results]
 
     def by_model(self) -> dict[str, MossaResult]:
-        """Those that are looked at, by letter."""
+        """The same of the models in view, by letter."""
         chosen = self.by_letter()
         return {letter: self.estimated()[self.results.index(result)] for letter, result in chosen.items()}
 

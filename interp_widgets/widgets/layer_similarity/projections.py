@@ -1,4 +1,4 @@
-"""The texts of all tasks in the plane, layer by layer."""
+"""The texts of all tasks, projected to the plane, by layer."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from .options import TaskList, TaskOptions
 from .tasks import TaskSimilarity
 
 METHODS = {"pca": "principal components", "tsne": "t-SNE", "umap": "UMAP"}
-PLACED = 30
-"""Texts of each task that are placed."""
+PROJECTED = 30
+"""Texts of each task that are projected."""
 
 
 @dataclass(frozen=True)
 class FirstTexts(TaskList):
     """The tasks, each with its first texts."""
 
-    most: int = PLACED
+    count: int = PROJECTED
 
     def read(self) -> Any:
         return tuple(
-            replace(task, texts=task.texts[: self.most], responses=task.responses[: self.most])
+            replace(task, texts=task.texts[: self.count], responses=task.responses[: self.count])
             for task in super().read()
         )
 
     def code(self, name: str) -> tuple[list[str], str]:
         lines, tasks = super().code(name)
-        each = f"TaskTexts(task.name, task.texts[:{self.most}], (), task.cluster, task.unseen)"
+        each = f"TaskTexts(task.name, task.texts[:{self.count}], (), task.cluster, task.unseen)"
         return [*lines, f"tasks = [{each} for task in tasks]"], tasks
 
 
 class TextProjections(TaskOptions):
-    """A point per text, coloured by cluster, at the layer that is looked at."""
+    """A point per text at one layer, coloured by cluster."""
 
-    title, tab_name, of_both = "Texts in the plane", "Projections", ("beside",)
-    method = field(METHODS, "pca", label="Method", help="How states are placed in the plane")
-    seed = field(Seed, 0, label="Seed", width="short", more=True, help="Of t-SNE and UMAP")
+    title, tab_name, pair_views = "Texts in the plane", "Projections", ("beside",)
+    method = field(METHODS, "pca", label="Method", help="Projection of the states to the plane")
+    seed = field(Seed, 0, label="Seed", width="short", more=True, help="Seed of t-SNE and UMAP")
     at_layer = TaskSimilarity.at_layer
 
     def build(self) -> None:
@@ -81,7 +81,7 @@ class TextProjections(TaskOptions):
         return cell(used, self.models, lines)
 
     def draw_selection(self) -> None:
-        at = pair_view.looked_at(self)
+        at = pair_view.shown_indices(self)
         for i, (chart, box) in enumerate(zip(self.charts, self.boxes, strict=True)):
             shown_if(box, i in at)
             if i in at and i < len(self.results):
@@ -96,7 +96,8 @@ class TextProjections(TaskOptions):
         return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
-        return stack_scenes([self.charts[i].scene() for i in pair_view.looked_at(self)], columns=2, title=self.title)
+        charts = [self.charts[i].scene() for i in pair_view.shown_indices(self)]
+        return stack_scenes(charts, columns=2, title=self.title)
 
     def stored(self) -> Result:
         return as_one(self.by_letter(), self.tab_name)

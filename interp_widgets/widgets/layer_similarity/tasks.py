@@ -1,4 +1,4 @@
-"""How alike models are to the control model of every task, by layer, and the sections of layers that tuning changes."""
+"""Similarity to the control model of every task, by layer, and the sections of layers that tuning changes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..base import pair_view
 from ..base.answers import once_for
+from ..base.description import Description, decimals
 from ..base.fields import Bounds, field
 from ..base.saving import as_one
-from ..base.words import Words, decimals
 from ..views import BokehFigure, Table
 from .options import UNSEEN, ClusterChoice, ControlOptions
 
 RIGHT = {"align": "right"}
 DRAWN = 40
-"""Rows in a saved picture."""
+"""Rows of the table in a saved picture."""
 
 
 class TaskSimilarity(ControlOptions):
@@ -34,7 +34,7 @@ class TaskSimilarity(ControlOptions):
     cluster = field(str, redraws=True, label="Tasks", control=ClusterChoice)
     at_layer = field(
         Annotated[int, Bounds(1, lambda panel: panel.layers, slider=True)], 1, label="Layer", selects=True,
-        help="Whose numbers the table lists: the stream that enters this block, the last one the final norm",
+        help="Layer of the table: the stream entering this block; the last one is the input of the final norm",
     )  # fmt: skip
 
     def build(self) -> None:
@@ -49,44 +49,44 @@ class TaskSimilarity(ControlOptions):
     # what is drawn ----------------------------------------------------------------------------------------------------
 
     def chosen(self, result: MossaResult) -> Any:
-        """(tasks,) which tasks are drawn."""
+        """(tasks,) whether each task is drawn."""
         if self.cluster == UNSEEN:
             return np.asarray(result.unseen)
         return result.of_cluster(self.cluster) & ~result.unseen if self.cluster else ~result.unseen
 
     def sections(self) -> LayerSections | None:
-        """Those of both models' results, over the tasks that are drawn; None of one model, or of too few tasks."""
+        """The sections fitted to both models over the drawn tasks; None for one model or too few tasks."""
         if len(self.results) < 2:
             return None
         base, tuned = self.estimated()
         unseen = self.cluster == UNSEEN
         if (self.cluster and not unseen) or (base.unseen == unseen).sum() < 2:
             return None
-        what = ("layer sections", base.debiased, unseen)
-        found: LayerSections = once_for(self.results, what, lambda: mossa_sections(base, tuned, unseen=unseen))
-        return found
+        key = ("layer sections", base.debiased, unseen)
+        sections: LayerSections = once_for(self.results, key, lambda: mossa_sections(base, tuned, unseen=unseen))
+        return sections
 
     def draw(self, results: tuple[MossaResult, ...], request: Any) -> None:
-        at, found = pair_view.looked_at(self), self.estimated()
+        at, estimated = pair_view.shown_indices(self), self.estimated()
         names = pair_view.labels(self) if len(results) > 1 else [""]
         series = []
         for i in at:
             if i < len(results):
-                chosen = self.chosen(found[i])
-                tasks = [task for task, own in zip(found[i].tasks, chosen, strict=True) if own]
-                series.append(BoxSeries(names[i], tasks, found[i].layers.tolist(), found[i].cka[chosen], i))
+                chosen = self.chosen(estimated[i])
+                tasks = [task for task, own in zip(estimated[i].tasks, chosen, strict=True) if own]
+                series.append(BoxSeries(names[i], tasks, estimated[i].layers.tolist(), estimated[i].cka[chosen], i))
         sections = self.sections() if len(at) > 1 else None
-        kind = "debiased" if found[0].debiased else "biased"
+        kind = "debiased" if estimated[0].debiased else "biased"
         self.chart.update(
             series, sections=sections, title=f"CKA ({kind}) with the control model of each task",
             subtitle=f"{len(series[0].tasks)} tasks: {self.cluster or 'all that the tuned model was tuned on'}",
         )  # fmt: skip
-        lines = [found[0].warning]
+        lines = [estimated[0].warning]
         if len(results) > 1:
-            lines.append(self._of_sections(sections))
+            lines.append(self._sections_text(sections))
         self.summary.value = "<br>".join(escape(line) for line in lines if line)
 
-    def _of_sections(self, sections: LayerSections | None) -> str:
+    def _sections_text(self, sections: LayerSections | None) -> str:
         if sections is not None:
             return sections.summary()
         if self.cluster and self.cluster != UNSEEN:
@@ -96,24 +96,24 @@ class TaskSimilarity(ControlOptions):
     def draw_selection(self) -> None:
         if not self.results:
             return
-        found = self.estimated()
-        layers = found[0].layers.tolist()
+        estimated = self.estimated()
+        layers = estimated[0].layers.tolist()
         column = layers.index(self.at_layer) if self.at_layer in layers else len(layers) - 1
-        several = len(found) > 1
+        several = len(estimated) > 1
         letters = "AB" if several else [""]
         heads: list[dict[str, Any]] = [{"label": "task"}, {"label": "cluster"}]
         heads += [{"label": f"CKA {letter}".strip(), **RIGHT} for letter in letters]
         if several:
             heads.append({"label": "B − A", **RIGHT})
-        heads += [{"label": "texts", **RIGHT}, {"label": "words", **RIGHT, "title": "mean words of a text"}]
+        heads += [{"label": "texts", **RIGHT}, {"label": "words", **RIGHT, "title": "mean number of words per text"}]
         rows: list[list[Any]] = []
-        for row in np.flatnonzero(self.chosen(found[0])).tolist():
-            values = [float(result.cka[row, column]) for result in found]
+        for row in np.flatnonzero(self.chosen(estimated[0])).tolist():
+            values = [float(result.cka[row, column]) for result in estimated]
             differences = [values[1] - values[0]] if several else []
             rows.append([
-                found[0].tasks[row], found[0].clusters[row],
+                estimated[0].tasks[row], estimated[0].clusters[row],
                 *(None if np.isnan(value) else round(value, 3) for value in (*values, *differences)),
-                int(found[0].texts[row]), round(float(found[0].words[row]), 1),
+                int(estimated[0].texts[row]), round(float(estimated[0].words[row]), 1),
             ])  # fmt: skip
         by = 4 if several else 2
         rows.sort(key=lambda row: np.inf if row[by] is None else -row[by])
@@ -122,14 +122,19 @@ class TaskSimilarity(ControlOptions):
             self.table.columns, self.table.rows = heads, rows
             self.table.caption = f"Tasks at layer {layers[column]}, by {heads[by]['label']}"
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
-        found = self.estimated()
-        column = min(self.at_layer, len(found[0].layers)) - 1
-        rows = [("median CKA", *(decimals(float(np.nanmedian(one.cka[self.chosen(one), column]))) for one in found))]
+        estimated = self.estimated()
+        column = min(self.at_layer, len(estimated[0].layers)) - 1
+        rows = [
+            (
+                "median CKA",
+                *(decimals(float(np.nanmedian(result.cka[self.chosen(result), column]))) for result in estimated),
+            )
+        ]
         columns = ("", *(letter.strip() or "value" for letter in pair_view.letters(self.results)))
-        return Words(f"Tasks at layer {self.at_layer}", columns=columns, rows=tuple(rows))
+        return Description(f"Tasks at layer {self.at_layer}", columns=columns, rows=tuple(rows))
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

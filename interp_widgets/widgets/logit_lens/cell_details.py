@@ -98,7 +98,7 @@ class CellDetails:
             with self.table.hold_sync():
                 self.table.selected, self.table.rows = -1, []
                 self.table.columns, self.table.rows = heads, table
-                where = f"after {quoted(first.tokens[column])} ({column}) at {row_name(panel.looked_at[-1], row)}"
+                where = f"after {quoted(first.tokens[column])} ({column}) at {row_name(panel.shown_results[-1], row)}"
                 self.table.caption = f"Likeliest tokens {where}"
         finally:
             self._filling = False

@@ -39,15 +39,15 @@ MOST_NOTES = 20_000
 
 def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colours:
     """The colours of one view, "A", "B" or "difference"; A and B share a scale."""
-    held = [np.asarray(getattr(result, color), dtype=np.float64) for result in results]
+    matrices = [np.asarray(getattr(result, color), dtype=np.float64) for result in results]
     if shown == "difference":
-        return _difference(held[0], held[1], color)
-    matrix, unit = held["AB".index(shown)], UNITS[color]
+        return _difference(matrices[0], matrices[1], color)
+    matrix, unit = matrices["AB".index(shown)], UNITS[color]
     if color == "target_rank":
-        most = max(1.0, *(float(ranks.max()) for ranks in held))
+        most = max(1.0, *(float(ranks.max()) for ranks in matrices))
         return Colours(matrix, 0.0, most, unit, scale="log", reverse=True)
     if color in ("entropy", "kl"):
-        return Colours(matrix, 0.0, max(float(numbers.max()) for numbers in held) or 1.0, unit)
+        return Colours(matrix, 0.0, max(float(numbers.max()) for numbers in matrices) or 1.0, unit)
     return Colours(matrix, 0.0, 1.0, unit)
 
 

@@ -12,11 +12,11 @@ from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ..base import pair_view
+from ..base.description import Description
 from ..base.fields import Bounds, Share, field, hint_at
 from ..base.prediction import Likeliest, PredictionPanel
 from ..base.request import File, Request
 from ..base.saving import as_one
-from ..base.words import Words
 from .cell_details import CellDetails
 from .cells import COLOR_LABELS
 from .lens_map import LensMap
@@ -49,7 +49,7 @@ class LogitLensExplorer(PredictionPanel):
     """
 
     title: ClassVar[str] = "Logit lens"
-    of_both = ("difference", "beside")
+    pair_views = ("difference", "beside")
     color = field(
         COLOR_LABELS, "probability", label="Colour", redraws=True, new_row=True, help="Quantity shown as colour"
     )
@@ -120,13 +120,13 @@ class LogitLensExplorer(PredictionPanel):
         self.map.paint()
         self.about.paint()
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         starts = pair_view.all_starts(self.results)
         column = self.cell[1]
         lines = (f"{start}{story(result, column)}" for start, result in zip(starts, self.results, strict=True))
-        return Words(self.title, tuple(lines))
+        return Description(self.title, tuple(lines))
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         columns, last = self.results[0].n_positions, max(result.n_layers for result in self.results)
@@ -158,14 +158,14 @@ class LogitLensExplorer(PredictionPanel):
     # selection --------------------------------------------------------------------------------------------------------
 
     @property
-    def looked_at(self) -> tuple[LogitLensResult, ...]:
+    def shown_results(self) -> tuple[LogitLensResult, ...]:
         """The results that the view shows: one, or both."""
-        return tuple(self.results[index] for index in pair_view.looked_at(self))
+        return tuple(self.results[index] for index in pair_view.shown_indices(self))
 
     @property
     def cell(self) -> tuple[int, int]:
         """Row and column of the selected cell of the map."""
-        last, count = self.looked_at[-1].n_layers, self.looked_at[-1].n_positions
+        last, count = self.shown_results[-1].n_layers, self.shown_results[-1].n_positions
         column = self.position
         if not 0 <= column < count:
             ahead = max(self.response_token, 0) if self.in_prompt < count else 0

@@ -21,14 +21,14 @@ class Live:
     def __init__(self, before: Any, layers: tuple[int, ...]) -> None:
         names = ("task", "distillation", "routes", *STATISTICS)
         self.layers = layers
-        self.held: dict[str, list[Any]] = {
+        self.steps: dict[str, list[Any]] = {
             name: [] if before is None else np.asarray(getattr(before, name)).tolist() for name in names
         }
         self._drawn = float("-inf")
 
     def add(self, step: ModStep) -> None:
         """Add a step; the steps of an earlier run without a report are NaN."""
-        for name, values in self.held.items():
+        for name, values in self.steps.items():
             value = getattr(step, name)
             unknown = (math.nan,) * len(value) if isinstance(value, tuple) else math.nan
             values += [unknown] * (step.step - len(values))
@@ -45,6 +45,6 @@ class Live:
     def curves(self) -> StepCurves:
         """A copy to draw."""
         k = len(self.layers)
-        arrays = {name: np.array(values, dtype=np.float64) for name, values in self.held.items()}
+        arrays = {name: np.array(values, dtype=np.float64) for name, values in self.steps.items()}
         routes, sparsity, mean, variance = (arrays[name].reshape(-1, k) for name in ("routes", *STATISTICS))
         return StepCurves(arrays["task"], arrays["distillation"], routes, sparsity, mean, variance, self.layers)

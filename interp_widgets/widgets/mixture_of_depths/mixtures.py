@@ -165,10 +165,10 @@ class SavedCurves:
     """The curves that a checkpoint stores for resuming."""
 
     def __init__(self, state: MixtureState, layers: tuple[int, ...]) -> None:
-        held = state.training
+        training = state.training
         self.layers = layers
         self.task, self.distillation, self.routes, self.sparsity, self.mean, self.variance = (
-            held[f"curves.{name}"].numpy()
+            training[f"curves.{name}"].numpy()
             for name in ("task", "distillation", "routes", "sparsity", "mean", "variance")
         )
 
@@ -262,8 +262,8 @@ class HeldMixtures(T.Tuple):
         lists = value if isinstance(value, list | tuple) else [value]
         if (
             len(lists) == (len(obj.models) if obj._trait_values.get(self.name) or lists else 0)
-            and all(isinstance(held, list | tuple) and held for held in lists)
-            and all(isinstance(mixture, Mixture) for held in lists for mixture in held)
+            and all(isinstance(mixtures, list | tuple) and mixtures for mixtures in lists)
+            and all(isinstance(mixture, Mixture) for mixtures in lists for mixture in mixtures)
         ):
             return tuple(map(tuple, lists))
         raise T.TraitError(
@@ -332,10 +332,10 @@ class MixtureOptions(T.HasTraits):
     dataset = field(T.Any(None), argument=None)
     """Training examples with prompt and response; None for `data_file` or, without one, the demo's tasks."""
 
-    def looked_at(self, slot: int) -> Mixture:
+    def chosen_mixture(self, slot: int) -> Mixture:
         """The selected mixture of a model."""
-        held: Mixture = self.mixtures[slot][self.chosen[slot]]
-        return held
+        mixture: Mixture = self.mixtures[slot][self.chosen[slot]]
+        return mixture
 
     @T.validate("slot")
     def _slot_is_there(self, proposal: Any) -> int:
@@ -349,9 +349,11 @@ class MixtureOptions(T.HasTraits):
             raise T.TraitError(
                 f"chosen must name one mixture per model, {len(self.models)} in all, got {proposal.value}"
             )
-        for letter, index, held in zip("AB", proposal.value, self.mixtures, strict=False):
-            if index >= len(held):
-                raise T.TraitError(f"chosen must be in 0..{len(held) - 1} for the mixtures of {letter}, got {index}")
+        for letter, index, mixtures in zip("AB", proposal.value, self.mixtures, strict=False):
+            if index >= len(mixtures):
+                raise T.TraitError(
+                    f"chosen must be in 0..{len(mixtures) - 1} for the mixtures of {letter}, got {index}"
+                )
         return list(proposal.value)
 
     @T.validate("dataset", "problems")
@@ -409,7 +411,7 @@ class MixturePanel(MixtureOptions, Panel):
 
         ValueError for the first one, which the viewer was opened on.
         """
-        mixtures, mixture = self.mixtures[slot], self.looked_at(slot)
+        mixtures, mixture = self.mixtures[slot], self.chosen_mixture(slot)
         if mixture is mixtures[0]:
             raise ValueError(
                 f"“{mixture.name}”, on which the viewer was opened, cannot be removed: select another mixture"
@@ -422,12 +424,12 @@ class MixturePanel(MixtureOptions, Panel):
         """Select a mixture; `adopt` sets the options to those it was tuned with, for Resume."""
         with self.hold():
             self.chosen = list(_changed(self.chosen, slot, index))
-            for name, value in (self.looked_at(slot).options if adopt and slot == self.slot else {}).items():
+            for name, value in (self.chosen_mixture(slot).options if adopt and slot == self.slot else {}).items():
                 setattr(self, name, value)
 
     def key(self, slot: int) -> Any:
         """The key of the selected mixture in a request; ValueError if it cannot be made."""
-        mixture = self.looked_at(slot)
+        mixture = self.chosen_mixture(slot)
         if mixture.model is not None:
             return mixture.identity, mixture.model.top_k
         if mixture.state is not None:

@@ -52,13 +52,13 @@ class MixtureReading(MixturePanel):
             if isinstance(key, Untrained) or not self.answers.expected(request, model):
                 self.model_of(slot, key)
 
-    def asked_of(self, request: MixtureQuestion, model: Model) -> MixtureQuestion:
+    def request_for(self, request: MixtureQuestion, model: Model) -> MixtureQuestion:
         return replace(request, mixtures=(request.mixtures[self.slot_of(model)],))
 
     def depends_on(self, request: MixtureQuestion, model: Model) -> tuple[Any, ...]:
         slot = self.slot_of(model)
-        held = self.by_key(slot, request.mixtures[slot])
-        return () if held is None else (held,)
+        mixture = self.by_key(slot, request.mixtures[slot])
+        return () if mixture is None else (mixture,)
 
     def forecast_on(self, request: MixtureQuestion, model: Model) -> Forecast:
         slot = self.slot_of(model)
@@ -74,7 +74,7 @@ class MixtureReading(MixturePanel):
         return next(slot for slot, other in enumerate(self.models) if other is model)
 
     def draw(self, results: tuple[Any, ...], request: Any) -> None:
-        self.mixture_names = [self.looked_at(slot).name for slot in range(len(self.models))]
+        self.mixture_names = [self.chosen_mixture(slot).name for slot in range(len(self.models))]
         """The names of the mixtures on the screen."""
         super().draw(results, request)
 
@@ -94,7 +94,7 @@ class MixtureReading(MixturePanel):
         return self.cell([*lines, f"{result}.to_frame()"])
 
     def _lines_of(self, slot: int) -> list[str]:
-        mixture, name = self.looked_at(slot), self.variable(slot)
+        mixture, name = self.chosen_mixture(slot), self.variable(slot)
         if mixture.learned is None:
             options = {"top_k": self.top_k, "seed": self.seed}
             used = {key: value for key, value in options.items() if value}

@@ -19,10 +19,10 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import shown_if
+from ..base.description import Description, decimals, plain
 from ..base.fields import Bounds, Refused, Text, field
 from ..base.panel import FIRST_BACKGROUND_SECONDS
 from ..base.saving import as_one
-from ..base.words import Words, decimals, plain
 from ..views import Heatmap, Table, TokenStrip
 from .mixtures import Untrained
 from .reading import PROMPT, MixtureQuestion, MixtureReading
@@ -52,7 +52,7 @@ class MixtureRouting(MixtureReading):
 
     analysis = staticmethod(read_routes)
     named = ("Prompt", "Routes per token", "View")
-    of_both = ("difference", "beside")
+    pair_views = ("difference", "beside")
 
     prompt = field(
         Annotated[str, Text(2)], label="Prompt", width="grow", help="What the model reads",
@@ -156,7 +156,7 @@ class MixtureRouting(MixtureReading):
 
     def k_of(self, slot: int) -> int:
         """Number of routes of a model's selected mixture."""
-        mixture = self.looked_at(slot)
+        mixture = self.chosen_mixture(slot)
         return self.k if mixture.learned is None else mixture.learned.k
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
@@ -196,7 +196,7 @@ class MixtureRouting(MixtureReading):
                     heat.cross = [int(result.main_route[at]), at]  # the route with the largest weight
         finally:
             self._filling = False
-        slots, letters = pair_view.looked_at(self), self._letters("{}: ")
+        slots, letters = pair_view.shown_indices(self), self._letters("{}: ")
         shown = [(letters[slot], self.results[slot], min(at, self.results[slot].n_positions - 1)) for slot in slots]
         self.story.value = "<br>".join(f"{letter}{_story(result, at)}" for letter, result, at in shown)
         for index, table in enumerate(self.tables):
@@ -205,7 +205,7 @@ class MixtureRouting(MixtureReading):
                 letter, result, at = shown[index]
                 _fill(table, result, at, letter)
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         at, first = self.position, self.results[0]
@@ -215,13 +215,13 @@ class MixtureRouting(MixtureReading):
         lines = tuple(f"{start}{plain(_story(result, at))}" for start, result in zip(starts, self.results, strict=True))
         heading = f"Router weights at “{visible(first.tokens[at])}”"
         if any(result.layers != first.layers for result in self.results):
-            return Words(heading, lines)
+            return Description(heading, lines)
         rows = tuple(
             (f"layer {layer}", *(decimals(float(result.weights[at, route])) for result in self.results))
             for route, layer in enumerate(first.layers)
         )
         names = [letter.strip() or "weight" for letter in pair_view.letters(self.results)]
-        return Words(heading, lines, ("weight of", *names), rows)
+        return Description(heading, lines, ("weight of", *names), rows)
 
     @property
     def position(self) -> int:
@@ -232,7 +232,7 @@ class MixtureRouting(MixtureReading):
     @property
     def _last(self) -> RoutingResult:
         """The result in view; for a difference the second."""
-        result: RoutingResult = self.results[pair_view.looked_at(self)[-1]]
+        result: RoutingResult = self.results[pair_view.shown_indices(self)[-1]]
         return result
 
     def _letters(self, form: str) -> list[str]:
@@ -248,7 +248,7 @@ class MixtureRouting(MixtureReading):
                 f"final norm, over {where}. Its weights mean nothing yet; tune it on the Tune tab."
             )
         else:
-            mixture = self.looked_at(slot)
+            mixture = self.chosen_mixture(slot)
             text = f"<b>{escape(mixture.name)}</b>: {result.k} routes over {where}."
             text += f" {escape(mixture.about)}" if mixture.about else ""
         used = f"{result.top_k} of {result.k} routes per token" if result.top_k < result.k else "Dense: all routes"

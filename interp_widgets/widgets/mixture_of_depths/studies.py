@@ -95,7 +95,7 @@ class StudyPanel(MixturePanel, ProbePanel):
     """Held-out problems of the studies; None for `problem_file` or, without one, the demo's tasks."""
 
     @property
-    def asked_models(self) -> tuple[Any, ...]:
+    def request_models(self) -> tuple[Any, ...]:
         return (self.models[self.slot],)
 
     def counts(self) -> tuple[int, int, int]:

@@ -95,7 +95,7 @@ class MixtureTuning(MixturePanel):
         """Show the selected mixture; during a tuning, its curves stay."""
         if self.going:
             return
-        mixture = self.looked_at(self.slot)
+        mixture = self.chosen_mixture(self.slot)
         self.results = () if mixture.report is None else (mixture.report,)
         self._draw_curves(mixture.curves, 0 if mixture.report is None else mixture.report.steps)
         self.refresh()
@@ -151,7 +151,7 @@ class MixtureTuning(MixturePanel):
 
     def resume(self) -> None:
         """Continue tuning the selected mixture."""
-        mixture = self.looked_at(self.slot)
+        mixture = self.chosen_mixture(self.slot)
         if mixture.learned is None or not mixture.learned.training:
             raise ValueError("there is nothing to resume: tune a mixture first, or open a saved one")
         if mixture.steps >= self.steps:
@@ -260,7 +260,7 @@ class MixtureTuning(MixturePanel):
 
     def save_checkpoint(self) -> None:
         """Save the selected mixture to a folder."""
-        mixture = self.looked_at(self.slot)
+        mixture = self.chosen_mixture(self.slot)
         if mixture.learned is None:
             raise ValueError("an untrained mixture has nothing to save: tune it first")
         typed = checked_path(self.folder.value, "the checkpoint folder")
@@ -278,7 +278,7 @@ class MixtureTuning(MixturePanel):
 
     def forget_mixture(self) -> None:
         """Remove the selected mixture; an unsaved one needs a second press."""
-        mixture = self.looked_at(self.slot)
+        mixture = self.chosen_mixture(self.slot)
         if mixture.model is not None and not mixture.folder and self._unsaved is not mixture:
             self._unsaved = mixture
             self.words.value = (
@@ -303,7 +303,7 @@ class MixtureTuning(MixturePanel):
 
     def code(self, request: Any) -> str:
         """The code that tuned the selected mixture; for an untrained one, the tuning with the current inputs."""
-        mixture, name = self.looked_at(self.slot), self.variable(self.slot)
+        mixture, name = self.chosen_mixture(self.slot), self.variable(self.slot)
         if mixture.report is not None:
             return self.cell([*self.tuning_lines(self.slot, mixture), "report.to_frame()"])
         options = {key: value for key, value in self.tuning_options().items() if value is not None}
@@ -312,16 +312,16 @@ class MixtureTuning(MixturePanel):
 
     def question(self) -> dict[str, str]:
         """The options with which the selected mixture was tuned."""
-        mixture, fields = self.looked_at(self.slot), self.fields()
+        mixture, fields = self.chosen_mixture(self.slot), self.fields()
         options = {**mixture.options, "steps": mixture.steps}
         return {fields[name].label: fields[name].text(value) for name, value in options.items()}
 
     def frame(self) -> Any:
-        curves = self.looked_at(self.slot).curves
+        curves = self.chosen_mixture(self.slot).curves
         return self.stored().to_frame() if curves is None else curves.to_frame()
 
     def stored(self) -> ModReport:
-        mixture = self.looked_at(self.slot)
+        mixture = self.chosen_mixture(self.slot)
         if mixture.report is not None:
             return mixture.report
         if mixture.curves is not None:

@@ -64,7 +64,7 @@ class MoDRoutingViewer(MixtureOptions, Stack):
     @property
     def mixture(self) -> Any:
         """The selected `ModModel` (of the model chosen by `slot`); None before an untrained one is made."""
-        mixture, panel = self.looked_at(self.slot), self.current
+        mixture, panel = self.chosen_mixture(self.slot), self.current
         if mixture.model is not None:
             return mixture.model
         key = panel.key(self.slot)
@@ -75,4 +75,4 @@ class MoDRoutingViewer(MixtureOptions, Stack):
     @property
     def report(self) -> Any:
         """The `ModReport` of the selected mixture; None if it was not tuned here."""
-        return self.looked_at(self.slot).report
+        return self.chosen_mixture(self.slot).report

@@ -132,7 +132,7 @@ def probe(
             "__doc__": function.__doc__,
             "analysis": staticmethod(_checked(function, parameters, returned, own_view)),
             "title": title or function.__name__.replace("_", " ").capitalize(),
-            "of_both": own_view.of_both,
+            "pair_views": own_view.pair_views,
             "parameters": tuple(parameters),
             "view_of": own_view,
             "has_base": base is not None,

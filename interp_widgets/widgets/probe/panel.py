@@ -28,7 +28,7 @@ from ..base.saving import as_one
 from ..views import TokenStrip
 from .code import code_of
 from .parameters import Parameter, read
-from .views import ValueView, looked_at
+from .views import ValueView, result_in_view
 
 TAKEN = {
     "actions", "active", "answers", "closed", "code_box", "controls", "details", "forecast_label", "heading", "inputs",
@@ -170,7 +170,7 @@ class ValuePanel(ProbePanel):
 
     def frame(self) -> Any:
         tables = [result.to_frame() for result in self.results]
-        return tables[0] if len(self.asked_models) == 1 else pair_view.joined(tables)
+        return tables[0] if len(self.request_models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
         return self.picture.scene()
@@ -178,7 +178,7 @@ class ValuePanel(ProbePanel):
     def stored(self) -> Result:
         if self.shown != "difference":
             return as_one(self.by_letter())
-        difference: Result = looked_at(self.results, self.shown)
+        difference: Result = result_in_view(self.results, self.shown)
         return replace(difference, provenance=pair_provenance(*self.results))
 
 

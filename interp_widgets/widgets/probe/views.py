@@ -57,7 +57,7 @@ class ValueView:
         >>> panel.close()
     """
 
-    of_both: ClassVar[tuple[str, ...]] = ("beside",)
+    pair_views: ClassVar[tuple[str, ...]] = ("beside",)
     """Views of two models besides A and B: ``difference``, ``beside`` (A beside B) or both."""
     selects: ClassVar[tuple[str, ...]] = ()
     """Traits of a workbench that a click on the view sets."""
@@ -86,7 +86,7 @@ class ValueView:
 class MapView(ValueView):
     """A map with a row per layer."""
 
-    of_both = ("difference", "beside")
+    pair_views = ("difference", "beside")
     column_name, row_name = "column", "layer"
 
     def __init__(self, panel: ProbePanel) -> None:
@@ -119,7 +119,7 @@ class MapView(ValueView):
 
     def _paint(self, results: Sequence[Any], shown: str, heat: Heatmap) -> None:
         try:
-            value = looked_at(results, shown)
+            value = result_in_view(results, shown)
         except ValueError as error:
             heat.empty = f"{error}: choose A beside B"
             heat.set_matrix(None)
@@ -218,7 +218,7 @@ class HeadView(MapView):
 class StripView(ValueView):
     """A text with its tokens shaded."""
 
-    of_both, selects = ("difference", "beside"), ("prompt_token",)
+    pair_views, selects = ("difference", "beside"), ("prompt_token",)
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
@@ -234,7 +234,7 @@ class StripView(ValueView):
 
     def _paint(self, results: Sequence[Any], shown: str, strip: TokenStrip) -> None:
         try:
-            value = looked_at(results, shown)
+            value = result_in_view(results, shown)
         except ValueError as error:
             strip.empty = f"{error}: choose A beside B"
             strip.set_tokens([])
@@ -257,7 +257,7 @@ class StripView(ValueView):
 class CurveView(ValueView):
     """A chart of lines."""
 
-    of_both = ("difference",)
+    pair_views = ("difference",)
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
@@ -267,7 +267,7 @@ class CurveView(ValueView):
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
         try:
-            value = looked_at(results, shown)
+            value = result_in_view(results, shown)
         except ValueError as error:
             self.drawn = None
             self.chart.clear(f"{error}: choose A or B")
@@ -376,7 +376,7 @@ VIEWS: dict[type, type[ValueView]] = {
 """The view of each type of value; for a class derived from several of these, the first one's."""
 
 
-def looked_at(results: Sequence[Any], shown: str) -> Any:
+def result_in_view(results: Sequence[Any], shown: str) -> Any:
     """The result in view: the first, the second, or the second minus the first; ValueError if their axes differ."""
     if shown == "difference":
         first, second = results

@@ -109,7 +109,7 @@ class SaliencyCheck(ResponsePanel):
     title = "Saliency check"
     analysis = staticmethod(check_methods)
     waits = True
-    of_both = ("beside",)
+    pair_views = ("beside",)
     method = variant(Attribution.method, argument=None)
     steps = variant(Attribution.steps, shown_if=None)
     random_seed = variant(Attribution.random_seed, shown_if=None)
@@ -165,7 +165,7 @@ class SaliencyCheck(ResponsePanel):
     def draw(self, results: tuple[Results, ...], request: Request) -> None:
         self.fill_in(results[0]["exact"], request)
         self.about.value = _about(results[0][faithful_name("exact")].baseline)
-        models = pair_view.looked_at(self)
+        models = pair_view.shown_indices(self)
         names = pair_view.names(self) if len(models) > 1 else ("",)
         rows = [_rows(results[index], name) for index, name in zip(models, names, strict=True)]
         self.table.rows = [line for lines in rows for line in lines]
@@ -201,7 +201,7 @@ class SaliencyCheck(ResponsePanel):
         return pair_view.joined(pd.DataFrame(_rows(result), columns=list(COLUMNS)) for result in self.results)
 
     def scene(self) -> Scene:
-        models = pair_view.looked_at(self)
+        models = pair_view.shown_indices(self)
         starts = pair_view.starts(self) if len(self.models) > 1 else ("",)
         return stack_scenes(
             [curves.scene(name=start) for index, start in zip(models, starts, strict=True)

@@ -90,9 +90,9 @@ class DatasetSaliency(DensityPanel):
 
     def build(self) -> None:
         super().build()
-        asked = self.controls.row("case_count", "min_response", "generate", "cases")
+        first = self.controls.row("case_count", "min_response", "generate", "cases")
         scoring = self.controls.row("levels", "density_threshold", "p", "min_importance")
-        self.inputs.children = [asked, self.controls.fold(asked, [scoring])]
+        self.inputs.children = [first, self.controls.fold(first, [scoring])]
         self.summary = W.HTML("")
         self.table = Table(
             caption="Cases", instruction="a click opens one in the explorer", columns=[{"label": "case"}], height=160,
@@ -121,7 +121,7 @@ class DatasetSaliency(DensityPanel):
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     @property
-    def asked_models(self) -> tuple[Any, ...]:
+    def request_models(self) -> tuple[Any, ...]:
         return self.models[:1]  # one result compares both
 
     def depends_on(self, request: Request, model: Model) -> tuple[Any, ...]:

@@ -112,7 +112,7 @@ class Rows:
         inside = [[role for role in self.roles[a:b] if role != "template"] for a, b in self.spans]
         return [f"{names[0] if names else 'template'}: {text}" for names, text in zip(inside, texts, strict=True)]
 
-    def in_words(self) -> list[str]:
+    def row_names(self) -> list[str]:
         """(rows,) the labels for a table: spaces of a token are marked, a longer text is on one line."""
         marked = visible if self.kind == "tokens" else axis_name
         return [marked(label) for label in self.labels()]

@@ -24,17 +24,17 @@ from interp_widgets.models.chat import is_chat
 from ..base import pair_view
 from ..base.code import call, cell
 from ..base.controls import shown_if
+from ..base.description import Description, decimals
 from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
 from ..base.response import lengths
 from ..base.saving import as_one
-from ..base.words import Words, decimals
 from ..views import Heatmap, Table, TokenStrip
 from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
 from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, with_gaps
 from .verdict import VerdictLine
 
-IN_WORDS = 5
+MOST_ROWS = 5
 """Prompt tokens listed at the side of a screen."""
 TABLE_ROWS = 60
 """Most rows of the map in the table below it."""
@@ -48,7 +48,7 @@ VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
 class SaliencyMap(ResponsePanel, DensityPanel):
     """Which prompt tokens each response token depends on; a selection only recolours the strips."""
 
-    title, of_both = "Saliency", ("difference", "beside")
+    title, pair_views = "Saliency", ("difference", "beside")
     analysis = staticmethod(prompt_saliency)
     values = field(
         VALUE_LABELS, "score", label="Show", redraws=True,
@@ -523,26 +523,26 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._shade_response(view, response, None if line is None else (line, line + 1))
         return True
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self._matrices:
             return None
         first, (column, _) = self._in_rows[0], self._selected()
         letters = pair_view.letters(self.results)
         if column is None:
-            return Words("Saliency", ("Click a response token to list what it depends on.",))
+            return Description("Saliency", ("Click a response token to list what it depends on.",))
         numbers = [result.importance[:, column] for result in self._in_rows]
         order = np.argsort(-np.max(np.nan_to_num(numbers), axis=0), kind="stable")
         above = [int(i) for i in order if max(np.nan_to_num([each[i] for each in numbers])) >= self.min_importance]
-        names = self._rows.in_words()
-        rows = [(names[i], *(decimals(float(each[i])) for each in numbers)) for i in above[:IN_WORDS]]
+        names = self._rows.row_names()
+        rows = [(names[i], *(decimals(float(each[i])) for each in numbers)) for i in above[:MOST_ROWS]]
         floor = f"{self.min_importance:g} or more"
-        if len(above) <= IN_WORDS:
+        if len(above) <= MOST_ROWS:
             sentence = f"No {'other ' if rows else ''}prompt {self._rows.name} has an importance of {floor}."
         else:
-            sentence = f"{len(above) - IN_WORDS} more have an importance of {floor}."
+            sentence = f"{len(above) - MOST_ROWS} more have an importance of {floor}."
         heads = (f"prompt {self._rows.name}", *(letter.strip() or "importance" for letter in letters))
         what = f"Importance for “{visible(first.response_tokens[column])}”"
-        return Words(what, (sentence,), heads, tuple(rows))
+        return Description(what, (sentence,), heads, tuple(rows))
 
     def _list(self, column: int | None) -> None:
         """List the rows by magnitude, for one response token or over all."""
@@ -554,7 +554,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         name = self._unit("A") if column is not None else "density"
         ordered = np.argsort(-np.max([np.nan_to_num(np.abs(n)) for n in numbers], axis=0), kind="stable")[:TABLE_ROWS]
         self._listed = list(map(int, ordered))
-        names = self._rows.in_words()
+        names = self._rows.row_names()
         heads = [{"label": "position", "align": "right"}, {"label": f"prompt {self._rows.name}"}]
         heads += [{"label": f"{name} {letter}".strip(), "align": "right"} for letter in letters]
         if len(letters) > 1:

@@ -14,11 +14,11 @@ from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base import pair_view
+from ..base.description import Description
 from ..base.fields import Bounds, Share, field, hint_at
 from ..base.prediction import PredictionPanel, check_foil, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
-from ..base.words import Words
 from ..views import TokenStrip
 from .position import PositionControl
 from .rows import COLOR_LABELS, Decomposed, Rows, decomposed
@@ -52,7 +52,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     """
 
     title: ClassVar[str] = "Token decomposition"
-    of_both = ("difference", "beside")
+    pair_views = ("difference", "beside")
     position = field(int, -1)
     """Token of the context whose residual stream is decomposed, from 0 without a BOS or from the end."""
     foil = field(
@@ -88,8 +88,8 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
-    def in_words(self) -> Words | None:
-        return self.about.in_words() if self.rows else None
+    def describe_selection(self) -> Description | None:
+        return self.about.describe_selection() if self.rows else None
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {
@@ -169,14 +169,14 @@ class TokenDecompositionExplorer(PredictionPanel):
     # selection --------------------------------------------------------------------------------------------------------
 
     @property
-    def looked_at(self) -> tuple[Rows, ...]:
+    def shown_rows(self) -> tuple[Rows, ...]:
         """The results that the view shows: one, or both."""
-        return tuple(self.rows[index] for index in pair_view.looked_at(self))
+        return tuple(self.rows[index] for index in pair_view.shown_indices(self))
 
     @property
     def at_column(self) -> int:
         """The column of tables and cursor."""
-        last = self.looked_at[-1].n_layers
+        last = self.shown_rows[-1].n_layers
         return last if self.column < 0 else min(self.column, last)
 
     def select(self, source: int, column: int) -> None:

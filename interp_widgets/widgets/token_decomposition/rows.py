@@ -66,7 +66,7 @@ class Rows:
     """The values of a map with a row for each source up to the position and one for the rest (biases, BOS)."""
 
     result: Decomposed
-    held: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
+    matrices: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
     """Cached matrices, so that a redraw does not compute the norms of all parts again."""
 
     @property
@@ -96,9 +96,9 @@ class Rows:
 
     def matrix(self, color: str) -> Array:
         """(rows, columns) the values of one colouring; NaN where the rest has none, or the part is zero."""
-        if color not in self.held:
-            self.held[color] = self._make(color)
-        return self.held[color]
+        if color not in self.matrices:
+            self.matrices[color] = self._make(color)
+        return self.matrices[color]
 
     def _make(self, color: str) -> Array:
         tokens = self.result.tokens

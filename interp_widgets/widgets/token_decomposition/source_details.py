@@ -14,7 +14,7 @@ from interp_widgets.figures.token_decomposition import PartTrajectories
 
 from ..base import pair_view
 from ..base.controls import row
-from ..base.words import Words, decimals
+from ..base.description import Description, decimals
 from ..views import BokehFigure, Table
 from .rows import Array, Rows
 from .source_map import after, aims, signed
@@ -46,7 +46,7 @@ class SourceDetails:
         self.parts[0].layout.align_items = "flex-start"
         panel.watch(self.sources, "selected", self._picked)
         self._listed: list[int] = []
-        self._asked: Any = None
+        self._requested: Any = None
         self._shows: Any = None
         self._drawn: Any = None
         self._filling = False
@@ -55,7 +55,7 @@ class SourceDetails:
     def listed_source(self) -> int:
         """The row that the second table shows: the selected one, else the source with the largest share."""
         panel = self.panel
-        if 0 <= panel.source <= panel.looked_at[-1].sources:
+        if 0 <= panel.source <= panel.shown_rows[-1].sources:
             return panel.source
         shares = [rows.logit_share()[:-1] for rows in panel.rows]
         sizes = [np.abs(np.asarray(pair_view.of_view(view, shares))) for view in pair_view.drawn(panel)]
@@ -74,14 +74,14 @@ class SourceDetails:
         self._read_part()
         self._draw_charts()
 
-    def in_words(self) -> Words:
+    def describe_selection(self) -> Description:
         """The sources with the largest shares, for the side of a screen."""
         shares = [rows.logit_share() for rows in self.panel.rows]
-        labels = self.panel.looked_at[-1].labels
+        labels = self.panel.shown_rows[-1].labels
         rows = [(visible(labels[i]), *(decimals(float(share[i]), 2) for share in shares)) for i in self._listed[:5]]
         heads = ("part of", *(letter.strip() or "share" for letter in pair_view.letters(shares)))
-        about = f"Shares of the {aims(self.panel.looked_at)}"
-        return Words(about, (f"All shares: {self._sums(shares)}.",), heads, tuple(rows))
+        about = f"Shares of the {aims(self.panel.shown_rows)}"
+        return Description(about, (f"All shares: {self._sums(shares)}.",), heads, tuple(rows))
 
     def _list_sources(self) -> None:
         """List the sources by the size of their shares, and what each part alone would predict at the chosen layer."""
@@ -97,7 +97,7 @@ class SourceDetails:
                 self.sources.columns, self.sources.rows = self._heads(), [lines[i] for i in self._listed]
                 self.sources.selected = self._listed.index(panel.source) if panel.source in self._listed else -1
                 self.sources.caption = (
-                    f"Sources by their share of the {aims(panel.looked_at)} ({self._sums(shares)}); {about}"
+                    f"Sources by their share of the {aims(panel.shown_rows)} ({self._sums(shares)}); {about}"
                 )
         finally:
             self._filling = False
@@ -122,7 +122,7 @@ class SourceDetails:
 
     def _lines(self, shares: list[Array]) -> list[list[Any]]:
         """A table row for each row of the map."""
-        panel, shown = self.panel, self.panel.looked_at
+        panel, shown = self.panel, self.panel.shown_rows
         norms, chances = (
             [
                 pair_view.of_view(view, [rows.matrix(what)[:, self._within(rows)] for rows in panel.rows])
@@ -147,7 +147,7 @@ class SourceDetails:
 
     def _where(self) -> str:
         """The chosen layer in words."""
-        last, column = self.panel.looked_at[-1].n_layers, self.panel.at_column
+        last, column = self.panel.shown_rows[-1].n_layers, self.panel.at_column
         return "at the output" if column == last else f"entering layer {column}"
 
     def _sums(self, shares: list[Any]) -> str:
@@ -159,12 +159,12 @@ class SourceDetails:
     def _draw_charts(self) -> None:
         """Draw the models in view over the layers; two with different targets have no common logit chart."""
         panel, sources = self.panel, self._followed()
-        drawn = (tuple(rows.result for rows in panel.looked_at), sources)
+        drawn = (tuple(rows.result for rows in panel.shown_rows), sources)
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        shown = [rows.result.tokens for rows in panel.looked_at]
-        names = [pair_view.labels(panel)[panel.rows.index(rows)] for rows in panel.looked_at]
+        shown = [rows.result.tokens for rows in panel.shown_rows]
+        names = [pair_view.labels(panel)[panel.rows.index(rows)] for rows in panel.shown_rows]
         norms, logit = self.charts
         norms.update(shown, names=names, sources=sources)
         if len({tokens.target for tokens in shown}) > 1:
@@ -175,8 +175,8 @@ class SourceDetails:
 
     def _followed(self) -> tuple[int, ...]:
         """The sources with their own lines: those with the largest shares of logit or norm, and the selected one."""
-        sizes = np.zeros(self.panel.looked_at[-1].sources)
-        for rows in self.panel.looked_at:
+        sizes = np.zeros(self.panel.shown_rows[-1].sources)
+        for rows in self.panel.shown_rows:
             for numbers in (rows.logit_share()[:-1], rows.norm_share(-1)[:-1]):
                 size = np.nan_to_num(np.abs(numbers))
                 sizes = np.maximum(sizes, size / (size.max() or 1.0))
@@ -195,25 +195,25 @@ class SourceDetails:
         calls = [
             (panel.models[panel.rows.index(rows)], rows.result.tokens, self._within(rows),
              None if source == rows.sources else source)
-            for rows in panel.looked_at
+            for rows in panel.shown_rows
         ]  # fmt: skip
         key = (source, *((tokens, column) for _, tokens, column, _ in calls))
-        if key == self._asked:
+        if key == self._requested:
             return
-        self._asked = key
+        self._requested = key
         self.part.caption = self._part_name(source) + " …"
 
         def work(job: Any) -> list[PartTokens]:
             return [part_tokens(*call, top=TOP) for call in calls]
 
         def done(parts: list[PartTokens]) -> None:
-            if key == self._asked:
+            if key == self._requested:
                 self._show_part(source, parts)
 
         panel.jobs.start(work, done, title="Reading the part", channel="part", quiet=True)
 
     def _part_name(self, source: int) -> str:
-        rows = self.panel.looked_at[-1]
+        rows = self.panel.shown_rows[-1]
         name = f"“{visible(rows.labels[source])}” ({source})" if source < rows.sources else rows.rest
         return f"Alone, {name} {self._where()} predicts"
 

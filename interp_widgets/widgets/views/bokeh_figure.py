@@ -66,14 +66,14 @@ class BokehSource(View):
             if cls._shared is None or cls._shared.comm is None:
                 cls._packed = cls._packed or gzip.compress(bokeh_code().encode("utf-8"), 6)
                 cls._shared = BokehSource()
-                cls._shared.on_msg(cls._shared._asked)
+                cls._shared.on_msg(cls._shared._received)
                 cls._shared._deliver()
             return cls._shared
 
     def _deliver(self) -> None:
         self.send({"kind": "code"}, [self._packed])
 
-    def _asked(self, _widget: Any, content: dict[str, Any], _buffers: Any) -> None:
+    def _received(self, _widget: Any, content: dict[str, Any], _buffers: Any) -> None:
         if content.get("kind") == "want":  # a page loaded after the code was sent
             self._deliver()
 

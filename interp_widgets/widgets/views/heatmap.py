@@ -199,9 +199,9 @@ class Heatmap(View):
         )  # fmt: skip
 
 
-def _labels(labels: Sequence[str] | None, held: list[str], n: int, what: str) -> list[str]:
+def _labels(labels: Sequence[str] | None, current: list[str], n: int, what: str) -> list[str]:
     if labels is None:
-        return held if len(held) == n else []
+        return current if len(current) == n else []
     if len(labels) != n:
         raise ValueError(f"{what} must hold one label for each of the {n} {what}, got {len(labels)}")
     return [str(label) for label in labels]

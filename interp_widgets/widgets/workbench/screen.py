@@ -15,6 +15,7 @@ from interp_widgets.arguments import short
 
 from ..base import tidy
 from ..base.controls import row, shown_if
+from ..base.description import Step
 from ..base.export import export_html
 from ..base.fields import Controls
 from ..base.guard import guard, guarded, handling
@@ -22,7 +23,6 @@ from ..base.heading import heading
 from ..base.saving import SaveMenu, file_path
 from ..base.shell import Shell
 from ..base.status import StatusLine
-from ..base.words import Step
 from ..base.workbench import SELECTED, WorkbenchState, model_name
 from .selected import Selected
 from .session import Session, options_of, restore, session_of
@@ -132,7 +132,7 @@ class Screen(Shell):
             return
         self.shade()
         shown = self._shown_panels()
-        words = [panel.in_words() for panel in (self.texts, *shown) if panel.results]
+        words = [panel.describe_selection() for panel in (self.texts, *shown) if panel.results]
         self.selected.show([one for one in words if one is not None], self._is_there)
 
     @guard

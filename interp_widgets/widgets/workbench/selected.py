@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import ipywidgets as W
 
 from ..base.controls import instruction, shown_if
-from ..base.words import Step, Words
+from ..base.description import Description, Step
 from .tools import Tool
 
 STEPS = 3
@@ -32,7 +32,7 @@ class Selected:
         for name in ("iw-card", "iw-selected"):
             self.box.add_class(name)
 
-    def show(self, words: Iterable[Words], there: Callable[[Step], bool]) -> None:
+    def show(self, words: Iterable[Description], there: Callable[[Step], bool]) -> None:
         """Say what the panels say, and offer what they name, else every panel; but for what is `there` already."""
         said = list(words)
         html = "".join(one.html() for one in said)

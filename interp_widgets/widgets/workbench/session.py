@@ -117,7 +117,7 @@ def restore(tool: Any, saved: SavedTool) -> None:
             continue
         panel: Panel = tool[one.tab] if one.tab else tool
         request = panel.request()
-        for model, answer in zip(panel.asked_models, one.answers, strict=True):
+        for model, answer in zip(panel.request_models, one.answers, strict=True):
             panel.answers.once(request, model, partial(unpacked, answer))
 
 
@@ -152,7 +152,7 @@ def _saved(name: str, tool: Any) -> SavedTool:
 
 def _answers(panel: Panel) -> list[Any]:
     """The results of a panel, packed; none where they are incomplete or answer other settings."""
-    if not panel.asks or len(panel.results) != len(panel.asked_models) or panel.shown_request is None:
+    if not panel.asks or len(panel.results) != len(panel.request_models) or panel.shown_request is None:
         return []
     try:
         if panel.shown_request != panel.request() or any(getattr(result, "partial", False) for result in panel.results):

@@ -21,11 +21,11 @@ from interp_widgets.models.chat import ChatText
 from ..base import pair_view
 from ..base.chat_box import ChatPrompt
 from ..base.controls import row, shown_if
+from ..base.description import Description, decimals
 from ..base.fields import Bounds, field
 from ..base.request import Request
 from ..base.response import WrittenResponse, lengths
 from ..base.saving import as_one
-from ..base.words import Words, decimals
 from ..views import TokenStrip
 
 OWN = "own text"
@@ -151,7 +151,7 @@ class Texts(WrittenResponse):
         self.response_strip.label = f"Response · bar: probability{whose}"
         self.response_strip.set_values(None)
 
-    def in_words(self) -> Words | None:
+    def describe_selection(self) -> Description | None:
         if not self.results or not 0 <= self.response_token < len(self.results[0].response_tokens):
             return None
         at, named = self.response_token, list(zip(pair_view.letters(self.results), self.results, strict=True))
@@ -163,7 +163,7 @@ class Texts(WrittenResponse):
                 lines.append(
                     f"{start}“{best}” would be likelier ({chance}); this token is number {result.rank[at] + 1}."
                 )
-        return Words(visible(self.results[0].response_tokens[at]), sentences=tuple(lines))
+        return Description(visible(self.results[0].response_tokens[at]), sentences=tuple(lines))
 
     # what a user does -------------------------------------------------------------------------------------------------
 

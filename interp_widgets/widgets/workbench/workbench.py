@@ -75,8 +75,8 @@ class Workbench(WorkbenchState):
         bench._screen = Screen(bench, kept, note)
         return bench
 
-    def tell_panels(self) -> None:
-        super().tell_panels()
+    def notify_panels(self) -> None:
+        super().notify_panels()
         if self._screen is not None and not self._screen.closed:
             self._screen.models_edited()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape, unescape
 from typing import Any
 
-IN_WORDS = 3
+MOST_ROWS = 3
 """Rows of a table."""
 
 
@@ -25,7 +25,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Words:
+class Description:
     """A heading, sentences below it, and a small table."""
 
     heading: str = ""
