@@ -87,7 +87,7 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("len(panel.chosen) > 3", True)
     expect(panel.get_by_text(f"{nb.py('len(panel.chosen)')} selected", exact=True)).to_be_visible()
     nb.screenshot("concepts_lasso", panel)
-    panel.get_by_role("button", name="Let go").click()
+    panel.get_by_role("button", name="Clear selection").click()
     nb.wait_py("panel.chosen", [])
     nb.py(code="panel.concept = 'lion'")
 

@@ -24,7 +24,7 @@ OWN = "own text"
 PREDICTION = ("prompt", "response", "response_token", "target")
 """Options that define the prediction."""
 MAX_NEW_TOKENS = 20
-"""Most tokens that *Write* generates."""
+"""Most tokens that *Generate* writes."""
 
 
 @dataclass(frozen=True)
@@ -426,14 +426,14 @@ class TextInputs:
 
 
 class TextBoxes:
-    """The boxes of the texts of a panel or a stack, the examples, *Write*, and the tokens of the response."""
+    """The boxes of the texts of a panel or a stack, the examples, *Generate*, and the tokens of the response."""
 
     def __init__(self, texts: TextInputs, owner: Any) -> None:
         self._owner = owner
         names = [OWN, *(preset.name for preset in PRESETS)]
         self.example = W.Dropdown(description="Example", options=names, value=self._example_name())
         owner.watch(self.example, "value", self._example_chosen)
-        write = W.Button(description="Write", tooltip="Let the model write a response to this prompt")
+        write = W.Button(description="Generate", tooltip="Let the model write a response to this prompt")
         owner.on_click(write, texts.write)
         self.strip = TokenStrip(label="Response", instruction="click a token to study its prediction", max_lines=3)
         owner.bind(self.strip, "response_token", key="selected")

@@ -129,7 +129,7 @@ class DirectionMap(ConceptPanel):
         self.near = ConceptTable(self, empty="Click a concept to list its nearest neighbours.", height=220)
         self.selected = ConceptTable(self, empty="Nothing selected: draw around points with the lasso.", height=180)
         self.clear = self.on_click(
-            W.Button(description="Let go", tooltip="Clear the selection"), lambda: setattr(self, "chosen", [])
+            W.Button(description="Clear selection", tooltip="Select no concepts"), lambda: setattr(self, "chosen", [])
         )
         boxes = [W.VBox([self.near.view]), W.VBox([self.selected.view, self.clear])]
         for box in boxes:

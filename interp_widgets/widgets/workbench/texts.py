@@ -53,7 +53,7 @@ class Texts(WrittenResponse):
         self._axes: tuple[Any, ...] = ()
         examples = {"opening": opening_prompt().prompt, **{one.name: one.prompt for one in PRESETS}}
         self.example = W.Dropdown(description="Example", options=[OWN, *examples])
-        self.write_button = W.Button(description="Write again", tooltip="Let the model write the response anew")
+        self.write_button = W.Button(description="Regenerate", tooltip="Let the model write the response again")
         self.on_click(self.write_button, self.write)
         written = self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed")
         self.text = W.VBox([self.controls.row("prompt")])  # a row by itself is shown whenever its control is
