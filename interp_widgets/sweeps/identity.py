@@ -54,8 +54,8 @@ def header_of(call: Call) -> dict[str, Any]:
         "arguments": describe(call.arguments),
         "measure": None if call.measure is None else _hash_if_long(describe(call.measure)),
     }
-    known: dict[str, Any] = json.loads(json.dumps(header))
-    return known
+    as_json: dict[str, Any] = json.loads(json.dumps(header))
+    return as_json
 
 
 def _keyword_arguments(

@@ -116,13 +116,13 @@ class SweepResult(Result):
 
         table = []
         for name in self.number_measures:
-            known = self.numbers(name)[np.isfinite(self.numbers(name))]
+            finite = self.numbers(name)[np.isfinite(self.numbers(name))]
             low, high = np.nan, np.nan
-            if len(known) > 1:
-                low, high = bootstrap_mean(known[:, None], seed=seed, resamples=resamples)[:, 0]
-            spread = known.std(ddof=1) if len(known) > 1 else np.nan
-            mean = known.mean() if len(known) else np.nan
-            table.append({"measure": name, "n": len(known), "mean": mean, "low": low, "high": high, "std": spread})
+            if len(finite) > 1:
+                low, high = bootstrap_mean(finite[:, None], seed=seed, resamples=resamples)[:, 0]
+            spread = finite.std(ddof=1) if len(finite) > 1 else np.nan
+            mean = finite.mean() if len(finite) else np.nan
+            table.append({"measure": name, "n": len(finite), "mean": mean, "low": low, "high": high, "std": spread})
         return pd.DataFrame(table, columns=["measure", "n", "mean", "low", "high", "std"])
 
 

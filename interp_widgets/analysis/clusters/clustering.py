@@ -170,9 +170,7 @@ def cluster_states(
     if not labels:
         raise ValueError(f"labels must not be empty: name at least one of {', '.join(LABEL_KINDS)}")
     hidden = checked_states(states, len(instances))
-    numbers = tuple(range(hidden.shape[1])) if layers is None else tuple(layers)
-    if len(numbers) != hidden.shape[1]:
-        raise ValueError(f"layers must name the {hidden.shape[1]} layers of states, got {len(numbers)}")
+    numbers = checked_layers(hidden, layers)
     run, total = RunOptions(progress, check), len(labels) * len(numbers)
     named = {kind: label_indices([instance.label(kind) for instance in instances]) for kind in labels}
     parts = {kind: _require_parts(parts_to_cluster(instances, kind, within_input)) for kind in labels}
@@ -244,6 +242,15 @@ def checked_states(states: ArrayLike, count: int) -> Floats:
     if not np.isfinite(hidden).all():
         raise ValueError(f"states must be finite, got NaN or infinity in {np.sum(~np.isfinite(hidden))} places")
     return hidden
+
+
+def checked_layers(hidden: Floats, layers: Sequence[int] | None) -> tuple[int, ...]:
+    """The indices of the layers of states (instances, layers, d_model), by default from 0; ValueError if they differ in
+    number."""
+    numbers = tuple(range(hidden.shape[1])) if layers is None else tuple(layers)
+    if len(numbers) != hidden.shape[1]:
+        raise ValueError(f"layers must name the {hidden.shape[1]} layers of states, got {len(numbers)}")
+    return numbers
 
 
 def kmeans(points: Floats, count: int, seed: int, n_init: int) -> Ints:

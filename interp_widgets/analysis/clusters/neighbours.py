@@ -19,7 +19,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.data.instruction_task import InstructionInstance
 from interp_widgets.models import Model
 
-from .clustering import checked_states
+from .clustering import checked_layers, checked_states
 
 _ROWS_AT_ONCE = 256
 """Instances whose distances are computed at once."""
@@ -140,17 +140,17 @@ def nearest_tasks(
 ) -> TaskNeighbours:
     """`knn_task` from hidden states, (instances, layers, d_model) each."""
     _check_sizes(training, instances, k)
-    known, queries = checked_states(training_states, len(training)), checked_states(states, len(instances))
-    if known.shape[1:] != queries.shape[1:]:
-        raise ValueError(f"training_states and states must have the same layers and width, got {known.shape[1:]} and "
-                         f"{queries.shape[1:]}")  # fmt: skip
-    numbers = tuple(range(known.shape[1])) if layers is None else tuple(layers)
-    if len(numbers) != known.shape[1]:
-        raise ValueError(f"layers must name the {known.shape[1]} layers of states, got {len(numbers)}")
+    reference, queries = checked_states(training_states, len(training)), checked_states(states, len(instances))
+    if reference.shape[1:] != queries.shape[1:]:
+        raise ValueError(
+            "training_states and states must have the same layers and width, got "
+            f"{reference.shape[1:]} and {queries.shape[1:]}"
+        )
+    numbers = checked_layers(reference, layers)
     run = RunOptions(progress, check)
     # ties, such as equal tokens at layer 0, must not be broken by the order of the training instances
     order = np.random.default_rng(0).permutation(len(training))
-    known, training = known[order], [training[i] for i in order]
+    reference, training = reference[order], [training[i] for i in order]
     tasks = np.array([instance.task for instance in training])
     outputs = [instance.output for instance in training]
     shares, right = np.zeros(len(numbers)), np.zeros(len(numbers))
@@ -158,7 +158,7 @@ def nearest_tasks(
         for first in range(0, len(instances), _ROWS_AT_ONCE):
             run.stop_if_cancelled()
             rows = instances[first : first + _ROWS_AT_ONCE]
-            nearest = _nearest(queries[first : first + _ROWS_AT_ONCE, column], known[:, column], k)
+            nearest = _nearest(queries[first : first + _ROWS_AT_ONCE, column], reference[:, column], k)
             for instance, neighbours in zip(rows, nearest, strict=True):
                 shares[column] += np.mean(tasks[neighbours] == instance.task)
                 right[column] += _majority([outputs[i] for i in neighbours]) == instance.output
@@ -182,10 +182,10 @@ def _check_sizes(training: Sequence[Any], instances: Sequence[Any], k: int) -> N
     check_range("k", k, 1, len(training), f"{len(training)} training instances")
 
 
-def _nearest(points: Floats, known: Floats, k: int) -> Ints:
-    """(points, k) indices of the nearest known points, the nearest first; ties in the order of ``known``."""
-    sizes = (known**2).sum(1)
-    squares = (points**2).sum(1)[:, None] + sizes - 2 * points @ known.T
+def _nearest(points: Floats, reference: Floats, k: int) -> Ints:
+    """(points, k) indices of the nearest reference points, the nearest first; ties in the order of ``reference``."""
+    sizes = (reference**2).sum(1)
+    squares = (points**2).sum(1)[:, None] + sizes - 2 * points @ reference.T
     # rounding must not decide the order of equal distances
     squares = np.round(squares / (_ROUNDING * sizes.max() or 1.0))
     return np.argsort(squares, axis=1, kind="stable")[:, :k]

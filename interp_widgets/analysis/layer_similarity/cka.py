@@ -174,9 +174,9 @@ def compare_layers(
     all pairs of layers are one matrix product) or from products over features, whichever takes fewer operations. Blocks
     are as large as ``bytes_at_once`` allows and affect only rounding. A constant layer gives NaN.
     """
-    a, size_a, known_a = _centre_and_scale(x)
-    b, size_b, known_b = (a, size_a, known_a) if x is y else _centre_and_scale(y)
-    n, known = len(x), known_a[:, None] & known_b
+    a, size_a, varies_a = _centre_and_scale(x)
+    b, size_b, varies_b = (a, size_a, varies_a) if x is y else _centre_and_scale(y)
+    n, varies = len(x), varies_a[:, None] & varies_b
     if form is None:
         form = cheaper_form(n, a.shape[2], b.shape[2], len(a), len(b))
     cross, own_a, own_b = (_by_gram if form == "gram" else _by_features)(a, b, bytes_at_once, report)
@@ -191,12 +191,12 @@ def compare_layers(
         n=n,
         sizes=(size_a, size_b),
         traces=trace_a[:, None] * trace_b,
-        cross=np.where(known, cross, np.nan),
-        x=np.where(known_a, own_a, np.nan),
-        y=np.where(known_b, own_b, np.nan),
-        unbiased_cross=np.where(known, unbiased(cross, rows_a @ rows_b.T, trace_a[:, None] * trace_b), np.nan),
-        unbiased_x=np.where(known_a, unbiased(own_a, (rows_a**2).sum(axis=1), trace_a**2), np.nan),
-        unbiased_y=np.where(known_b, unbiased(own_b, (rows_b**2).sum(axis=1), trace_b**2), np.nan),
+        cross=np.where(varies, cross, np.nan),
+        x=np.where(varies_a, own_a, np.nan),
+        y=np.where(varies_b, own_b, np.nan),
+        unbiased_cross=np.where(varies, unbiased(cross, rows_a @ rows_b.T, trace_a[:, None] * trace_b), np.nan),
+        unbiased_x=np.where(varies_a, unbiased(own_a, (rows_a**2).sum(axis=1), trace_a**2), np.nan),
+        unbiased_y=np.where(varies_b, unbiased(own_b, (rows_b**2).sum(axis=1), trace_b**2), np.nan),
     )
 
 
@@ -257,10 +257,10 @@ def _by_features(a: Floats, b: Floats, most: float, report: Report) -> tuple[Flo
     cross = np.zeros((len(a), others))
     at_once = max(1, min(others, int(most / (a.itemsize * e * (a.shape[2] + n)))))
     for start in range(0, others, at_once):
-        beside = b[start : start + at_once].transpose(1, 0, 2).reshape(n, -1)
+        block = b[start : start + at_once].transpose(1, 0, 2).reshape(n, -1)
         for layer, own in enumerate(a):
             report(start * len(a) + layer * at_once, others * len(a))
-            product = (own.T @ beside).reshape(own.shape[1], -1, e)
+            product = (own.T @ block).reshape(own.shape[1], -1, e)
             cross[layer, start : start + at_once] = np.einsum("djk,djk->j", product, product)
     report(others * len(a), others * len(a))
     own_a, own_b = (_squared_norms(one.T @ one for one in each) for each in (a, b))

@@ -229,10 +229,10 @@ def mossa_sections(
         kind = "unseen" if unseen else "tuned"
         raise ValueError(f"sections are fitted over tasks: give at least 2 {kind} ones, got {int(chosen.sum())}")
     difference = tuned.cka[chosen] - base.cka[chosen]
-    known = np.isfinite(difference).all(axis=0)
-    if not known.any():
+    finite = np.isfinite(difference).all(axis=0)
+    if not finite.any():
         raise ValueError("no layer varies in every task: give texts that end in different tokens")
-    found = layer_sections(difference[:, known], layers=base.layers[known].tolist(), resamples=resamples, seed=seed)
+    found = layer_sections(difference[:, finite], layers=base.layers[finite].tolist(), resamples=resamples, seed=seed)
     return replace(found, provenance={**found.provenance, **pair_provenance(base, tuned), "unseen": unseen})
 
 

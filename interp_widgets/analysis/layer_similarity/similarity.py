@@ -150,8 +150,8 @@ def layer_similarity_cost(a: Model, b: Model, lengths: Sequence[int]) -> Cost:
     states = [last_states_cost(model, lengths, model.n_layers) for model in different]
     layers = a.n_layers + b.n_layers + 2
     products = 2.0 * n * n * (layers * max(a.d_model, b.d_model) + (a.n_layers + 1) * (b.n_layers + 1))
-    held = 16.0 * n * layers * max(a.d_model, b.d_model)
-    return Cost(sum(one.flops for one in states) + products, max(one.bytes for one in states) + held)
+    buffers = 16.0 * n * layers * max(a.d_model, b.d_model)
+    return Cost(sum(one.flops for one in states) + products, max(one.bytes for one in states) + buffers)
 
 
 def different_texts(texts: Sequence[str]) -> list[str]:
