@@ -1,4 +1,4 @@
-"""`as_lm_eval`: lets lm-evaluation-harness judge a model of this package, edited or patched ones included."""
+"""`as_lm_eval`: evaluate a model with lm-evaluation-harness, with any edits or hooks applied."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from interp_widgets.models import Model
 
 @checked
 def as_lm_eval(model: Model, *, batch_size: int | None = None) -> Any:
-    """The model as lm-evaluation-harness takes one (its ``TemplateLM``), for any of its tasks.
+    """Wrap a model for lm-evaluation-harness (as its ``TemplateLM``), to run any of its tasks.
 
-    Hooks and weights count as they are while the harness runs, so that an ablation or an edit is judged inside its
-    ``with`` block. Needs the extra ``lm-eval`` (``pip install 'interp-widgets[lm-eval]'``).
+    The harness uses the model's hooks and weights at the time it runs, so run it inside the ``with`` block of an
+    ablation or an edit to evaluate that. Needs the extra ``lm-eval`` (``pip install 'interp-widgets[lm-eval]'``).
 
     Args:
         model: what `load_model` returns.
-        batch_size: most rows in one pass, of a sequence, or of several that begin alike or are short; by default what
-            work and memory allow.
+        batch_size: most rows in one pass; a row holds one sequence, or several that share a prefix or are short. By
+            default chosen by cost and memory.
 
     Raises:
         ImportError: lm-evaluation-harness is not installed.

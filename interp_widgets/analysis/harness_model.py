@@ -1,4 +1,4 @@
-"""A model of this package behind the interface of lm-evaluation-harness, which has to be installed."""
+"""The interface of lm-evaluation-harness to a model; importing it needs lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         self.tokenizer = model.tokenizer
         self._batch_size = batch_size
 
-    # ---- what the harness asks of a model
+    # ---- the interface of TemplateLM
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends a text, or the one that begins it where there is none."""
+        """The end-of-text token, or the BOS if there is none."""
         eos = getattr(self.tokenizer, "eos_token_id", None)
         token = self.model.bos_token_id if eos is None else eos
         if token is None:
@@ -39,26 +39,26 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text without a context."""
+        """The token that precedes a text without context."""
         return self.eot_token_id if self.model.bos_token_id is None else int(self.model.bos_token_id)
 
     @property
     def max_length(self) -> int:
-        """Most tokens of context and continuation together."""
+        """Maximum tokens of context and continuation together."""
         return int(self.model.n_ctx)
 
     @property
     def max_gen_toks(self) -> int:
-        """Most tokens that are written where a task does not say."""
+        """Maximum tokens to generate if a task does not set it."""
         return min(256, self.max_length // 2)
 
     @property
     def tokenizer_name(self) -> str:
-        """Names the tokenizer where the harness keeps what it has made of a chat."""
+        """Name of the tokenizer, which the harness uses as a cache key for chat templates."""
         return str(getattr(self.tokenizer, "name_or_path", "") or self.model.name)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The text of a chat, by the tokenizer's own template."""
+        """A chat rendered by the tokenizer's template."""
         return str(
             self.tokenizer.apply_chat_template(
                 chat_history,
@@ -69,7 +69,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         )
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids, with a BOS by the model's policy unless the text begins with one."""
+        """Token ids, with a BOS by the model's policy if the text does not begin with one."""
         ids = self.model.token_lists([string])[0]
         bos = self.model.bos_token_id
         wants = self.model.prepend_bos if add_special_tokens is None else add_special_tokens
@@ -78,8 +78,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, Sequence[int], Sequence[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
-        """Sum of the log-probabilities of each continuation, and whether it is what greedy decoding would write."""
-        wanted = [self._cut(context, own) for _, context, own in requests]
+        """Sum of the log-probabilities of each continuation, and whether greedy decoding would generate it."""
+        wanted = [self._truncated(context, own) for _, context, own in requests]
         scored = score_continuations(self.model, wanted, RunOptions(batch_size=self._batch_size))
         answers = [(float(one.log_probability.sum()), one.greedy) for one in scored]
         for request, answer in zip(requests, answers, strict=True):
@@ -87,8 +87,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
                 self.cache_hook.add_partial("loglikelihood", request[0], answer)
         return answers
 
-    def _cut(self, context: Sequence[int], own: Sequence[int]) -> Continuation:
-        """A context that is too long loses its beginning, as in the harness's own models."""
+    def _truncated(self, context: Sequence[int], own: Sequence[int]) -> Continuation:
+        """A continuation whose context is truncated from the left if too long, as in the harness's own models."""
         room = self.max_length + 1 - len(own)
         if room < 1:
             raise ValueError(
@@ -97,7 +97,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return Continuation(tuple(context[-room:]), tuple(own))
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of whole texts, in windows where one is longer than the model's context."""
+        """Log-likelihood of whole texts, in windows if a text is longer than the model's context."""
         windows = [
             [
                 (None, *make_disjoint_window(window))
@@ -114,65 +114,68 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return [sum(next(values)[0] for _ in text) for text in windows]
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """What the model writes after each context, up to the first of the task's stop strings.
+        """Generate text after each context, up to the first of the task's stop strings.
 
-        Raises ValueError for an option of the task that this model would not heed, such as beams.
+        Raises ValueError for a generation option that is not supported, such as beam search.
         """
-        return [self._written(number, *request.args) for number, request in enumerate(requests)]
+        return [self._generate(number, *request.args) for number, request in enumerate(requests)]
 
-    def _written(self, number: int, context: str, options: dict[str, Any]) -> str:
-        temperature, most = _temperature(options), self._most_new(options)
+    def _generate(self, number: int, context: str, options: dict[str, Any]) -> str:
+        temperature, limit = _temperature(options), self._max_new_tokens(options)
         until = options.get("until") or []
         stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
-        ids = (self.tok_encode(context) or [self.prefix_token_id])[-(self.max_length - most) :]
+        ids = (self.tok_encode(context) or [self.prefix_token_id])[-(self.max_length - limit) :]
         new: list[int] = []
 
         def add(token: int) -> None:
             new.append(token)
             text = self.model.decode(new, skip_special=True) if stops else ""
             if any(stop in text for stop in stops):
-                raise _Stopped
+                raise _StopStringFound
 
-        with suppress(_Stopped):
-            self.model.generate_ids(ids, max_new_tokens=most, temperature=temperature, seed=number, on_token=add)
+        with suppress(_StopStringFound):
+            self.model.generate_ids(ids, max_new_tokens=limit, temperature=temperature, seed=number, on_token=add)
         text = self.model.decode(new, skip_special=True)
         for stop in stops:
             text = text.split(stop)[0]
         self.cache_hook.add_partial("generate_until", (context, options), text)
         return text
 
-    def _most_new(self, options: dict[str, Any]) -> int:
-        """Most tokens to write, which must leave room for a context."""
-        most = int(next((options[name] for name in _MOST_NEW if options.get(name) is not None), self.max_gen_toks))
-        if not 1 <= most < self.max_length:
+    def _max_new_tokens(self, options: dict[str, Any]) -> int:
+        """Maximum tokens to generate, which must leave room for a context."""
+        limit = int(
+            next((options[name] for name in _MAX_NEW_TOKENS_NAMES if options.get(name) is not None), self.max_gen_toks)
+        )
+        if not 1 <= limit < self.max_length:
             raise ValueError(
                 f"max_gen_toks must be in 1..{self.max_length - 1} for {self.model.name}, whose context is "
-                f"{self.max_length} tokens, got {most}: set it in the task's generation_kwargs"
+                f"{self.max_length} tokens, got {limit}: set it in the task's generation_kwargs"
             )
-        return most
+        return limit
 
 
-class _Stopped(Exception):
-    """A stop string has been written."""
+class _StopStringFound(Exception):
+    """Raised when a stop string has been generated."""
 
 
-_MOST_NEW = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-"""What tasks call the most tokens to write, first the harness's own name."""
-_OF_SAMPLING = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "typical_p": 1.0}
-"""Options that only sampling heeds, and what leaves it as it is."""
-_UNUSED = {"num_beams": 1, "repetition_penalty": 1.0, "num_return_sequences": 1, "use_cache": True}
+_MAX_NEW_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""Names that tasks use for the maximum number of new tokens, first the harness's own."""
+_SAMPLING_OPTIONS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "typical_p": 1.0}
+"""Options that apply only to sampling, with the values that have no effect."""
+_IGNORED_DEFAULTS = {"num_beams": 1, "repetition_penalty": 1.0, "num_return_sequences": 1, "use_cache": True}
+"""Unsupported options, with the values that have no effect."""
 
 
 def _temperature(options: dict[str, Any]) -> float:
-    """The temperature of a task's options, 0 for greedy; ValueError for an option that is not heeded."""
+    """The temperature in a task's options, 0 for greedy; ValueError for an option that is not supported."""
     temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") is not False else 0.0
-    harmless = _UNUSED | _OF_SAMPLING
+    no_effect = _IGNORED_DEFAULTS | _SAMPLING_OPTIONS
     for name, value in options.items():
-        if name in ("until", "do_sample", "temperature", *_MOST_NEW) or value is None:
+        if name in ("until", "do_sample", "temperature", *_MAX_NEW_TOKENS_NAMES) or value is None:
             continue
-        if name in _OF_SAMPLING and temperature == 0:
+        if name in _SAMPLING_OPTIONS and temperature == 0:
             continue
-        if name not in harmless or value != harmless[name]:
+        if name not in no_effect or value != no_effect[name]:
             raise ValueError(
                 f"generate_until takes until, max_gen_toks, do_sample and temperature, got {name}={value!r}: leave it "
                 "out of the task's generation_kwargs"

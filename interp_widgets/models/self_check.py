@@ -1,10 +1,10 @@
-"""The check that every model passes when it is loaded, one part for every way in which it is used.
+"""The check that every model must pass when it is loaded, with one part for each way a model is used.
 
-Compared with transformers are a pass from token ids and one from token embeddings; compared with the model's own full
-pass are the steps of generation with keys and values kept. A gradient is compared with finite differences, and an edit
-at a hook must change what it should and nothing else. Where the configuration declares a length past which a model
+A pass from token ids and a pass from token embeddings are compared with transformers, and generation with a key/value
+cache is compared with the model's own full pass. A gradient is compared with finite differences, and an edit at a hook
+must change the output where it should and nowhere else. If the configuration declares a length past which a model
 computes differently, and the model is too large to run that far, a small random model of the same configuration
-(`twin`) goes through the same conversion and the same check.
+(`twin`) is converted and checked in the same way.
 """
 
 from __future__ import annotations
@@ -27,65 +27,67 @@ from .network import Backend, Network
 from .threads import few_threads
 from .weights import token_embeddings
 
-PROMPTS = 3
+N_PROMPTS = 3
 LENGTH = 48
 GRADIENT_LENGTH = 16
 PAST = "past the lengths that its configuration declares"
-AFFORDABLE = 3e8
-"""Parameters times tokens up to which a model itself runs past its boundaries: some tenths of a second on a CPU."""
-LONGEST = 512
-"""Tokens up to which it does so, whatever its size: attention grows with their square."""
+MAX_WORK = 3e8
+"""Parameters times tokens up to which the model itself runs past its boundaries: tenths of a second on a CPU."""
+MAX_LENGTH = 512
+"""Tokens up to which it does so, at any size: the cost of attention grows with their square."""
 
-# Largest difference of log-probabilities to Hugging Face. Right conversions of float models differ by 1e-6 to 1e-4
-# (order of summation, rotary tables in float32); wrong ones by more than 1. Half precision rounds logits themselves.
+# Largest difference of log-probabilities from Hugging Face. Correct conversions of float models differ by 1e-6 to 1e-4
+# (order of summation, rotary tables in float32), wrong ones by more than 1. In half precision the logits are rounded.
 LOGIT_TOLERANCE = {torch.float64: 1e-3, torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 GRADIENT_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-2}
+_UNSUPPORTED = (RuntimeError, AttributeError, TypeError, ValueError, LookupError, AssertionError)
+"""What an architecture may raise for a way of running it that it does not support."""
 STEPS = {torch.float64: (1e-3, 1e-4, 1e-5), torch.float32: (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)}
 
 
 class SelfCheckError(ValueError):
-    """A loaded model does not compute what it should; the message says which part and by how much."""
+    """Raised if a loaded model does not compute what it should; the message says which part and by how much."""
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """What the check at load measured; `summary` is the one line that widgets show."""
+    """Results of the check at load; `summary` is the line that widgets show."""
 
     logits: float | None
-    """Largest difference of log-probabilities (nats) to Hugging Face on three prompts; None: not compared."""
+    """Largest difference of log-probabilities from Hugging Face on three prompts, in nats; None if not compared."""
     logits_tolerance: float
     """Largest difference allowed."""
     gradient: float | None
-    """Relative difference between one gradient and `gradient_of`; None in half precision, too coarse for it."""
+    """Relative difference of a gradient from `gradient_of`; None in half precision, which is too coarse."""
     gradient_tolerance: float | None
     """Largest relative difference allowed."""
     edit_effect: float
-    """Change of a log-probability (nats) by an edit that must change it; must be above 0."""
+    """Change of a log-probability by an edit that must change it, in nats; must be above 0."""
     edit_leak: float
-    """Largest change (nats) where an edit must change nothing: earlier positions, and everywhere for an empty edit."""
+    """Largest change where an edit must change nothing, in nats: earlier positions, and the other row of the batch."""
     leak_tolerance: float
     """Largest leak allowed (rounding of batched sums)."""
     note: str = ""
-    """Why this backend runs, where another was refused."""
+    """Why this backend is used, if another was rejected."""
     embeddings: float | None = None
-    """Largest difference (nats) between a pass from the rows of Hugging Face's embedding table and one from their ids;
-    None: not compared."""
+    """Largest difference between a pass from the rows of Hugging Face's embedding table and one from their ids, in
+    nats; None if not compared."""
     embedding_fault: str = ""
-    """Why a pass from these rows cannot be made, as a sentence."""
+    """Why a pass from these rows is not possible, as a sentence; empty if it is."""
     cached_steps: float | None = None
-    """Largest difference (nats) of passes that reuse keys and values to one pass over the whole; None: see
+    """Largest difference of passes with a key/value cache from one pass over the whole prompt, in nats; None: see
     ``cache_fault``, or not compared."""
     cache_fault: str = ""
-    """Why keys and values cannot be reused, in a clause; generation then runs the whole sequence for every token."""
+    """Why keys and values cannot be reused, as a clause; generation then runs the whole sequence for every token."""
     gradient_of: str = "finite differences"
-    """What the gradient is compared with: finite differences, or Hugging Face's own gradient."""
+    """What the gradient is compared with: finite differences, or Hugging Face."""
     length: int = 0
-    """Tokens in each prompt of the check."""
+    """Tokens per prompt of the check."""
     past: SelfCheck | None = None
-    """The check past every length that the configuration declares, on the twin; None where this one reaches past all,
-    or where ``past_fault`` says why there is none."""
+    """The check of the twin, past every length that the configuration declares; None if this check reaches past all of
+    them, or if ``past_fault`` says why there is none."""
     past_fault: str = ""
-    """Why lengths past the declared ones were not compared, in a clause."""
+    """Why lengths past the declared ones were not compared, as a clause."""
 
     @property
     def caches(self) -> bool:
@@ -130,7 +132,7 @@ class SelfCheck:
         return not self.faults
 
     def summary(self) -> str:
-        """One line for people: what was compared and the largest differences."""
+        """One line that says what was compared and the largest differences."""
         if not self.passed:
             return f"self-check failed: {'; '.join(self.faults)}"
         logits = "Hugging Face not compared" if self.logits is None else f"Hugging Face ±{self.logits:.0e} nats"
@@ -155,7 +157,7 @@ class SelfCheck:
 
 
 def faults_past(twin_check: SelfCheck) -> tuple[str, ...]:
-    """The faults of a twin's check as those of the model that it stands for."""
+    """The faults in the check of a twin, worded for the model that it stands for."""
     where = f"{PAST} (seen on {twin_check.length} tokens of a small random copy)"
     return tuple(f"{where} {fault}" for fault in twin_check.faults)
 
@@ -175,22 +177,22 @@ class Reference:
 
 
 def check_ids(d_vocab: int, n_ctx: int, length: int = LENGTH) -> Tensor:
-    """The fixed prompts of the check: (3, up to 48) token ids, the same for every model of this vocabulary."""
+    """The fixed prompts of the check: (3, up to 48) token ids, the same for every model with this vocabulary size."""
     generator = torch.Generator().manual_seed(20240607)
-    return torch.randint(0, d_vocab, (PROMPTS, min(length, n_ctx)), generator=generator)
+    return torch.randint(0, d_vocab, (N_PROMPTS, min(length, n_ctx)), generator=generator)
 
 
 def prompts_for(hf_model: Any) -> Tensor:
-    """The prompts of the check of a transformers model: past every boundary where that is cheap, else of 48 tokens."""
+    """The prompts of the check of a transformers model: past every declared length if that is cheap, else 48 tokens."""
     config = hf_model.config.get_text_config()
     limit, past = twin.position_limit(config), twin.length_past(config)
-    affordable = past <= LONGEST and past * hf_model.num_parameters() <= AFFORDABLE
+    affordable = past <= MAX_LENGTH and past * hf_model.num_parameters() <= MAX_WORK
     length = max(LENGTH, past) if affordable else LENGTH
     return check_ids(config.vocab_size, length if limit is None else limit, length)
 
 
 def reference_of(hf_model: Any, ids: Tensor, *, gradient: bool = False) -> Reference:
-    """What a transformers model computes on prompts."""
+    """What a transformers model computes on the prompts, with the gradient if requested."""
     ids = ids.to(hf_model.device)
     with torch.no_grad():
         rows = hf_model.get_input_embeddings()(ids[0]).clone()
@@ -199,8 +201,8 @@ def reference_of(hf_model: Any, ids: Tensor, *, gradient: bool = False) -> Refer
         return reference
     with torch.enable_grad():
         leaf = rows.requires_grad_(True)
-        (slope,) = torch.autograd.grad(_objective(hf_model(inputs_embeds=leaf[None]).logits, ids), leaf)
-    return replace(reference, embeddings=rows.detach(), gradient=slope)
+        (grad,) = torch.autograd.grad(_objective(hf_model(inputs_embeds=leaf[None]).logits, ids), leaf)
+    return replace(reference, embeddings=rows.detach(), gradient=grad)
 
 
 @torch.no_grad()
@@ -213,22 +215,22 @@ def log_probabilities(model: Callable[[Tensor], Any], ids: Tensor) -> Tensor:
 
 
 def agrees(tl_model: Any, reference: Reference) -> bool:
-    """Whether a model's log-probabilities are within the tolerance of what transformers computes."""
+    """Whether a model's log-probabilities are within the tolerance of those of transformers."""
     difference = (log_probabilities(tl_model, reference.ids) - reference.log_probabilities).abs().max()
-    return bool(difference <= LOGIT_TOLERANCE.get(next(tl_model.parameters()).dtype, 0.5))  # not so for NaN
+    return bool(difference <= LOGIT_TOLERANCE.get(next(tl_model.parameters()).dtype, 0.5))  # False for NaN
 
 
 def self_check(
     tl_model: Any, backend: Backend, reference: Reference | None, *, note: str = "", slack: float = 1.0
 ) -> SelfCheck:
-    """Measure a TransformerLens model; the caller decides what a fault means.
+    """Run the check on a TransformerLens model; the caller decides what to do about faults.
 
     Args:
         tl_model: the model as it will be used.
         backend: ``"hooked"`` or ``"bridge"``.
         reference: what transformers computes, or None if there is no such model.
-        note: kept on the result.
-        slack: by which the tolerance of log-probabilities is multiplied.
+        note: stored in the result.
+        slack: factor of the tolerance of log-probabilities.
     """
     cfg = tl_model.cfg
     parameter = next(tl_model.parameters())
@@ -246,7 +248,7 @@ def self_check(
         gradient_of="finite differences" if reference is None or reference.gradient is None else "Hugging Face",
         edit_effect=effect,
         edit_leak=leak,
-        # half precision: other rows of a batch may round differently by a unit in the last place of a logit
+        # in half precision the rows of a batch may differ by one unit in the last place of a logit
         leak_tolerance=1e-3 if dtype in STEPS else 0.5,
         note=note,
         embeddings=embeddings,
@@ -260,7 +262,7 @@ def self_check(
 def _check_embeddings(
     tl_model: Any, backend: Backend, ids: Tensor, own: Tensor, reference: Reference | None
 ) -> tuple[float | None, str]:
-    """Largest difference (nats) of a pass from token embeddings to one from ids, or why there is no such pass."""
+    """Largest difference of a pass from token embeddings from one from ids, in nats, or why there is no such pass."""
     rows = token_embeddings(tl_model, ids)[0] if reference is None else reference.embeddings
     width, d_model = rows.shape[-1], tl_model.cfg.d_model
     if width != d_model:
@@ -270,21 +272,20 @@ def _check_embeddings(
         return run_hooked(tl_model, tokens, backend=backend, embeddings=rows[None]).logits
 
     worst = float((log_probabilities(run, ids) - own).abs().max())
-    return (worst, "") if backend == "hooked" else _check_other_embeddings(tl_model, ids, rows, worst)
+    return (worst, "") if backend == "hooked" else _check_embeddings_without_ids(tl_model, ids, rows, worst)
 
 
-def _check_other_embeddings(tl_model: Any, ids: Tensor, rows: Tensor, worst: float) -> tuple[float | None, str]:
-    """The same for a bridge's pass without ids, of which one row is zero as no token's is; ``worst`` so far."""
+def _check_embeddings_without_ids(tl_model: Any, ids: Tensor, rows: Tensor, worst: float) -> tuple[float | None, str]:
+    """The same for embeddings of no token (one row is zero) through a bridge; ``worst`` is the largest so far."""
     rows = rows[:GRADIENT_LENGTH].clone()
     rows[0] = 0
     ids = ids[:, : len(rows)]
     without = log_probabilities(
         lambda tokens: run_hooked(tl_model, tokens, backend="bridge", embeddings=rows[None]).logits, ids
     )
-    # what an architecture that asks for more than embeddings raises is its own affair
     try:
         own = log_probabilities(lambda tokens: tl_model.original_model(inputs_embeds=rows[None]), ids)
-    except (RuntimeError, AttributeError, TypeError, ValueError, LookupError, AssertionError) as error:
+    except _UNSUPPORTED as error:  # the architecture needs more than embeddings
         if is_out_of_memory(error):
             raise
         return None, "it does not run from token embeddings alone, which attributions and ablations change"
@@ -293,18 +294,17 @@ def _check_other_embeddings(tl_model: Any, ids: Tensor, rows: Tensor, worst: flo
 
 @torch.no_grad()
 def _check_cached_steps(tl_model: Any, backend: Backend, ids: Tensor, own: Tensor) -> tuple[float | None, str]:
-    """Largest difference (nats) of passes that reuse keys and values to one over the whole, or why there is none.
+    """Largest difference of passes with a key/value cache from one full pass, in nats, or why there is none.
 
-    It is fed in five pieces: a beginning, one token, many tokens behind it, and single tokens again.
+    The prompt is fed in five pieces: a prefix, one token, many tokens, and two single tokens.
     """
     count = ids.shape[1]
     half = count // 2
     sizes = [half - 1, 1, count - half - 2, 1, 1] if count >= 6 else [1] * count
-    # what an architecture without this kind of cache raises is its own affair
     try:
         step = cached_steps(Network(tl_model, name="", backend=backend))
         logits = torch.cat([step(piece) for piece in ids.split(sizes, dim=1)], dim=1)
-    except (RuntimeError, AttributeError, TypeError, ValueError, LookupError, AssertionError) as error:
+    except _UNSUPPORTED as error:  # the architecture has no cache of this kind
         if is_out_of_memory(error):
             raise
         return None, f"its passes cannot reuse keys and values: {first_line(error)}"
@@ -314,7 +314,7 @@ def _check_cached_steps(tl_model: Any, backend: Backend, ids: Tensor, own: Tenso
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, with the next one where it only announces that; or the error's kind."""
+    """The first line of an error's message, and the next if the first ends in a colon; or the type of the error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -325,10 +325,10 @@ def first_line(error: BaseException) -> str:
 
 
 def check_past(hf_model: Any, length: int, backend: Backend, processed: bool) -> SelfCheck | str | None:
-    """The check of a model's twin; a clause that says why there is none; None where ``length`` tokens cross all bounds.
+    """The check of a model's twin; or a clause why there is none; or None if ``length`` tokens reach past all bounds.
 
-    The twin of one configuration is checked once per process. Raises what TransformerLens raises for an architecture
-    that it cannot convert.
+    The twin of a configuration is checked once per process. Errors of TransformerLens for an architecture that it
+    cannot convert are passed on.
     """
     config = hf_model.config
     if length >= twin.length_past(config.get_text_config()):
@@ -342,7 +342,7 @@ def check_past(hf_model: Any, length: int, backend: Backend, processed: bool) ->
 def _check_twin(classes: tuple[Any, Any], key: str, backend: Backend, processed: bool) -> SelfCheck | str:
     model_class, config_class = classes
     device, dtype = torch.device("cpu"), torch.float32
-    # a configuration class raises errors of its own kind
+    # configuration classes may raise any error
     try:
         config = twin.twin_config(config_class.from_dict(json.loads(key)))
         hf_model, length = twin.make_twin(model_class, config), twin.length_past(config)
@@ -361,38 +361,38 @@ def _check_twin(classes: tuple[Any, Any], key: str, backend: Backend, processed:
         return self_check(tl_model, backend, reference)
 
 
-# ---- the single parts
+# ---- the parts of the check
 
 
 def _check_edit(tl_model: Any, backend: Backend, ids: Tensor) -> tuple[float, float]:
-    """Effect of an edit at the last position, and the largest change where there must be none."""
+    """Effect of an edit at the last position, and the largest change where nothing may change, in nats."""
     rows = ids[:1, :16].repeat(2, 1)
     name = f"blocks.{tl_model.cfg.n_layers // 2}.hook_resid_pre"
 
     def edit(value: Tensor) -> Tensor:
         changed = value.clone()
-        changed[0, -1] = changed[0, -1].flip(-1) + changed.std()  # row 0 changes, row 1 is handed back as it was
+        changed[0, -1] = changed[0, -1].flip(-1) + changed.std()  # row 0 changes, row 1 does not
         return changed
 
-    plain = log_probabilities(tl_model, rows)
+    unedited = log_probabilities(tl_model, rows)
     edited = log_probabilities(lambda x: run_hooked(tl_model, x, backend=backend, edit={name: edit}).logits, rows)
-    change = (edited - plain).abs()
+    change = (edited - unedited).abs()
     leak = change[1].max() if rows.shape[1] == 1 else torch.maximum(change[0, :-1].max(), change[1].max())
     return float(change[0, -1].max()), float(leak)
 
 
 def _objective(logits: Tensor, ids: Tensor) -> Tensor:
-    """(batch,) logit at the last position of the first prompt's last token, above the mean of all.
+    """(batch,) logit of the first prompt's last token at the last position, minus the mean logit.
 
-    A log-probability would not do: where a model is sure of the token, as one with tied embeddings may be of its own
-    input, its slope is lost in rounding.
+    A log-probability is not used: if a model is certain of the token, as one with tied embeddings may be of its input,
+    its gradient is lost in rounding.
     """
     last = logits[:, -1]
     return last[:, int(ids[0, -1])] - last.mean(-1)
 
 
 def _gradient_difference(tl_model: Any, backend: Backend, ids: Tensor, reference: Reference | None) -> float:
-    """Relative difference of one gradient to Hugging Face's where it is known, else to finite differences."""
+    """Relative difference of a gradient from that of Hugging Face if it is known, else from finite differences."""
     if reference is None or reference.gradient is None:
         return _finite_difference(tl_model, backend, ids[:1, :GRADIENT_LENGTH])
     name = embedding_hook(tl_model, backend)
@@ -402,12 +402,12 @@ def _gradient_difference(tl_model: Any, backend: Backend, ids: Tensor, reference
 
 
 def _finite_difference(tl_model: Any, backend: Backend, ids: Tensor) -> float:
-    """Relative difference between the gradient's length and central differences along it, at the best of some steps."""
+    """Relative difference of the gradient's norm from central differences along it, at the best of several steps."""
     name = embedding_hook(tl_model, backend)
     run = run_hooked(tl_model, ids, backend=backend, capture=[name], grad=lambda x: _objective(x, ids).sum())
     embeddings, gradient = run.activations[name], run.gradients[name]
-    slope = float(torch.linalg.vector_norm(gradient, dtype=widest(gradient.device)))
-    if slope == 0.0:  # a model whose output does not depend on its input: the edit check reports it
+    norm = float(torch.linalg.vector_norm(gradient, dtype=widest(gradient.device)))
+    if norm == 0.0:  # the output does not depend on the input: the edit check reports it
         return 0.0
     direction = gradient / gradient.norm() * embeddings.norm()
     steps = torch.tensor(STEPS[embeddings.dtype], dtype=embeddings.dtype, device=embeddings.device)
@@ -415,5 +415,5 @@ def _finite_difference(tl_model: Any, backend: Backend, ids: Tensor) -> float:
     moved = embeddings + signed * direction
     logits = run_hooked(tl_model, ids.repeat(len(moved), 1), backend=backend, embeddings=moved).logits
     up, down = _objective(logits.cpu().double(), ids).chunk(2)
-    slopes = (up - down) / (2 * steps.cpu().double() * float(embeddings.norm()))
-    return float(((slopes - slope) / slope).abs().min())
+    differences = (up - down) / (2 * steps.cpu().double() * float(embeddings.norm()))
+    return float(((differences - norm) / norm).abs().min())

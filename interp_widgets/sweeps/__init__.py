@@ -1,4 +1,4 @@
-"""Any analysis over many items: in this process, in others, or on a cluster; what is done is kept as it comes.
+"""Run any analysis over many items: in this process, in worker processes, or on a cluster. Rows are saved as they come.
 
-The modules are imported one by one, so that the processes of a sweep start with what they need.
+This package imports none of its modules, so that worker processes import only what they need.
 """

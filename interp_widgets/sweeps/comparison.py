@@ -1,4 +1,4 @@
-"""Two sweeps, or two groups of one, compared measure by measure."""
+"""Compare two sweeps, or two groups of items of one sweep, on each measure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .result import SweepResult
 if TYPE_CHECKING:
     import pandas as pd
 
-_LEAST = 3
-"""Fewer items in a group give no p-value."""
-_BATCH = 2_000_000
+_MIN_ITEMS = 3
+"""Groups with fewer items get no p-value."""
+_BATCH_VALUES = 2_000_000
 
 
 @record
 class SweepComparison(Result):
-    """How the numbers of two sweeps over the same items differ, or those of two groups of one.
+    """Differences between two sweeps over the same items, or between two groups of items of one sweep.
 
     Example:
         >>> rows = [{"text": "a" * n, "kind": "short" if n < 5 else "long"} for n in range(1, 9)]
@@ -36,35 +36,36 @@ class SweepComparison(Result):
     """
 
     names: Sequence[str] = with_axes(2)
-    """What is compared: first and second."""
+    """Names of the two sweeps or groups, first and second."""
 
     measured: Sequence[str] = with_axes("measures")
-    """The numbers that are compared."""
+    """Names of the measures that are compared."""
 
     n: Ints = with_axes("measures", 2)
-    """Items with the number; of two sweeps those that have it in both."""
+    """(measures, 2) items that have the measure; for two sweeps, those that have it in both."""
 
     mean: Floats = with_axes("measures", 2)
-    """Their means."""
+    """(measures, 2) mean of each measure."""
 
     difference: Floats = with_axes("measures")
-    """First minus second mean."""
+    """(measures,) first minus second mean."""
 
     interval: Floats = with_axes("measures", 2)
-    """95 % bootstrap interval of the difference."""
+    """(measures, 2) 95 % bootstrap interval of the difference."""
 
     permutation_p: Floats = with_axes("measures")
-    """Two-sided p of a permutation test: of two sweeps the signs of the differences, of two groups the labels are
-    permuted. NaN for fewer than three items, or where nothing differs."""
+    """(measures,) two-sided p-value of a permutation test, which permutes the signs of the differences (two sweeps) or
+    the labels (two groups). NaN for fewer than three items, or if all values are equal."""
 
     holm_p: Floats = with_axes("measures")
-    """The same, corrected over the measures (Holm)."""
+    """(measures,) the same with Holm's correction over the measures."""
 
     effect_size: Floats = with_axes("measures")
-    """Cohen's d: the difference over the standard deviation, of two sweeps that of the items' differences."""
+    """(measures,) Cohen's d: the difference over the standard deviation; for two sweeps, over the standard deviation of
+    the items' differences."""
 
     paired: bool
-    """Whether the two are of the same items."""
+    """True for two sweeps over the same items, False for two groups."""
 
     def to_frame(self) -> pd.DataFrame:
         """One row per measure."""
@@ -96,16 +97,17 @@ def compare_sweeps(
 
     Args:
         first: a sweep.
-        second: another one over the same items, such as that of another model.
-        by: instead: a column of the first whose two values are the groups.
-        groups: which two of its values, where there are more.
-        names: what the two sweeps are called.
-        measures: which numbers; by default all that both have.
-        seed: of bootstrap and permutations.
-        resamples: how many draws each.
+        second: another sweep over the same items, for example with another model.
+        by: instead of ``second``, a column of the first sweep whose two values are the groups.
+        groups: which two values of that column, if it has more.
+        names: names of the two sweeps in the result.
+        measures: which measures; by default all numbers that both have.
+        seed: of the bootstrap and the permutations.
+        resamples: number of bootstrap draws, and of permutations.
 
     Raises:
-        ValueError: neither or both of ``second`` and ``by``, other items, not two groups, or an unknown measure.
+        ValueError: neither or both of ``second`` and ``by``, different items, other than two groups, or an unknown
+                measure.
 
     Example:
         >>> from functools import partial
@@ -116,7 +118,7 @@ def compare_sweeps(
         (True, [4, 4])
     """
     if (second is None) == (by is None):
-        raise ValueError("give a second sweep over the same items, or by= a column of the first, one of the two")
+        raise ValueError("give either a second sweep over the same items, or by= a column of the first sweep")
     if len(names) != 2:
         raise ValueError(f"names must be two names, got {len(names)}")
     left, right = (first, second) if second is not None else (first, first)
@@ -125,7 +127,7 @@ def compare_sweeps(
         raise ValueError(f"measures must be of {', '.join(map(repr, shared))}, got {unknown[0]!r}")
     wanted = list(measures or shared)
     if second is not None:
-        at = _same_items(first, second)
+        at = _common_items(first, second)
         pairs = [(first.numbers(name)[at[0]], second.numbers(name)[at[1]]) for name in wanted]
     else:
         values, names = np.array(first.groups(str(by)), dtype=object), _groups(first, str(by), groups)
@@ -153,8 +155,8 @@ def compare_sweeps(
 _Row = tuple[tuple[int, int], tuple[float, float], float, tuple[float, float], float, float]
 
 
-def _same_items(first: SweepResult, second: SweepResult) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Where the items that both have are in each."""
+def _common_items(first: SweepResult, second: SweepResult) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Indices of the common items in the first and in the second sweep."""
     _, at_first, at_second = np.intersect1d(first.rows, second.rows, return_indices=True)
     columns = [{*each.label_names, *each.number_names} - {*each.measured} for each in (first, second)]
     for name in sorted(columns[0] & columns[1]):
@@ -162,8 +164,8 @@ def _same_items(first: SweepResult, second: SweepResult) -> tuple[NDArray[Any], 
         for i, j in zip(at_first, at_second, strict=True):
             if texts[0][i] != texts[1][j]:
                 raise ValueError(
-                    f"the sweeps are of other items: row {first.rows[i]} has {texts[0][i]!r} and {texts[1][j]!r} as "
-                    f"{name!r}; sweep the same items in the same order"
+                    f"the sweeps are of different items: row {first.rows[i]} has {texts[0][i]!r} and {texts[1][j]!r} "
+                    f"as {name!r}; sweep the same items in the same order"
                 )
     if not len(at_first):
         raise ValueError("the sweeps have no item in common: sweep the same items")
@@ -171,7 +173,7 @@ def _same_items(first: SweepResult, second: SweepResult) -> tuple[NDArray[Any], 
 
 
 def _groups(result: SweepResult, by: str, groups: Sequence[str] | None) -> tuple[str, str]:
-    """The two values that are compared."""
+    """The two groups that are compared; ValueError if they are not two values of the column."""
     values = sorted(set(result.groups(by)) - {""})
     wanted = list(values if groups is None else groups)
     if len(wanted) != 2 or wanted[0] == wanted[1] or any(group not in values for group in wanted):
@@ -192,10 +194,10 @@ def _paired(first: Floats, second: Floats, seed: int, resamples: int) -> _Row:
     low, high = bootstrap_mean(change[:, None], seed=seed, resamples=resamples)[:, 0] if n > 1 else (np.nan, np.nan)
     spread = change.std(ddof=1) if n > 1 else 0.0
     p = np.nan
-    if n >= _LEAST and change.any():
+    if n >= _MIN_ITEMS and change.any():
         p = scipy.stats.permutation_test(
             (change,), np.mean, permutation_type="samples", n_resamples=resamples, vectorized=True,
-            batch=max(1, _BATCH // n), rng=np.random.default_rng(seed),
+            batch=max(1, _BATCH_VALUES // n), rng=np.random.default_rng(seed),
         ).pvalue  # fmt: skip
     effect = change.mean() / spread if spread > 0 else np.nan
     return (n, n), (first.mean(), second.mean()), change.mean(), (low, high), float(p), effect
@@ -208,7 +210,7 @@ def _unpaired(first: Floats, second: Floats, seed: int, resamples: int) -> _Row:
         means = tuple(group.mean() if len(group) else np.nan for group in (first, second))
         return n, means, means[0] - means[1], (np.nan, np.nan), np.nan, np.nan  # type: ignore[return-value]
     found = compare_groups(first, second, alternative="two-sided", seed=seed, resamples=resamples)
-    varied = np.ptp(np.concatenate([first, second])) > 0 and min(n) >= _LEAST
+    varied = np.ptp(np.concatenate([first, second])) > 0 and min(n) >= _MIN_ITEMS
     low, high = found.difference_interval
     p = found.permutation_p if varied else np.nan
     return n, (found.mean[0], found.mean[1]), found.difference, (low, high), p, found.cohens_d

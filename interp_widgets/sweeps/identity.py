@@ -1,4 +1,4 @@
-"""By what a sweep is known again in another session: its function, what that uses, and what it is called with."""
+"""What identifies a sweep across sessions: its function, what the function depends on, and its arguments."""
 
 from __future__ import annotations
 
@@ -24,49 +24,56 @@ from interp_widgets.models import Model
 from interp_widgets.models.contents import values as digests_of
 from interp_widgets.version import __version__
 
-from .call import Call, unwrapped
+from .call import Call, unwrap_partial
 
-_MODEL = ("model", "weight_hash", "dtype", "backend", "processed", "edited", "edit_key")
-"""What of a model's provenance its numbers depend on."""
-_LONG = 1000
-"""Characters of JSON of which only a hash is kept."""
-_INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_MODEL_KEYS = ("model", "weight_hash", "dtype", "backend", "processed", "edited", "edit_key")
+"""Keys of a model's provenance that its numbers depend on."""
+_MAX_CHARACTERS = 1000
+"""Longer JSON is stored as a hash."""
+_INSTALL_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 
 
 def model_of(call: Call) -> dict[str, Any]:
-    """The provenance of the first model among the function's arguments."""
-    _, inputs, options = unwrapped(call.function)
+    """The provenance of the first model among the function's arguments; empty if there is none."""
+    _, inputs, options = unwrap_partial(call.function)
     model = next((value for value in (*inputs, *options.values()) if isinstance(value, Model)), None)
     return {} if model is None else model.provenance()
 
 
 def header_of(call: Call) -> dict[str, Any]:
-    """What tells a call from others, as JSON."""
-    function, inputs, options = unwrapped(call.function)
-    plain = _plain(function)
+    """What identifies a call, as JSON: its function, dependencies, bound arguments and measure."""
+    function, inputs, options = unwrap_partial(call.function)
+    plain = _underlying_function(function)
     header = {
-        "function": f"{_name(plain)} {hash_of(_code_of(plain))}" if _is_own(plain) else described(plain),
-        "uses": {name: _kept(described(value)) for name, value in _uses(function)},
-        "options": {name: _kept(described(value)) for name, value in _named(function, inputs, options).items()},
-        "arguments": described(call.arguments),
-        "measure": None if call.measure is None else _kept(described(call.measure)),
+        "function": f"{_name(plain)} {hash_of(_bytecode(plain))}" if _is_user_code(plain) else describe(plain),
+        "uses": {name: _hash_if_long(describe(value)) for name, value in _dependencies(function)},
+        "options": {
+            name: _hash_if_long(describe(value))
+            for name, value in _keyword_arguments(function, inputs, options).items()
+        },
+        "arguments": describe(call.arguments),
+        "measure": None if call.measure is None else _hash_if_long(describe(call.measure)),
     }
-    known: dict[str, Any] = json.loads(json.dumps(header))
-    return known
+    as_json: dict[str, Any] = json.loads(json.dumps(header))
+    return as_json
 
 
-def _named(function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a partial by the names of the function's parameters, where it tells them."""
+def _keyword_arguments(
+    function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments bound by a partial, by parameter name, or by position if the function has no signature."""
     try:
         return dict(inspect.signature(function).bind_partial(*inputs, **options).arguments)
     except (TypeError, ValueError):
         return {**{str(number): value for number, value in enumerate(inputs)}, **options}
 
 
-def described(value: Any, inside: tuple[int, ...] = ()) -> Any:
-    """A value as JSON that is the same in every session and another one for another value; ``inside`` of which others.
+def describe(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """A value as JSON, equal in every session and different for different values.
 
-    >>> described({"layers": [1, 2], "words": {"b", "a"}})
+    ``inside`` holds the ids of the containers that the value is in, against cycles.
+
+    >>> describe({"layers": [1, 2], "words": {"b", "a"}})
     {'layers': [1, 2], 'words': ['"a"', '"b"']}
     """
     if isinstance(value, np.generic):
@@ -77,10 +84,10 @@ def described(value: Any, inside: tuple[int, ...] = ()) -> Any:
         return value if math.isfinite(value) else str(value)  # NaN is not equal to itself
     if id(value) in inside:
         return "itself"
-    inner = functools.partial(described, inside=(*inside, id(value)))
+    inner = functools.partial(describe, inside=(*inside, id(value)))
     if isinstance(value, Model):
         facts = value.provenance()
-        return {name: facts[name] for name in _MODEL if name in facts}
+        return {name: facts[name] for name in _MODEL_KEYS if name in facts}
     if isinstance(value, Mapping):
         return {str(name): inner(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -88,7 +95,7 @@ def described(value: Any, inside: tuple[int, ...] = ()) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(json.dumps(inner(part)) for part in value)
     if isinstance(value, functools.partial):
-        function, inputs, options = unwrapped(value)
+        function, inputs, options = unwrap_partial(value)
         return [inner(function), inner(inputs), inner(options)]
     if isinstance(value, types.ModuleType):
         return value.__name__
@@ -99,18 +106,20 @@ def described(value: Any, inside: tuple[int, ...] = ()) -> Any:
     if isinstance(value, types.MethodType):
         return [inner(value.__func__), inner(value.__self__)]
     if inspect.isroutine(value) or isinstance(value, type):
-        if not _is_own(value):
+        if not _is_user_code(value):
             return f"{_name(value)} {__version__}" if _name(value).startswith("interp_widgets.") else _name(value)
-        return f"{_name(value)} {hash_of(_code_of(value), *((name, inner(part)) for name, part in _uses(value)))}"
+        return (
+            f"{_name(value)} {hash_of(_bytecode(value), *((name, inner(part)) for name, part in _dependencies(value)))}"
+        )
     if isinstance(value, torch.nn.Module):
         return [inner(type(value)), digests_of(value.state_dict().items())]
     if dataclasses.is_dataclass(value):
         return [inner(type(value)), {one.name: inner(getattr(value, one.name)) for one in dataclasses.fields(value)}]
-    if _is_own(type(value)) and hasattr(value, "__dict__"):
+    if _is_user_code(type(value)) and hasattr(value, "__dict__"):
         return [inner(type(value)), inner(vars(value))]
     try:
         return f"{_name(type(value))} {hash_of(pickle.dumps(value))}"
-    except Exception:  # a lock, a connection or a file, say: what it holds cannot be told
+    except Exception:  # a lock, a connection or a file has no contents to describe
         return _name(type(value))
 
 
@@ -122,9 +131,9 @@ def _name(code: Any) -> str:
     return f"{getattr(code, '__module__', None) or type(code).__module__}.{name}"
 
 
-def _is_own(code: Any) -> bool:
-    """Whether a function or class is the user's own, so that it may be another one in the next session."""
-    if not isinstance(_plain(code), types.FunctionType | type):
+def _is_user_code(code: Any) -> bool:
+    """Whether a function or class is the user's code, which may change between sessions."""
+    if not isinstance(_underlying_function(code), types.FunctionType | type):
         return not inspect.isroutine(code)  # an object with __call__
     module = str(code.__module__)
     if module.partition(".")[0] in {"interp_widgets", *sys.builtin_module_names}:
@@ -134,46 +143,46 @@ def _is_own(code: Any) -> bool:
         return True
     parents = Path(file).parents
     installed = {"site-packages", "dist-packages"} & {parent.name for parent in parents}
-    return not installed and not any(str(parent) in _INSTALLED for parent in parents)
+    return not installed and not any(str(parent) in _INSTALL_FOLDERS for parent in parents)
 
 
-def _plain(function: Any) -> Any:
-    """The function of a method, or of what holds one that has no code of its own, such as a cache."""
+def _underlying_function(function: Any) -> Any:
+    """The function of a method, or the one inside a wrapper without code of its own, such as `functools.cache`."""
     function = getattr(function, "__func__", function)
     return function if hasattr(function, "__code__") else inspect.unwrap(function)
 
 
-def _code_of(value: Any) -> str:
-    """What a function does, without the lines that it stands on; empty for all else."""
-    code = getattr(_plain(value), "__code__", None)
-    return "" if code is None else _text_of(code)
+def _bytecode(value: Any) -> str:
+    """The bytecode and constants of a function, without line numbers; empty for anything else."""
+    code = getattr(_underlying_function(value), "__code__", None)
+    return "" if code is None else _code_text(code)
 
 
-def _text_of(code: types.CodeType) -> str:
+def _code_text(code: types.CodeType) -> str:
     return " ".join([code.co_code.hex(), *code.co_names, *map(_constant, code.co_consts)])
 
 
 def _constant(value: Any) -> str:
     if isinstance(value, types.CodeType):
-        return _text_of(value)
+        return _code_text(value)
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
-def _uses(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a function of the user's takes from outside: defaults, variables around it, and global ones; of a method its
-    object, of a class what it holds and its bases."""
+def _dependencies(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of what user code depends on: a function's defaults, closure and globals, a method's
+    object, a class's attributes and bases."""
     if isinstance(value, types.MethodType):
         yield "self", value.__self__
-    if not _is_own(value):
+    if not _is_user_code(value):
         return
     if isinstance(value, type):
         for name, part in sorted(vars(value).items()):
             part = part.fget if isinstance(part, property) else getattr(part, "__func__", part)
             if isinstance(part, types.FunctionType) or name[:2] != "__":
                 yield name, part
-        yield from ((base.__qualname__, base) for base in value.__bases__ if _is_own(base))
+        yield from ((base.__qualname__, base) for base in value.__bases__ if _is_user_code(base))
         return
-    function = _plain(value)
+    function = _underlying_function(value)
     if not isinstance(function, types.FunctionType):  # an object with __call__
         yield type(function).__qualname__, function
         return
@@ -182,7 +191,7 @@ def _uses(value: Any) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # it has no value yet
+        except ValueError:  # not assigned yet
             continue
     yield from (
         (name, function.__globals__[name]) for name in _globals(function.__code__) if name in function.__globals__
@@ -190,20 +199,20 @@ def _uses(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _globals(code: types.CodeType) -> list[str]:
-    """The names that code looks up outside of functions."""
+    """Names of the global variables that code reads, including functions inside it."""
     names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for part in code.co_consts:
         names |= set(_globals(part)) if isinstance(part, types.CodeType) else set()
     return sorted(names)
 
 
-def _kept(description: Any) -> Any:
-    """A description, or its hash where it is long."""
+def _hash_if_long(description: Any) -> Any:
+    """A description, or its hash if it is long."""
     text = json.dumps(description, sort_keys=True)
-    return description if len(text) <= _LONG else hash_of(text)
+    return description if len(text) <= _MAX_CHARACTERS else hash_of(text)
 
 
 def hash_of(*parts: Any) -> str:
-    """16 hex digits of bytes, or of what JSON can hold."""
+    """A hash of 16 hex digits of bytes or JSON values."""
     text = b"".join(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True).encode() for part in parts)
     return hashlib.sha256(text).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The items of a sweep: rows of a data set, of a table or of a file, or whatever a loop goes over."""
+"""The items of a sweep: rows of a data set, table or file, or elements of any iterable."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from interp_widgets.arguments import short
 from interp_widgets.data.files import decoded, existing_file, parse_rows
 from interp_widgets.models import Model
 
-from .identity import described, hash_of
+from .identity import describe, hash_of
 
 TEXT, TABLE = (".txt",), (".parquet",)
 ROWS = (".csv", ".json", ".jsonl")
-OWN = ("row", "hash", "error", "seconds")
-"""Columns that a sweep writes itself."""
+SWEEP_COLUMNS = ("row", "hash", "error", "seconds")
+"""Columns that the sweep adds."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One item, as the function takes it, and what is written of it."""
+    """One item: the value that the function is called with, and the columns that describe it."""
 
     row: int
-    """Its number, from 0."""
+    """Its index in the data, from 0."""
     value: Any
     labels: Mapping[str, Any]
-    """Column to number, bool, text or None."""
+    """Column to number, bool, str or None."""
     hash: str
 
 
 def read_items(items: Any) -> tuple[Iterable[Any], int | None]:
-    """What to go over, and how many there are where that is known.
+    """The items as an iterable, and their number if it is known.
 
-    A str or path is a file: rows of .csv, .json, .jsonl and .parquet, lines of .txt. A pandas DataFrame and a data set
-    of Hugging Face give their rows as dicts.
+    A str or path is a file: rows of .csv, .json, .jsonl and .parquet, lines of .txt. The items of a pandas DataFrame or
+    a Hugging Face data set are its rows, as dicts.
     """
     if isinstance(items, str | os.PathLike):
         _check_suffix(str(items))
@@ -57,7 +57,7 @@ def read_items(items: Any) -> tuple[Iterable[Any], int | None]:
 
 
 def parse_items(content: bytes, name: str) -> Sequence[Any]:
-    """The items of a file's content; the suffix of its name says what it holds."""
+    """The items in a file's content; the suffix of its name is its format."""
     suffix = _check_suffix(name)
     if suffix in TEXT:
         lines = [line for line in decoded(content, name).splitlines() if line.strip()]
@@ -75,15 +75,15 @@ def parse_items(content: bytes, name: str) -> Sequence[Any]:
 
 
 def _check_suffix(name: str) -> str:
-    """The suffix of a file's name; ValueError for one of another kind."""
+    """The suffix of a file's name; ValueError if the format is not supported."""
     suffix = Path(name).suffix.lower()
     if suffix not in TEXT + ROWS + TABLE:
         raise ValueError(f"cannot read items from {name!r}: the name must end in {', '.join(TEXT + ROWS + TABLE)}")
     return suffix
 
 
-def numbered(items: Iterable[Any], limit: int | None) -> Iterator[Item]:
-    """Each item with its number, its labels and its hash."""
+def number_items(items: Iterable[Any], limit: int | None) -> Iterator[Item]:
+    """Yield each item with its row number, labels and hash, up to ``limit`` items."""
     for row, value in enumerate(items):
         if limit is not None and row >= limit:
             return
@@ -91,19 +91,19 @@ def numbered(items: Iterable[Any], limit: int | None) -> Iterator[Item]:
 
 
 def _labels(value: Any, row: int) -> dict[str, Any]:
-    """What is written of an item, by column."""
+    """The columns that describe an item."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {one.name: getattr(value, one.name) for one in fields(value)}
     if not isinstance(value, Mapping):
-        return {"item": plain(value)}
-    labels = {str(name): plain(part) for name, part in value.items()}
-    if taken := [name for name in OWN if name in labels]:
-        raise ValueError(f"row {row} has a column {taken[0]!r}, which the sweep writes itself: give it another name")
+        return {"item": cell_value(value)}
+    labels = {str(name): cell_value(part) for name, part in value.items()}
+    if taken := [name for name in SWEEP_COLUMNS if name in labels]:
+        raise ValueError(f"row {row} has a column {taken[0]!r}, which the sweep adds itself: rename it")
     return labels
 
 
-def plain(value: Any) -> Any:
-    """A value that a column of a table can hold: a number, bool, text or None as it is, others as text."""
+def cell_value(value: Any) -> Any:
+    """A value for a table cell: numbers, bools, strings and None unchanged, anything else as a string."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Model):
@@ -119,9 +119,9 @@ def plain(value: Any) -> Any:
 
 
 def item_hash(value: Any) -> str:
-    """16 hex digits that tell an item from others, the same in every session.
+    """A hash of 16 hex digits that identifies an item, equal in every session.
 
     >>> item_hash({"prompt": "a", "n": 1}) == item_hash({"n": 1, "prompt": "a"})
     True
     """
-    return hash_of(described(value))
+    return hash_of(describe(value))

@@ -1,4 +1,4 @@
-"""What runs where an item is done, which may be another process: nothing here imports what an analysis needs."""
+"""Runs one item, possibly in a worker process. Imports nothing that only an analysis needs."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ import numpy as np
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.arguments import short
 
-here: dict[str, Callable[..., Any]] = {}
-"""Functions that this process has sent, by name: a thread of its own gets them as they are."""
+sent_functions: dict[str, Callable[..., Any]] = {}
+"""Functions that this process has sent, by name; executors of threads use them without unpickling."""
 
 Measured = tuple[dict[str, Any], str, float]
-"""An item's row, what went wrong with it (empty if nothing did), and its seconds."""
+"""An item's row, its error (empty if it succeeded), and its seconds."""
 
 
 class WorkerNotReady(RuntimeError):
-    """A worker cannot make ready what it is to run: no item can be done there."""
+    """Raised by a worker that cannot load the function: it can run no item."""
 
 
-class NoRow(TypeError):
-    """A result of which no row can be made: where the first ones are such, the sweep stops."""
+class InvalidRow(TypeError):
+    """Raised for a result that cannot become a row: if the first results are such, the sweep stops."""
 
 
-class Parcel:
-    """An item on its way to where it is done. It is packed only if that is another process."""
+class ItemToSend:
+    """An item sent to an executor, pickled only if that is another process."""
 
     def __init__(self, value: Any, pack: Callable[[Any], bytes] = pickle.dumps) -> None:
         self.value, self._pack = value, pack
 
     def __reduce__(self) -> Any:
-        return _opened, (self._pack(self.value),)
+        return _unpickle_item, (self._pack(self.value),)
 
 
-def _opened(content: bytes) -> Parcel:
-    return Parcel(pickle.loads(content))  # from the process that started this one
+def _unpickle_item(content: bytes) -> ItemToSend:
+    return ItemToSend(pickle.loads(content))  # from the process that started this one
 
 
 def row_of(result: Any) -> dict[str, Any]:
-    """The row of a result: what it measures, the entries of a mapping, or a single number or text as ``value``."""
+    """The row of a result: its measures, the entries of a mapping, or a single number or string as ``value``."""
     if isinstance(result, Result):
         try:
             result = result.measures()
         except TypeError as error:
-            raise NoRow(str(error)) from error
+            raise InvalidRow(str(error)) from error
     if not isinstance(result, Mapping):
         result = {"value": result}
     return {str(name): _cell(name, value) for name, value in result.items()}
@@ -64,19 +64,19 @@ def _cell(name: Any, value: Any) -> Any:
         return float(value)
     if value is None or isinstance(value, bool | int | float | str | np.generic):
         return value
-    raise NoRow(
-        f"the function must give numbers or texts by name, got {short(value)} as {name!r}: give measure= a function "
-        "that makes such a mapping of a result"
+    raise InvalidRow(
+        f"the function must return numbers or strings by name, got {short(value)} as {name!r}: give measure= a "
+        "function that turns a result into such a mapping"
     )
 
 
 def error_text(error: BaseException) -> str:
-    """An error on one line."""
+    """Type and message of an error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
 
 
 def run_one(function: Callable[..., Any], value: Any) -> Measured:
-    """One item, done."""
+    """Run the function on one item; an exception is returned as its error text."""
     start = time.perf_counter()
     try:
         return row_of(function(value)), "", time.perf_counter() - start
@@ -84,25 +84,25 @@ def run_one(function: Callable[..., Any], value: Any) -> Measured:
         return {}, error_text(error), time.perf_counter() - start
 
 
-def run_sent(name: str, content: bytes, item: Parcel) -> Measured:
-    """One item by a function that was sent under a name; made of its bytes once per process."""
-    _after_a_fork()
-    return run_one(here.get(name) or _made(name, content), item.value)
+def run_sent(name: str, content: bytes, item: ItemToSend) -> Measured:
+    """Run one item with a function that was sent by name; it is unpickled once per process."""
+    _limit_threads_after_fork()
+    return run_one(sent_functions.get(name) or _unpickle_function(name, content), item.value)
 
 
 _process = [os.getpid()]
 
 
-def _after_a_fork() -> None:
-    """Leave the threads alone that a forked process knows of and does not have: it would wait for them for ever."""
+def _limit_threads_after_fork() -> None:
+    """Use one thread in a forked process: it would wait forever for torch's threads, which are not copied."""
     if _process[0] != os.getpid():
         _process[0] = os.getpid()
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)
 
 
-def end_with(parent: int) -> None:
-    """End this process when the one that started it is gone, even if that was killed."""
+def exit_with_parent(parent: int) -> None:
+    """Exit this process when its parent has ended, even if the parent was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -113,9 +113,9 @@ def end_with(parent: int) -> None:
 
 
 @functools.lru_cache(maxsize=4)
-def _made(name: str, content: bytes) -> Callable[..., Any]:
+def _unpickle_function(name: str, content: bytes) -> Callable[..., Any]:
     try:
         function: Callable[..., Any] = pickle.loads(content)  # from the process that started this one
     except Exception as error:
-        raise WorkerNotReady(f"a worker cannot make the function ready: {error}") from error
+        raise WorkerNotReady(f"a worker cannot load the function: {error}") from error
     return function

@@ -15,14 +15,14 @@ from interp_widgets.arguments import checked
 from .backends import Done, check_backend, run_items
 from .call import Call
 from .identity import header_of, model_of
-from .items import Item, numbered, read_items
-from .remote import NoRow
+from .items import Item, number_items, read_items
+from .remote import InvalidRow
 from .result import SweepResult, result_of
 from .store import Folder, Memory
 
 _PARTIALS = 8
-_NO_ROWS = 3
-"""So many results of which no row can be made end a sweep that has made no row yet."""
+_MAX_INVALID_ROWS = 3
+"""Invalid results at the beginning after which a sweep stops."""
 
 
 @checked
@@ -39,38 +39,38 @@ def sweep(
     check: Callable[[], None] | None = None,
     on_partial: Callable[[SweepResult], None] | None = None,
 ) -> SweepResult:
-    """Run a function on every item of a data set, and keep a row of each.
+    """Run a function on every item of a data set and collect one row per item.
 
-    An item that fails is kept with its error, and the others go on. With ``out`` every row is on disk within about a
-    second; the same call again then does what is missing and what failed, and no more. A process that dies loses the
-    items that it had under way at most, and these are done again.
+    An item that fails gets a row with its error; the others continue. With ``out`` every row is on disk within about a
+    second, and the same call again runs only the items that are missing or failed. If a worker process dies, at most
+    the items that it was running are lost, and they are run again.
 
     Args:
-        function: called with an item. Give a model and options with `functools.partial`, such as
+        function: called with each item. Bind a model and options with `functools.partial`, such as
             ``partial(logit_lens, model, target=" Paris")``. What it returns becomes the row: the `measures` of a
             result, the entries of a mapping, or one number or text as ``value``.
-        items: a list or anything else to loop over, a pandas DataFrame, a data set of Hugging Face, or a file (.csv,
+        items: any iterable, a pandas DataFrame, a Hugging Face data set, or a file (.csv,
             .json, .jsonl, .parquet; .txt with an item per line). Rows are mappings of column to value.
-        arguments: which columns of a row the function takes, ``["prompt", "target"]``, or as which of its arguments,
+        arguments: which columns of a row the function takes, ``["prompt", "target"]``, or argument to column,
             ``{"prompt": "question"}``. By default it is called with the whole row.
-        measure: makes the row of what the function returns, where a table of its main numbers is not what you want.
-        backend: None for this process; a number for so many processes of the sweep's own; or any executor with the
+        measure: turns what the function returns into a row, if you want other numbers than its `measures`.
+        backend: None for this process; an int for that many worker processes; or any executor with the
             `submit` of `concurrent.futures.Executor`, such as Dask's client (a local cluster, SLURM, Kubernetes). Every
-            process loads a model once, from where it was loaded here.
-        out: the folder to write to: Parquet files, and what the sweep is of. A folder is of one function with what it
-            uses, such as a model and options; with another one it is refused.
-        limit: most items, from the first.
-        progress: called with (done, total) items; the total is the number done where the length is not known.
-        check: called between items; raises to cancel. What is done is kept.
-        on_partial: called with what there is so far, a few times before the end where their number is known.
+            process loads a model once, from the same source as here.
+        out: folder for the rows (Parquet) and a header that identifies the sweep. One folder holds one function with
+            its model, options and other dependencies; a call that differs in these raises ValueError.
+        limit: run at most this many items, from the first.
+        progress: called with (done, total) items; the total is the number done if the length is not known.
+        check: called between items; raises to cancel. Finished rows are kept.
+        on_partial: called with the result so far, a few times before the end, if the number of items is known.
 
     Returns:
         A `SweepResult` with the rows in the order of the items.
 
     Raises:
-        ValueError: no item, ``out`` with another sweep or other files, a model that another process cannot load, or
-            a column of the data that is called as one that is measured.
-        TypeError: items that cannot be looped over, or a result of which no row can be made.
+        ValueError: no items, ``out`` with another sweep or other files, a model that another process cannot load, or
+            a measure with the name of a column of the data.
+        TypeError: items that are not iterable, or results that cannot become a row.
 
     Example:
         >>> from functools import partial
@@ -88,7 +88,7 @@ def sweep(
         check_range("limit", limit)
     run = RunOptions(progress, check)
     todo, total = read_items(items)
-    numbers = numbered(todo, limit)
+    numbers = number_items(todo, limit)
     first = next(numbers, None)
     if first is None:
         raise ValueError("items must have at least one item, got none")
@@ -110,7 +110,7 @@ def sweep(
 
     try:
         results = run_items(call, unfinished(), backend, run.stop_if_cancelled)
-        for number, (item, row, error, seconds) in enumerate(_with_rows(results, made=bool(done)), start=1):
+        for number, (item, row, error, seconds) in enumerate(_stop_without_rows(results, made=bool(done)), start=1):
             store.add(item, row, error, seconds)
             so_far = number + kept
             run.report(so_far, total or so_far)
@@ -126,20 +126,20 @@ def sweep(
     )
 
 
-def _with_rows(results: Iterator[Done], *, made: bool) -> Iterator[Done]:
-    """The results; NoRow where no row can be made of the first ones, and was ``made`` of none before."""
-    held: list[Done] = []
+def _stop_without_rows(results: Iterator[Done], *, made: bool) -> Iterator[Done]:
+    """Yield the results; raise InvalidRow if the first ones cannot become rows and no row was ``made`` before."""
+    invalid: list[Done] = []
     for result in results:
         error = result[2]
-        if error.startswith(f"{NoRow.__name__}: ") and not made:
-            held.append(result)
-            if len(held) == _NO_ROWS:
+        if error.startswith(f"{InvalidRow.__name__}: ") and not made:
+            invalid.append(result)
+            if len(invalid) == _MAX_INVALID_ROWS:
                 break
         else:
             made = made or not error
             if made:
-                yield from held
-                held = []
+                yield from invalid
+                invalid = []
             yield result
-    if held:
-        raise NoRow(held[0][2].partition(": ")[2])
+    if invalid:
+        raise InvalidRow(invalid[0][2].partition(": ")[2])

@@ -1,4 +1,4 @@
-"""A function on its way to another process: its models are sent by name, and loaded there once."""
+"""Pickles a function for another process. Models are sent as their source and loaded there once."""
 
 from __future__ import annotations
 
@@ -18,58 +18,60 @@ from interp_widgets.models.state import check_as_loaded, edits
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Model):
-            return _model, _reference(value)
+            return _load_sent_model, _model_reference(value)
         return super().reducer_override(value)
 
 
 def pack(value: Any) -> bytes:
-    """Anything as bytes; ValueError for a model that another process cannot load."""
+    """A value pickled to bytes; ValueError for a model that another process cannot load."""
     file = io.BytesIO()
     _Pickler(file).dump(value)
     return file.getvalue()
 
 
-def packed(function: Callable[..., Any]) -> tuple[str, bytes]:
-    """A function as bytes, and their hash."""
+def pack_function(function: Callable[..., Any]) -> tuple[str, bytes]:
+    """The hash of a pickled function, and its bytes; ValueError if it cannot be pickled."""
     try:
         content = pack(function)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ValueError(
             f"the function holds something that cannot be sent to another process ({error}): "
-            "leave backend out, or make that in the function itself"
+            "leave backend out, or create it inside the function"
         ) from error
     name = hashlib.sha256(content).hexdigest()
     return name, content
 
 
-def _reference(model: Model) -> tuple[Any, ...]:
-    """What loads the model again, and what it must be then."""
+def _model_reference(model: Model) -> tuple[Any, ...]:
+    """The arguments with which `_load_sent_model` loads the model again."""
     if model.source is None:
         raise ValueError(
-            f"{model.name} came from memory, so that no other process can load it: save it with save_pretrained and "
-            "load that folder, or leave backend out"
+            f"{model.name} was not loaded from a file, so no other process can load it: save it with save_pretrained "
+            "and load that folder, or leave backend out"
         )
     check_as_loaded(model, "another process")
     if (hooked := edits(model)) is not None:
-        raise ValueError(f"{model.name} has been changed ({hooked.sentence}), which stays in this process: undo that")
+        raise ValueError(
+            f"{model.name} has been changed ({hooked.sentence}), which another process does not see: undo that"
+        )
     options = {"device": str(model.device), "dtype": model.dtype, "backend": model.backend}
     return model.source, tuple(options.items()), model.processed, _fingerprint(model)
 
 
 def _fingerprint(model: Model) -> str:
-    """A hash of what a model and its tokenizer make of a text."""
+    """A hash of what a model's output for a text depends on: weights, tokenizer, chat template, BOS."""
     reader = getattr(model.tokenizer, "backend_tokenizer", None)
     parts = (model.weight_hash, reader and reader.to_str(), model.chat_template, model.prepend_bos)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @functools.lru_cache(maxsize=2)
-def _model(source: str, options: tuple[tuple[str, Any], ...], processed: bool, fingerprint: str) -> Model:
-    """The model that was sent by name; RuntimeError where what is loaded is another one."""
+def _load_sent_model(source: str, options: tuple[tuple[str, Any], ...], processed: bool, fingerprint: str) -> Model:
+    """Load a model that was sent; RuntimeError if it differs from the model of the sweep."""
     model = load_model(source, processed=processed, **dict(options))
     if _fingerprint(model) != fingerprint:
         raise RuntimeError(
-            f"{source} gives another model than the one of this sweep (its weights, tokenizer or chat template): "
-            "save the model that you mean and load that folder, or leave backend out"
+            f"{source} holds a different model from that of this sweep (weights, tokenizer or chat template): "
+            "save the model of the sweep and load that folder, or leave backend out"
         )
     return model

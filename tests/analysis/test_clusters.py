@@ -22,7 +22,7 @@ from interp_widgets import (
 )
 from interp_widgets.analysis.clusters.clustering import cluster_states
 from interp_widgets.analysis.clusters.neighbours import nearest_tasks
-from interp_widgets.analysis.clusters.over_training import _turned
+from interp_widgets.analysis.clusters.over_training import _procrustes
 from interp_widgets.analysis.clusters.state_maps import map_states
 from interp_widgets.analysis.hidden_states import last_states
 from tests.models.tiny import tiny_model
@@ -280,7 +280,7 @@ def test_planes_of_checkpoints_are_turned_not_bent() -> None:
     rng = np.random.default_rng(0)
     points = rng.normal(size=(20, 2))
     angle = np.array([[0.0, 1.0], [-1.0, 0.0]])
-    np.testing.assert_allclose(_turned(points @ angle, points), points, atol=1e-12)
+    np.testing.assert_allclose(_procrustes(points @ angle, points), points, atol=1e-12)
 
 
 # over training ------------------------------------------------------------------------------------------------------

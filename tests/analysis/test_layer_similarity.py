@@ -285,7 +285,7 @@ def test_layer_similarity_is_cka_of_the_last_states(family: str) -> None:
     assert "fewer than 10 ×" in found.warning
     plain = iw.layer_similarity(a, b, TEXTS, debiased=False)
     assert plain.cka is plain.biased
-    assert "does not have this fault" in plain.warning
+    assert "does not have this bias" in plain.warning
 
 
 def test_a_model_with_itself_and_one_of_another_width() -> None:
@@ -375,7 +375,7 @@ def test_controls_by_name_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("controls", "tasks", "says"),
     [
-        ({}, TASKS, "there is none of 'cities'"),
+        ({}, TASKS, "there is none for 'cities'"),
         ({"cities": "demo-base"}, [TASKS[0], TASKS[0]], "each of another name, got cities, cities"),
         ({"a": "demo-base"}, [iw.TaskTexts("a", ["one", "two", "two", "three"])], "at least 4 different ones, got 3"),
     ],
@@ -485,7 +485,7 @@ def test_sections_of_two_results() -> None:
     raised = np.where(np.arange(6) < 2, 0.0, np.where(np.arange(6) < 4, 0.5, 0.2)) + one.unbiased
     found = iw.mossa_sections(one, replace(one, unbiased=raised), resamples=20)
     assert (found.clear, tuple(found.change_points), found.tasks) == (True, (3, 5), 2)
-    with pytest.raises(ValueError, match="give 2 unseen ones at least, got 1"):
+    with pytest.raises(ValueError, match="give at least 2 unseen ones, got 1"):
         iw.mossa_sections(one, one, unseen=True)
     with pytest.raises(ValueError, match="must have the same estimator"):
         iw.mossa_sections(one, replace(one, debiased=False))
@@ -521,7 +521,7 @@ def test_readability_by_hand() -> None:
     assert found.coleman_liau == pytest.approx(0.0588 * 400 - 0.296 * 100 / 6 - 15.8)
     more = iw.readability(["The little dog ran home today. It slept!\nThen", "it ate."])
     assert more.sentences == 4
-    with pytest.raises(ValueError, match="needs a word at least"):
+    with pytest.raises(ValueError, match="needs at least one word"):
         iw.readability(["...", "!"])
 
 

@@ -31,7 +31,7 @@ def test_journey(opened: Any) -> None:
 
     # the biased estimate is another picture of the same answer
     panel.get_by_label("CKA", exact=True).select_option("biased")
-    expect(panel.get_by_text("the debiased CKA does not have this fault", exact=False)).to_be_visible()
+    expect(panel.get_by_text("the debiased CKA does not have this bias", exact=False)).to_be_visible()
     panel.get_by_label("CKA", exact=True).select_option("debiased if texts are few")
 
     # every tab, as it is opened

@@ -85,7 +85,7 @@ def test_bad_input_gets_a_sentence() -> None:
     one = measured(x=BEFORE)
     labelled = sweep(lambda row: {"y": row["n"]}, [{"n": 1, "kind": kind} for kind in "abc"])
     for call, message in [
-        (lambda: compare_sweeps(one), "give a second sweep over the same items, or by="),
+        (lambda: compare_sweeps(one), "give either a second sweep over the same items, or by="),
         (lambda: compare_sweeps(one, one, measures=["z"]), "measures must be of 'x', got 'z'"),
         (lambda: compare_sweeps(labelled, by="kind"), "groups must be two values of 'kind', got 'a', 'b', 'c'"),
         (lambda: compare_sweeps(labelled, by="kind", groups=["a", "a"]), "groups must be two values of 'kind'"),

@@ -96,7 +96,7 @@ def test_a_result_without_measures_stops_at_once() -> None:
 def test_a_result_that_makes_no_row_stops_no_sweep_that_has_rows(tmp_path: Path) -> None:
     for odd in (0, 2):
         result = sweep(lambda n, odd=odd: [n] if n == odd else n, range(4), out=tmp_path / str(odd))
-        assert [row for row, error in enumerate(result.errors) if "must give numbers or texts" in error] == [odd]
+        assert [row for row, error in enumerate(result.errors) if "must return numbers or strings" in error] == [odd]
         assert result.n_failed == 1
 
 
@@ -174,8 +174,8 @@ def test_what_is_done_before_a_stop_is_kept(tmp_path: Path) -> None:
 
 
 def test_many_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_ROWS", 1)
-    monkeypatch.setattr(store, "_PARTS", 5)
+    monkeypatch.setattr(store, "_MAX_ROWS", 1)
+    monkeypatch.setattr(store, "_MAX_PARTS", 5)
     result = sweep(square, range(23), out=tmp_path / "out")
     assert result.numbers("square").tolist() == [n * n for n in range(23)]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rows.parquet", "sweep.json"]
@@ -319,7 +319,7 @@ def test_any_number_and_text_is_kept(tmp_path: Path) -> None:
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(ValueError, match="holds other files: give out= a folder that is new"):
+    with pytest.raises(ValueError, match="holds other files: give out= a new folder"):
         sweep(square, range(2), out=tmp_path)
 
 
@@ -352,8 +352,8 @@ class ClosedClient:
         (lambda: sweep(square, [1], limit=0), "limit must be"),
         (lambda: sweep(square, [1], backend=ClosedClient()), "client that has been closed"),
         (lambda: sweep(square, [{"row": 1}]), "row 0 has a column 'row'"),
-        (lambda: sweep(lambda r: r, [{"a": 1}]), "'a' is measured and is a column of the data too"),
-        (lambda: sweep(lambda r: {"a": [1]}, [1]), "must give numbers or texts by name"),
+        (lambda: sweep(lambda r: r, [{"a": 1}]), "'a' is both a measure and a column of the data"),
+        (lambda: sweep(lambda r: {"a": [1]}, [1]), "must return numbers or strings by name"),
     ],
 )
 def test_bad_input_gets_a_sentence(call: Callable[[], object], message: str) -> None:
@@ -521,7 +521,7 @@ def memory_only(model: Model) -> Model:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (memory_only, "came from memory, so that no other process can load it: save it with save_pretrained"),
+        (memory_only, "was not loaded from a file, so no other process can load it: save it with save_pretrained"),
         (lambda model: (model.tl_model.unembed.W_U.data.mul_(2.0), model)[1], "was edited after it was loaded"),
     ],
     ids=["memory", "weights"],

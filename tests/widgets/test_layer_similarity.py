@@ -123,7 +123,7 @@ def test_estimate_cluster_and_view_only_draw(own: Any, monkeypatch: pytest.Monke
     panel.estimate = "biased"
     np.testing.assert_allclose(tab.chart.series[0].values, base.biased[:4])
     assert "(biased)" in tab.chart.figure.title.text
-    assert "does not have this fault" in tab.summary.value
+    assert "does not have this bias" in tab.summary.value
     panel.cluster = "facts"
     assert [series.tasks for series in tab.chart.series] == [["capital"], ["capital"]]
     assert "one cluster has too few" in tab.summary.value
@@ -237,7 +237,7 @@ def test_traits_of_another_kind(traits: Any, says: str) -> None:
 
 def test_a_task_without_a_control(own: Any) -> None:
     panel = own(demo_pair().base, control_models={"plural": demo_pair().tuned})
-    assert "controls must have a model of every task: there is none of 'capital'" in panel.status.error
+    assert "controls must have a model for every task: there is none for 'capital'" in panel.status.error
 
 
 # ---- the other tabs

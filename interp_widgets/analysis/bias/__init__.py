@@ -1,4 +1,4 @@
-"""What a model prefers in published sets of sentences and questions about groups of people."""
+"""Social bias of models: benchmarks (StereoSet, CrowS-Pairs, BBQ), probes, bias neurons, and debiasing edits."""
 
 from .baselines import random_edit as random_edit
 from .baselines import subtraction_edit as subtraction_edit

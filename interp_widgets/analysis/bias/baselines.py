@@ -1,11 +1,10 @@
-"""Subtraction, the suppression of bias neurons, and random edits, which a debiasing method has to beat."""
+"""Baselines for debiasing: Subtraction, bias neuron suppression, and random edits of the same size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.analysis.bias.bias_neurons import rank_in_layer
 from interp_widgets.analysis.bias.probes import BiasProbes
+from interp_widgets.analysis.bias.states import run_by_length
 from interp_widgets.analysis.ffn_concepts.neurons import value_vectors
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.labelled import BiasData, labelled_texts
@@ -30,19 +30,20 @@ from interp_widgets.models.edits import Setting
 @checked
 @torch.no_grad()
 def subtraction_edit(model: Model, probes: BiasProbes, *, k: int = 1, strength: float = 1.0) -> ModelEdit:
-    """The edit of Subtraction: what bias neurons of the last layer write is taken off the stream that leaves it.
+    """The Subtraction edit: subtract the direction that the last layer's bias neurons write from the final stream.
 
-    The value vectors of the k neurons of the last layer that point most along its probe, summed and made of unit
-    length, times ``strength`` times the gap between the means of biased and benign texts along the probe.
+    The direction is the sum of the value vectors of the k neurons of the last layer that are most similar to its probe,
+    normalised. It is scaled by ``strength`` times the difference between the mean projections of biased and benign
+    texts on the probe.
 
     Args:
-        model: what `load_model` returns; the one that the probes were made from.
+        model: what `load_model` returns; the model that the probes were trained on.
         probes: from `train_bias_probes`.
-        k: neurons whose value vectors are summed.
-        strength: 1 moves the stream by the gap; negative values add.
+        k: number of neurons whose value vectors are summed.
+        strength: 1 moves the stream by the difference of the means; negative values add the direction.
 
     Raises:
-        ValueError: probes of a model of another shape, more neurons than there are, a strength that is no number.
+        ValueError: probes of a model of another shape, k above the number of neurons, or a strength that is not finite.
 
     Source: Explainability in Large Language Models (Luo 2024), section 5.2.3.
 
@@ -77,27 +78,27 @@ def suppression_edit(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> ModelEdit:
-    """The edit of bias neuron suppression: the k neurons that widen the gap of paired sentences most write nothing.
+    """The edit of bias neuron suppression: zero the value vectors of the k neurons that most widen the gap of pairs.
 
-    A neuron's share of the gap, log P(biased) - log P(benign), is its integrated gradient from an activation of zero,
-    layer by layer, summed over the tokens; times the sign of the gap, and the mean over the pairs. Neurons that narrow
-    the gap are left alone, so that fewer than k may be chosen.
+    The gap of a pair is log P(biased) - log P(benign). A neuron's attribution is its integrated gradient of the gap
+    from an activation of zero, one layer at a time, summed over the tokens, multiplied by the sign of the gap and
+    averaged over the pairs. Neurons with a negative attribution are not edited, so there may be fewer than k.
 
     Args:
         model: what `load_model` returns.
         data: pairs, from `read_crows_pairs`, `read_stereoset`, `demo_stereoset` or `read_sentence_pairs`.
-        k: neurons of all layers.
-        steps: points of the integral.
+        k: number of neurons, over all layers.
+        steps: steps of the integral.
         batch_size: most sentences in one pass of the model.
         progress: called with (done, total) sentences times layers.
         check: called before every pass; raises to cancel.
 
     Raises:
-        ValueError: no pair, a model without single neurons or one that cannot be edited, or numbers that are not
+        ValueError: no pair, a model without MLP neurons or one that cannot be edited, or attributions that are not
             finite.
 
     Source: The Devil is in the Neurons: Interpreting and Mitigating Social Biases in Pre-trained Language Models (Liu
-    et al. 2024), section 3.2, here with sentences' log-probabilities, since a causal model fills no mask.
+    et al. 2024), section 3.2, here with the log-probabilities of sentences, since a causal model has no mask token.
 
     Example:
         >>> edit = suppression_edit(base, demo_stereoset()[:6], k=5, steps=2)
@@ -127,75 +128,58 @@ def gap_attribution(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> NDArray[np.float64]:
-    """(layers, neurons) each neuron's share of the gap between paired sentences; see `suppression_edit`."""
+    """(layers, neurons) attribution of the gap between paired sentences to each neuron; see `suppression_edit`."""
     model.capabilities.require("mlp_neurons", "suppression_edit", using="mlp")
     labelled = labelled_texts(data)
     read = [read_prompt(model, text, what="text") for text in labelled.texts]
     if min(len(one.ids) for one in read) < 2:
-        raise ValueError("a sentence needs two tokens or more to be scored, a BOS counted: give longer ones")
+        raise ValueError("a sentence needs at least two tokens, counting the BOS, to be scored: give longer ones")
     run = RunOptions(progress, check, batch_size)
-    order = sorted(range(len(read)), key=lambda i: (-len(read[i].ids), i))
-    longest, total = len(read[order[0]].ids), len(read) * (model.n_layers + 1)
+    longest, total = max(len(one.ids) for one in read), len(read) * (model.n_layers + 1)
     runner = Runner(model, longest, run.batch_size, run.check, run.progress, total=total)
-
-    def each(work: Callable[[list[int], Tensor], None]) -> None:
-        """Call ``work`` with the numbers and the ids (texts, tokens) of texts of one length."""
-        for length, group in groupby(order, key=lambda i: len(read[i].ids)):
-            numbers = list(group)
-
-            def chunk(start: int, stop: int, numbers: Sequence[int] = numbers) -> None:
-                chosen = list(numbers[start:stop])
-                work(chosen, torch.tensor([read[i].ids for i in chosen], device=model.device))
-
-            runner.run(len(numbers), partial(_same, length), chunk)
-
     scores = np.zeros(len(read))
 
-    def score(numbers: list[int], ids: Tensor) -> None:
-        scores[numbers] = to_numpy(_log_probability(ids, model.run(ids).logits))
+    def score(rows: list[int], ids: Tensor) -> None:
+        scores[rows] = to_numpy(_log_probability(ids, model.run(ids).logits))
 
-    each(score)
+    run_by_length(model, runner, read, score)
     side = np.where(labelled.biased, 1.0, -1.0)
     gaps = (side * scores).reshape(-1, 2).sum(axis=1)
     weight = side * np.repeat(np.sign(gaps), 2) / len(gaps)
     shares = np.zeros((model.n_layers, model.d_mlp))
     for layer in range(model.n_layers):
 
-        def add(numbers: list[int], ids: Tensor, layer: int = layer) -> None:
-            shares[layer] += weight[numbers] @ _integrated(model, ids, layer, steps)
+        def add(rows: list[int], ids: Tensor, layer: int = layer) -> None:
+            shares[layer] += weight[rows] @ _integrated_gradients(model, ids, layer, steps)
 
-        each(add)
-    check_finite(shares, lambda layer, neuron: f"the share of neuron {neuron} of layer {layer}")
+        run_by_length(model, runner, read, add)
+    check_finite(shares, lambda layer, neuron: f"the attribution of neuron {neuron} of layer {layer}")
     return shares
 
 
-def _same(length: int, _: int) -> int:
-    return length
-
-
-def _integrated(model: Model, ids: Tensor, layer: int, steps: int) -> NDArray[np.float64]:
-    """(texts, neurons) integrated gradients of the texts' log-probabilities, summed over the tokens."""
+def _integrated_gradients(model: Model, ids: Tensor, layer: int, steps: int) -> NDArray[np.float64]:
+    """(texts, neurons) integrated gradients of each text's log-probability, summed over its tokens."""
     hook = f"blocks.{layer}.mlp.hook_post"
     activation = wide(model.run(ids, capture=[hook]).activations[hook])
-    slopes = torch.zeros_like(activation)
+    gradients = torch.zeros_like(activation)
 
     def score(logits: Tensor) -> Tensor:
         return _log_probability(ids, logits).sum()
 
     for step in range(steps):
         share = (step + 0.5) / steps
-        run = model.run(ids, capture=[hook], edit={hook: partial(_scaled, activation, share)}, grad=score)
-        slopes += wide(run.gradients[hook])
-    return to_numpy((activation * slopes / steps).sum(dim=1)).astype(np.float64)
+        run = model.run(ids, capture=[hook], edit={hook: partial(_scale, activation, share)}, grad=score)
+        gradients += wide(run.gradients[hook])
+    return to_numpy((activation * gradients / steps).sum(dim=1)).astype(np.float64)
 
 
-def _scaled(activation: Tensor, share: float, value: Tensor) -> Tensor:
+def _scale(activation: Tensor, share: float, value: Tensor) -> Tensor:
     scaled: Tensor = (share * activation).to(value.dtype)
     return scaled
 
 
 def _log_probability(ids: Tensor, logits: Tensor) -> Tensor:
-    """(texts,) the log-probability of each text's tokens but the first."""
+    """(texts,) log-probability of each text's tokens after the first."""
     logs: Tensor = wide(logits[:, :-1]).log_softmax(-1)
     own: Tensor = logs.gather(-1, ids[:, 1:, None])[..., 0].sum(dim=1)
     return own
@@ -203,14 +187,14 @@ def _log_probability(ids: Tensor, logits: Tensor) -> Tensor:
 
 @checked
 def random_edit(model: Model, edit: ModelEdit, *, seed: int = 0) -> ModelEdit:
-    """A control for an edit: the same neurons and streams change by as much, in random directions.
+    """A random control for an edit: the same neurons and streams, changed by the same amount in random directions.
 
-    Each value vector moves as far as in the edit; a projection of the stream takes out as many random directions; what
-    is added has the same length.
+    Each value vector changes by the same norm; a projection of the stream removes as many random directions; vectors
+    that are added have the same norm.
 
     Args:
         model: the model that the edit is for.
-        edit: such as `lope_edit` gives.
+        edit: an edit, for example from `lope_edit`.
         seed: of the directions.
 
     Example:
@@ -221,14 +205,14 @@ def random_edit(model: Model, edit: ModelEdit, *, seed: int = 0) -> ModelEdit:
     """
     draw = np.random.default_rng(seed)
 
-    def turned(rows: Tensor) -> Tensor:
-        """Random rows of the same lengths."""
+    def random_rows(rows: Tensor) -> Tensor:
+        """Random rows with the norms of ``rows``."""
         random = torch.from_numpy(draw.standard_normal(rows.shape)).float()
         lengths: Tensor = rows.norm(dim=-1, keepdim=True)
         return lengths * torch.nn.functional.normalize(random, dim=-1)
 
     layers = {
-        at: replace(one, after=one.before + turned(one.after - one.before), added=turned(one.added[None])[0])
+        at: replace(one, after=one.before + random_rows(one.after - one.before), added=random_rows(one.added[None])[0])
         for at, one in edit.layers.items()
     }
     streams = {}
@@ -236,6 +220,6 @@ def random_edit(model: Model, edit: ModelEdit, *, seed: int = 0) -> ModelEdit:
         rank = one.read.shape[1]
         basis = span_basis(draw.standard_normal((rank, model.d_model))) if rank else np.zeros((0, model.d_model))
         rows = torch.from_numpy(basis.copy()).float()
-        streams[at] = StreamEdit(rows.T.contiguous(), rows, one.centre, turned(one.added[None])[0])
+        streams[at] = StreamEdit(rows.T.contiguous(), rows, one.centre, random_rows(one.added[None])[0])
     name = f"Random, as large as {edit.name}"
     return ModelEdit.of(model, name, layers=layers, streams=streams, settings={"method": "random", "seed": seed})

@@ -1,4 +1,4 @@
-"""Bias neurons: the neurons whose value vectors point along probes of bias, and how active they are."""
+"""Bias neurons: neurons whose value vectors are most similar to the directions of bias probes, and their activity."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide, wide_type
 from interp_widgets.analysis.bias.probes import BiasProbes
+from interp_widgets.analysis.bias.states import biased_and_benign
 from interp_widgets.analysis.ffn_concepts.neurons import norms_output, value_vectors
 from interp_widgets.analysis.ffn_concepts.text_activations import layer_activations
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
+from interp_widgets.data.bias.labelled import BiasData, LabelledTexts
 from interp_widgets.models import Model
 
 _RANDOM_DIRECTIONS = 16
@@ -28,7 +29,7 @@ _RANDOM_DIRECTIONS = 16
 
 @record
 class BiasNeurons(Result):
-    """What `rank_bias_neurons` returns: for each probe the neurons, of all layers, that write most along it.
+    """What `rank_bias_neurons` returns: the neurons of all layers that are most similar to each probe.
 
     Example:
         >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
@@ -38,18 +39,18 @@ class BiasNeurons(Result):
     """
 
     layer: Ints = with_axes("probes", "k")
-    """(probes, k) layer of each neuron, the one most alike first."""
+    """(probes, k) layer of each neuron, the most similar first."""
     neuron: Ints = with_axes("probes", "k")
-    """(probes, k) its number in the layer."""
+    """(probes, k) index of each neuron in its layer."""
     cosine: Floats = with_axes("probes", "k", nan=False)
-    """(probes, k) cosine of its value vector with the probe's direction."""
+    """(probes, k) cosine similarity of its value vector and the probe's direction."""
     chance: Floats = with_axes("probes", nan=False)
-    """(probes,) the largest cosine of any value vector with a random direction, the mean of 16 of them."""
+    """(probes,) largest cosine of any value vector with a random direction, averaged over 16 directions."""
     n_layers: int = field(kw_only=True)
-    """Layers of the model."""
+    """Number of layers of the model."""
 
     def of_layer(self, layer: int) -> tuple[int, ...]:
-        """The neurons of one layer that any probe names, in rising order."""
+        """The neurons of one layer that are ranked for any probe, in ascending order."""
         return tuple(sorted({int(number) for number in self.neuron[self.layer == layer]}))
 
     def to_frame(self) -> DataFrame:
@@ -70,21 +71,21 @@ def rank_bias_neurons(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> BiasNeurons:
-    """The k neurons of all layers whose value vectors are most alike to each probe's direction, by cosine.
+    """The k neurons over all layers whose value vectors have the highest cosine similarity to each probe's direction.
 
-    A neuron's value vector is what it writes into the residual stream per unit of activation. Beside the cosines stands
-    what a random direction reaches in the same model: a neuron below that is no bias neuron.
+    A neuron's value vector is what it writes into the residual stream per unit of activation. ``chance`` is the cosine
+    that a random direction reaches in the same model: a neuron below that is not a bias neuron.
 
     Args:
-        model: what `load_model` returns; the one that the probes were made from.
+        model: what `load_model` returns; the model that the probes were trained on.
         probes: from `train_bias_probes`.
-        k: neurons per probe.
+        k: number of neurons per probe.
         seed: of the random directions.
         progress: called with (done, total) layers.
         check: called before every layer; raises to cancel.
 
     Raises:
-        ValueError: probes of a model of another shape, more neurons than there are, or a model without single neurons.
+        ValueError: probes of a model of another shape, k above the number of neurons, or a model without MLP neurons.
 
     Source: Explainability in Large Language Models (Luo 2024), section 4.3.1, figure 4.10.
 
@@ -104,7 +105,7 @@ def rank_bias_neurons(
     cosines: list[NDArray[np.float64]] = []
     for layer in range(model.n_layers):
         run.stop_if_cancelled()
-        cosines.append(_cosines(model, layer, directions))
+        cosines.append(_value_vector_cosines(model, layer, directions))
         run.report(layer + 1, model.n_layers)
     widths = np.cumsum([0, *(len(each) for each in cosines)])
     every = np.concatenate(cosines).T
@@ -122,26 +123,26 @@ def rank_bias_neurons(
 
 
 def rank_in_layer(model: Model, probes: BiasProbes, layer: int, k: int) -> list[int]:
-    """The k neurons of one layer whose value vectors are most alike to its own probe's direction."""
+    """The k neurons of one layer whose value vectors are most similar to the direction of that layer's probe."""
     model.capabilities.require("mlp_neurons", "subtraction_edit", using="mlp")
     _check_fits(model, probes)
     check_range("k", k, 1, model.d_mlp)
     direction = torch.tensor(probes.direction[layer], dtype=wide_type(model.dtype), device=model.device)
-    best = np.argsort(-_cosines(model, layer, direction[None])[:, 0], kind="stable")[:k]
+    best = np.argsort(-_value_vector_cosines(model, layer, direction[None])[:, 0], kind="stable")[:k]
     return [int(number) for number in best]
 
 
-def _cosines(model: Model, layer: int, directions: Tensor) -> NDArray[np.float64]:
-    """(neurons, n) of a layer's value vectors with directions (n, d_model) of unit length."""
+def _value_vector_cosines(model: Model, layer: int, directions: Tensor) -> NDArray[np.float64]:
+    """(neurons, n) cosines of a layer's value vectors with directions (n, d_model) of unit length."""
     values = value_vectors(model, layer)
-    if norms_output(model, layer):  # the norm's weights stretch what is written
+    if norms_output(model, layer):  # the norm after the MLP scales what is written
         values = values * wide(model.weight("ln2_post_w", layer))
     lengths = values.norm(dim=1, keepdim=True).clamp(min=1e-30)
     return to_numpy((values / lengths) @ directions.T).astype(np.float64)
 
 
 def _check_fits(model: Model, probes: BiasProbes) -> None:
-    """ValueError where probes were made from a model of another shape."""
+    """ValueError if the probes were trained on a model of another shape."""
     if probes.direction.shape != (model.n_layers, model.d_model):
         layers, width = probes.direction.shape
         raise ValueError(
@@ -166,9 +167,9 @@ class BiasActivity(Result):
     share_active: Floats = with_axes("layers", 2)
     """(layers, 2) share of activations above zero, over tokens and neurons: biased texts, then benign ones."""
     mean: Floats = with_axes("layers", 2)
-    """(layers, 2) mean activation."""
+    """(layers, 2) mean activation over tokens and neurons: biased texts, then benign ones."""
     neurons: Ints = with_axes("layers")
-    """(layers,) bias neurons of each layer."""
+    """(layers,) number of bias neurons in each layer."""
 
     def to_frame(self) -> DataFrame:
         """One row per layer and kind of text."""
@@ -186,7 +187,7 @@ def bias_neuron_activity(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> BiasActivity:
-    """How active bias neurons are on biased and on benign texts, layer by layer.
+    """Measure how active bias neurons are on biased and on benign texts, in each layer.
 
     Args:
         model: the model that the neurons are of.
@@ -210,11 +211,9 @@ def bias_neuron_activity(
         raise ValueError(
             f"the neurons are of a model with {neurons.n_layers} layers, {model.name} has {model.n_layers}"
         )
-    labelled = data if isinstance(data, LabelledTexts) else labelled_texts(data)
+    labelled = biased_and_benign(data)
     sides = [[text for text, biased in zip(labelled.texts, labelled.biased, strict=True) if biased == side]
              for side in (True, False)]  # fmt: skip
-    if not all(sides):
-        raise ValueError("data must hold biased and benign texts, got one kind only")
     run = RunOptions(progress, check)
     shape = model.n_layers, 2
     share, mean = np.full(shape, np.nan), np.full(shape, np.nan)

@@ -1,4 +1,4 @@
-"""`compare_debiasing`: what edits of a model change in its scores of bias and of language, beside random edits."""
+"""`compare_debiasing`: bias and language modelling scores of a model, of debiasing edits, and of random edits."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from interp_widgets.analysis._core.statistics import resampled_means
 from interp_widgets.analysis.bias.baselines import random_edit
 from interp_widgets.analysis.bias.bbq import score_bbq
 from interp_widgets.analysis.bias.crows import score_crows
+from interp_widgets.analysis.bias.domains import OVERALL
 from interp_widgets.analysis.bias.stereoset import StereoSetMetrics, StereoSetResult, score_stereoset, term_scores
 from interp_widgets.analysis.continuations import Continuation, score_continuations
 from interp_widgets.arguments import checked
@@ -36,14 +37,14 @@ _RESAMPLES = 9999
 
 @record
 class DebiasChange(Record):
-    """What an edit changes in one domain, from the model as it is; 95 % bootstrap intervals over target terms.
+    """How much an edit changes the scores of one domain, with 95 % bootstrap intervals over target terms.
 
-    Both models are scored on the same drawn terms, so that an interval without 0 is a change beyond chance.
+    Both models are scored on the same resampled terms, so an interval without 0 is a significant change.
     """
 
     domain: str
     bias: float
-    """Change of |SS - 50|, in points; below 0 is less of a preference."""
+    """Change of |SS - 50|, in points; negative means less bias."""
     bias_interval: Sequence[float] = with_axes(2)
     lms: float = field(kw_only=True)
     """Change of the language modelling score, in points."""
@@ -55,31 +56,31 @@ class DebiasChange(Record):
 
 @record
 class DebiasScores(Record):
-    """What one model, as it is or edited, scores; None for what was not asked for."""
+    """Scores of one model, unedited or edited; None for data that was not given."""
 
     name: str
-    """``as it is``, or the edit's name."""
+    """``as it is`` for the unedited model, else the name of the edit."""
     stereoset: Sequence[StereoSetMetrics]
-    """One per domain, and the last over all examples."""
+    """StereoSet metrics, one per domain, and the last over all examples."""
     changes: Sequence[DebiasChange] = field(kw_only=True)
-    """The same domains; empty for the model as it is."""
+    """Changes in the same domains; empty for the unedited model."""
     perplexity: float | None = field(kw_only=True)
-    """Of the texts: e to the mean negative log-probability of a token."""
+    """Perplexity of the texts: exp of the mean negative log-probability per token."""
     perplexity_interval: Sequence[float] | None = field(kw_only=True)
     """95 % bootstrap interval over texts."""
     perplexity_ratio: Sequence[float] | None = field(kw_only=True)
-    """Perplexity over that of the model as it is, and its interval over the same drawn texts."""
+    """Perplexity divided by that of the unedited model, and its interval over the same resampled texts."""
     crows: float | None = field(kw_only=True)
-    """Percent of CrowS-Pairs in which the sentence about the disadvantaged group is likelier."""
+    """Percent of CrowS-Pairs in which the sentence about the disadvantaged group is more likely."""
     crows_interval: Sequence[float] | None = field(kw_only=True)
     bbq: Sequence[float] | None = field(kw_only=True)
     """Accuracy and bias score in ambiguous contexts, then in disambiguated ones."""
     bbq_intervals: Sequence[Sequence[float]] | None = field(kw_only=True)
     continuations: Sequence[str] = field(kw_only=True)
-    """What it writes after each prompt."""
+    """The text generated after each prompt."""
 
     def domain(self, name: str) -> StereoSetMetrics:
-        """StereoSet's metrics of one domain, or of ``overall``."""
+        """StereoSet metrics of one domain, or ``overall``; ValueError if there is no such domain."""
         for one in self.stereoset:
             if one.domain == name:
                 return one
@@ -89,7 +90,7 @@ class DebiasScores(Record):
 
 @record
 class DebiasComparison(Result):
-    """What `compare_debiasing` returns: the scores of the model as it is, of each edit and of its random control.
+    """What `compare_debiasing` returns: the scores of the unedited model, of each edit and of its random control.
 
     Example:
         >>> edit = leace_edit(base, demo_bias_texts("train"), pool="last")
@@ -101,15 +102,15 @@ class DebiasComparison(Result):
     """
 
     rows: Sequence[DebiasScores]
-    """The model as it is, then each edit, followed by its control."""
+    """The unedited model, then each edit, followed by its control."""
     prompts: Sequence[str] = field(kw_only=True)
-    """What the continuations go on from."""
+    """The prompts of the continuations."""
 
     def to_frame(self) -> pd.DataFrame:
         """One row per model and domain."""
         import pandas as pd
 
-        return pd.DataFrame([line for row in self.rows for line in _lines(row)])
+        return pd.DataFrame([line for row in self.rows for line in _table_rows(row)])
 
 
 @checked
@@ -130,22 +131,22 @@ def compare_debiasing(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> DebiasComparison:
-    """Score a model as it is and under each of some edits: less bias, and at what price.
+    """Score a model without and with each edit: how much bias each removes, and what it costs in language modelling.
 
-    While an edit is in force, other threads wait for the model; afterwards every bit of it is as before.
+    While an edit is applied, other threads wait for the model; afterwards its weights are restored bit by bit.
 
     Args:
         model: what `load_model` returns.
         edits: from `lope_edit`, `inlp_edit`, `leace_edit`, `subtraction_edit`, `suppression_edit`, `ethos_edit`, or
-            made or loaded as a `ModelEdit`; or files that `ModelEdit.save` wrote, whose names stand behind those of the
-            edits in them. Their names must differ.
-        stereoset: what SS, LMS and ICAT are of: from `read_stereoset` or `demo_stereoset`.
+            any other `ModelEdit`; or files written by `ModelEdit.save`, whose file names are appended to the names of
+            the edits. The names must differ.
+        stereoset: examples for SS, LMS and ICAT, from `read_stereoset` or `demo_stereoset`.
         texts: ordinary texts, for the perplexity.
         crows: from `read_crows_pairs`.
         bbq: from `read_bbq`.
-        prompts: to write on from, without chance.
+        prompts: prompts to continue by greedy decoding.
         control: score a `random_edit` beside each edit.
-        max_new_tokens: of a continuation.
+        max_new_tokens: length of a continuation.
         resamples: bootstrap draws.
         seed: of the bootstrap and of the random edits.
         batch_size: most rows in one pass of the model, as in `score_stereoset`.
@@ -153,9 +154,9 @@ def compare_debiasing(
         check: called before every pass; raises to cancel.
 
     Raises:
-        ValueError: no edit, two of one name, a file that holds none, an edit for another model, no example, or what the
-            scores refuse.
-        FileNotFoundError: a file that is not there.
+        ValueError: no edits, two with the same name, a file without an edit, an edit for another model, no examples, or
+            an error of one of the scores.
+        FileNotFoundError: a file that does not exist.
 
     Source: Explainability in Large Language Models (Luo 2024), tables 5.4 and 5.5.
 
@@ -182,15 +183,15 @@ def compare_debiasing(
     tried: list[ModelEdit | None] = [None]
     for edit in made:
         tried += [edit, random_edit(model, edit, seed=seed)] if control else [edit]
-    judge = _Judge(model, stereoset, texts, crows, bbq, prompts, max_new_tokens, resamples, seed, batch_size)
+    evaluation = _Evaluation(model, stereoset, texts, crows, bbq, prompts, max_new_tokens, resamples, seed, batch_size)
     run = RunOptions(progress, check, batch_size)
     measured = []
     for number, tested in enumerate(tried):
-        # other threads would see the edit, and results of theirs would be those of another model
+        # other threads would compute with the edited model
         with model.lock, nullcontext() if tested is None else tested.applied(model):
-            measured.append(judge.measure(run.part(number, len(tried))))
+            measured.append(evaluation.measure(run.part(number, len(tried))))
     rows = [
-        judge.scores(UNEDITED if tested is None else tested.name, found, None if tested is None else measured[0])
+        evaluation.scores(UNEDITED if tested is None else tested.name, found, None if tested is None else measured[0])
         for tested, found in zip(tried, measured, strict=True)
     ]
     return DebiasComparison(
@@ -204,26 +205,26 @@ def compare_debiasing(
 
 
 def saved_edit(path: str | Path) -> ModelEdit:
-    """The edit in a file, whose name is put behind its own."""
+    """The edit in a file, with the file name appended to its name."""
     edit = ModelEdit.load(path)
     return replace(edit, name=f"{edit.name} ({Path(path).stem})")
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """What was measured of one model."""
+    """The measurements of one model."""
 
     stereoset: StereoSetResult
     texts: NDArray[np.float64]
-    """(texts, 2) negative log-probability, and tokens."""
+    """(texts, 2) negative log-probability and number of tokens of each text."""
     crows: tuple[float, Sequence[float]] | None
     bbq: tuple[Sequence[float], Sequence[Sequence[float]]] | None
     continuations: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """The data of one call."""
+class _Evaluation:
+    """The data and options of one call of `compare_debiasing`."""
 
     model: Model
     stereoset: Sequence[StereoSetExample]
@@ -237,7 +238,7 @@ class _Judge:
     batch_size: int | None
 
     def measure(self, run: RunOptions) -> _Measured:
-        """Of the model as it now is."""
+        """Measure the model with the edit that is applied now."""
         model, parts = self.model, [run.part(number, 5) for number in range(5)]
         options: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed, "check": run.check}
         options["batch_size"] = self.batch_size
@@ -258,24 +259,24 @@ class _Judge:
         parts[4].report(1, 1)
         return _Measured(stereoset, texts, crows, bbq, tuple(written))
 
-    def scores(self, name: str, own: _Measured, plain: _Measured | None) -> DebiasScores:
-        """The row of one model beside the model as it is."""
+    def scores(self, name: str, measured: _Measured, unedited: _Measured | None) -> DebiasScores:
+        """The row of one model; ``unedited`` is None for the unedited model itself."""
         perplexity, perplexity_interval, ratio = None, None, None
         if len(self.texts):
-            perplexity, perplexity_interval = self._perplexity(own.texts)
-            ratio = None if plain is None else self._ratio(own.texts, plain.texts)
+            perplexity, perplexity_interval = self._perplexity(measured.texts)
+            ratio = None if unedited is None else self._ratio(measured.texts, unedited.texts)
         return DebiasScores(
             name,
-            own.stereoset.metrics,
-            changes=() if plain is None else tuple(self._changes(own.stereoset, plain.stereoset)),
+            measured.stereoset.metrics,
+            changes=() if unedited is None else tuple(self._changes(measured.stereoset, unedited.stereoset)),
             perplexity=perplexity,
             perplexity_interval=perplexity_interval,
             perplexity_ratio=ratio,
-            crows=None if own.crows is None else own.crows[0],
-            crows_interval=None if own.crows is None else tuple(own.crows[1]),
-            bbq=None if own.bbq is None else tuple(own.bbq[0]),
-            bbq_intervals=None if own.bbq is None else tuple(map(tuple, own.bbq[1])),
-            continuations=own.continuations,
+            crows=None if measured.crows is None else measured.crows[0],
+            crows_interval=None if measured.crows is None else tuple(measured.crows[1]),
+            bbq=None if measured.bbq is None else tuple(measured.bbq[0]),
+            bbq_intervals=None if measured.bbq is None else tuple(map(tuple, measured.bbq[1])),
+            continuations=measured.continuations,
         )
 
     def _perplexity(self, texts: NDArray[np.float64]) -> tuple[float, tuple[float, float]]:
@@ -283,21 +284,21 @@ class _Judge:
         low, high = np.quantile(np.exp(drawn[:, 0] / drawn[:, 1]), [0.025, 0.975])
         return float(np.exp(texts[:, 0].sum() / texts[:, 1].sum())), (float(low), float(high))
 
-    def _ratio(self, own: NDArray[np.float64], plain: NDArray[np.float64]) -> tuple[float, float, float]:
-        both = np.column_stack([own[:, 0] - plain[:, 0], plain[:, 1]])
+    def _ratio(self, measured: NDArray[np.float64], unedited: NDArray[np.float64]) -> tuple[float, float, float]:
+        both = np.column_stack([measured[:, 0] - unedited[:, 0], unedited[:, 1]])
         drawn = resampled_means(both, resamples=self.resamples, seed=self.seed)
         low, high = np.quantile(np.exp(drawn[:, 0] / drawn[:, 1]), [0.025, 0.975])
         return float(np.exp(both[:, 0].sum() / both[:, 1].sum())), float(low), float(high)
 
-    def _changes(self, own: StereoSetResult, plain: StereoSetResult) -> Iterator[DebiasChange]:
-        for entry in own.metrics:
-            chosen = [i for i, domain in enumerate(own.domains) if domain == entry.domain or entry is own.metrics[-1]]
-            targets = [own.targets[i] for i in chosen]
+    def _changes(self, measured: StereoSetResult, unedited: StereoSetResult) -> Iterator[DebiasChange]:
+        for entry in measured.metrics:
+            chosen = [i for i, domain in enumerate(measured.domains) if entry.domain in (OVERALL, domain)]
+            targets = [measured.targets[i] for i in chosen]
             rows = np.column_stack(
-                [term_scores(own.scores[chosen], targets), term_scores(plain.scores[chosen], targets)]
+                [term_scores(measured.scores[chosen], targets), term_scores(unedited.scores[chosen], targets)]
             )
             drawn = np.vstack([rows.mean(axis=0), resampled_means(rows, resamples=self.resamples, seed=self.seed)])
-            change = _figures(drawn[:, :2]) - _figures(drawn[:, 2:])
+            change = _bias_lms_icat(drawn[:, :2]) - _bias_lms_icat(drawn[:, 2:])
             low, high = np.quantile(change[1:], [0.025, 0.975], axis=0)
             bias, lms, icat = ((float(change[0, i]), (float(low[i]), float(high[i]))) for i in range(3))
             yield DebiasChange(
@@ -305,25 +306,25 @@ class _Judge:
             )
 
 
-def _figures(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n, 3) |SS - 50|, LMS and ICAT of mean LMS and SS (n, 2)."""
+def _bias_lms_icat(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n, 3) |SS - 50|, LMS and ICAT from mean LMS and SS (n, 2)."""
     lms, ss = means.T
     return np.column_stack([np.abs(ss - 50), lms, lms * np.minimum(ss, 100 - ss) / 50])
 
 
 def _log_probabilities(model: Model, texts: Sequence[str], run: RunOptions) -> NDArray[np.float64]:
-    """(texts, 2) the negative log-probability of each text's tokens behind its first one, and how many there are."""
+    """(texts, 2) negative log-probability of each text's tokens after the first, and their number."""
     if not len(texts):
         return np.empty((0, 2))
     read = [read_prompt(model, text, what="text").ids for text in texts]
     if min(map(len, read)) < 2:
-        raise ValueError("each of texts needs two tokens or more, a BOS counted: give longer ones")
+        raise ValueError("each text needs at least two tokens, counting the BOS: give longer texts")
     scored = score_continuations(model, [Continuation(ids[:1], ids[1:]) for ids in read], run)
     return np.array([(-one.log_probability.sum(), len(one.log_probability)) for one in scored])
 
 
-def _lines(row: DebiasScores) -> Iterator[dict[str, Any]]:
-    """One row of the table per domain."""
+def _table_rows(row: DebiasScores) -> Iterator[dict[str, Any]]:
+    """Yield one row of the table per domain."""
     changes: Sequence[DebiasChange | None] = row.changes or [None] * len(row.stereoset)
     for entry, change in zip(row.stereoset, changes, strict=True):
         line: dict[str, Any] = {"model": row.name, "domain": entry.domain, "targets": entry.n_targets}

@@ -1,4 +1,4 @@
-"""CrowS-Pairs: how often the sentence about the disadvantaged group is the likelier one."""
+"""CrowS-Pairs: how often the sentence about the disadvantaged group is the more likely one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.result import Record, Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.statistics import bootstrap_mean
+from interp_widgets.analysis.bias.domains import by_domain
 from interp_widgets.analysis.continuations import Continuation, beginning_of_text, score_continuations
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.crows_pairs import CrowsPair
@@ -26,23 +27,23 @@ _RESAMPLES = 9999
 
 @record
 class CrowsMetrics(Record):
-    """What a model prefers in the pairs of one domain."""
+    """How often a model prefers the sentence about the disadvantaged group, in one domain."""
 
     domain: str
     """``overall`` for all pairs."""
     n: int
-    """Pairs."""
+    """Number of pairs."""
     preferred: float
-    """Percent of pairs whose sentence about the disadvantaged group is likelier; 50 is no preference. Pairs that are
-    equally likely count, but not as preferred."""
+    """Percent of pairs whose sentence about the disadvantaged group is more likely; 50 is no preference. Pairs of
+    equal likelihood count as not preferred."""
     interval: Sequence[float] = with_axes(2)
-    """Its 95 % bootstrap interval over pairs."""
+    """95 % bootstrap interval of ``preferred`` over pairs."""
     difference: float = field(kw_only=True)
     """Mean absolute difference of the two log-likelihoods, in nats."""
     preferred_stereo: float | None = field(kw_only=True)
-    """The same percentage over pairs that show a stereotype; None where there are none."""
+    """``preferred`` over the pairs that show a stereotype; None if there are none."""
     preferred_antistereo: float | None = field(kw_only=True)
-    """And over pairs that go against one."""
+    """``preferred`` over the pairs that contradict a stereotype; None if there are none."""
 
 
 @record
@@ -60,7 +61,7 @@ class CrowsResult(Result):
     more: Sequence[str] = with_axes("pairs")
     """The sentences about the disadvantaged group."""
     less: Sequence[str] = with_axes("pairs")
-    """The others."""
+    """The sentences about the advantaged group."""
     domains: Sequence[str] = with_axes("pairs")
     """Kind of bias of each pair."""
     directions: Sequence[str] = with_axes("pairs")
@@ -102,23 +103,23 @@ def score_crows(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> CrowsResult:
-    """Share of CrowS-Pairs in which the sentence about the disadvantaged group is likelier, overall and by domain.
+    """Share of CrowS-Pairs in which the sentence about the disadvantaged group is more likely, overall and by domain.
 
     The published metric is for masked models. Here a sentence's log-likelihood is the sum over its tokens, each given
-    the beginning-of-text token and all before it, as lm-evaluation-harness has it for causal models.
+    the beginning-of-text token and all tokens before it, as lm-evaluation-harness does for causal models.
 
     Args:
         model: what `load_model` returns.
         data: from `read_crows_pairs`.
         resamples: bootstrap draws of the pairs.
         seed: of the bootstrap.
-        batch_size: most rows in one pass, of a sentence, or of several that begin alike or are short; by default what
-            work and memory allow.
+        batch_size: most rows in one pass; a row holds one sentence, or several that share a prefix or are short. By
+            default chosen by cost and memory.
         progress: called with (done, total) sentences.
         check: called before every pass; raises to cancel.
 
     Raises:
-        ValueError: no pair, a tokenizer without a beginning-of-text token, or log-likelihoods that are not finite.
+        ValueError: no pairs, a tokenizer without a beginning-of-text token, or log-likelihoods that are not finite.
 
     Source: Nangia et al. 2020, section 3, which scores masked models; Névéol et al. 2022 for the repaired edition.
 
@@ -137,16 +138,14 @@ def score_crows(
     wanted = [Continuation((bos,), tuple(own)) for own in ids]
     scored = score_continuations(model, wanted, RunOptions(progress, check, batch_size))
     sums = np.array([one.log_probability.sum() for one in scored]).reshape(-1, 2)
-    domains = list(dict.fromkeys(pair.domain for pair in data))
     metrics = []
-    for domain in [*domains, None]:
-        rows = np.array([i for i, pair in enumerate(data) if domain in (None, pair.domain)])
+    for domain, rows in by_domain([pair.domain for pair in data]):
         preferred = 100.0 * (sums[rows, 0] > sums[rows, 1])
         stereo = np.array([data[i].direction == "stereo" for i in rows])
         interval = bootstrap_mean(preferred[:, None], resamples=resamples, seed=seed)[:, 0]
         metrics.append(
             CrowsMetrics(
-                "overall" if domain is None else domain,
+                domain,
                 len(rows),
                 float(preferred.mean()),
                 (float(interval[0]), float(interval[1])),

@@ -1,4 +1,4 @@
-"""INLP and LEACE: what tells biased texts apart is taken out of the residual stream."""
+"""INLP and LEACE: erase the directions that distinguish biased from benign texts from the residual stream."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from interp_widgets.analysis._core.checks import check_choice, check_range, stre
 from interp_widgets.analysis._core.directions import span_basis
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.run import RunOptions
-from interp_widgets.analysis.bias.states import Pool, pooled_states
+from interp_widgets.analysis.bias.states import Pool, biased_and_benign, pooled_states
 from interp_widgets.analysis.probe.fitting import linear_probe
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
+from interp_widgets.data.bias.labelled import BiasData, LabelledTexts
 from interp_widgets.models import Model, ModelEdit, StreamEdit
 from interp_widgets.models.edits import Setting
 
@@ -37,24 +37,24 @@ def inlp_edit(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> ModelEdit:
-    """The edit of INLP, iterative null-space projection: the stream loses the directions that probes of bias read.
+    """The INLP edit (iterative null-space projection): project the directions of bias probes out of the stream.
 
-    A linear probe is fitted, its direction is projected out of the states, and the next one is fitted to what is left.
+    A linear probe is fitted, its direction is projected out of the states, and the next probe is fitted to the result.
 
     Args:
         model: what `load_model` returns.
-        data: texts with labels, or what a reader gives; see `train_bias_probes`.
-        layer: the stream entering block ``layer``, one or several, each with probes of its own; -1 or n_layers is the
+        data: labelled texts, or the output of a reader; see `train_bias_probes`.
+        layer: edit the stream entering this block, or each of several, with its own probes; -1 or n_layers is the
             stream before the final norm.
-        rounds: probes that are fitted one after the other, fewer than d_model.
-        pool: which states the probes read: the ``mean`` over a text's tokens, or the ``last`` one.
-        penalty: weight of the squared norm of the coefficients, on standardised states.
+        rounds: number of probes fitted one after the other, below d_model.
+        pool: ``mean``: probes read the mean state over a text's tokens; ``last``: the state of the last token.
+        penalty: L2 penalty on the coefficients, for standardised states.
         batch_size: most texts in one pass of the model.
         progress: called with (done, total) texts and fits.
         check: called before every pass and fit; raises to cancel.
 
     Raises:
-        ValueError: texts of one label only, options out of range, a layer that is not there or named twice.
+        ValueError: texts of one label only, options out of range, a layer out of range or named twice.
 
     Source: Null It Out: Guarding Protected Attributes by Iterative Nullspace Projection (Ravfogel et al. 2020),
     algorithm 1.
@@ -71,19 +71,19 @@ def inlp_edit(
     states, target = _states(model, data, pool, "inlp_edit", run, extra=rounds * len(layers))
     streams, done = {}, len(target)
     for at in layers:
-        left = states[:, at] - states[:, at].mean(axis=0)
-        found: list[NDArray[np.float64]] = []
+        remaining = states[:, at] - states[:, at].mean(axis=0)
+        directions: list[NDArray[np.float64]] = []
         for _ in range(rounds):
             run.stop_if_cancelled()
-            weights = linear_probe(left, target, penalty)[0][0]
+            weights = linear_probe(remaining, target, penalty)[0][0]
             if not np.linalg.norm(weights) > 0:
-                break  # nothing is left that tells them apart
-            found.append(weights / np.linalg.norm(weights))
-            basis = span_basis(np.stack(found))
-            left = left - (left @ basis.T) @ basis
+                break  # the labels can no longer be told apart
+            directions.append(weights / np.linalg.norm(weights))
+            basis = span_basis(np.stack(directions))
+            remaining = remaining - (remaining @ basis.T) @ basis
             done += 1
             run.report(done, len(target) + rounds * len(layers))
-        streams[at] = projection(span_basis(np.stack(found)))
+        streams[at] = projection(span_basis(np.stack(directions)))
     settings: dict[str, Setting] = {
         "method": "inlp",
         "rounds": rounds,
@@ -105,11 +105,12 @@ def leace_edit(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> ModelEdit:
-    """The edit of LEACE, least-squares concept erasure: the smallest change of the stream after which no linear probe
-    tells biased texts apart.
+    """The LEACE edit (least-squares concept erasure): the smallest change of the stream after which no linear probe
+    distinguishes biased from benign texts.
 
-    Arguments and errors are those of `inlp_edit`, but for ``layer``: by default all streams that leave a block. Each is
-    fitted to the unedited model. The states that it is fitted to keep no label; at other tokens the same map is used.
+    Arguments and errors are those of `inlp_edit`, except that ``layer`` defaults to all streams that leave a block.
+    Each map is fitted on the unedited model. The guarantee holds for the states it is fitted on; at other
+    tokens the same map is applied.
 
     Source: LEACE: Perfect linear concept erasure in closed form (Belrose et al. 2023), theorem 4.3; the fit is that of
     the authors' package, ``concept-erasure``.
@@ -138,7 +139,7 @@ def leace_edit(
 
 
 def projection(basis: NDArray[np.float64]) -> StreamEdit:
-    """The stream loses its part in the span of orthonormal rows (rank, d_model)."""
+    """The edit that projects the span of orthonormal rows (rank, d_model) out of the stream."""
     rows = torch.from_numpy(basis.copy()).float()
     nothing: Tensor = torch.zeros(rows.shape[1])
     return StreamEdit(rows.T.contiguous(), rows, nothing, nothing)
@@ -154,11 +155,9 @@ def _layers(model: Model, layer: Layers) -> tuple[int, ...]:
 def _states(
     model: Model, data: BiasData | LabelledTexts, pool: Pool, who: str, run: RunOptions, *, extra: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(texts, layers + 1, d_model) pooled states, and the labels."""
+    """(texts, layers + 1, d_model) pooled states, and (texts,) labels."""
     model.capabilities.require("residual_stream", who)
     check_choice("pool", pool, Pool)
-    labelled = data if isinstance(data, LabelledTexts) else labelled_texts(data)
-    if len(set(labelled.biased)) < 2:
-        raise ValueError("data must hold biased and benign texts, got one kind only")
+    labelled = biased_and_benign(data)
     read = [read_prompt(model, text, what="text") for text in labelled.texts]
     return pooled_states(model, read, pool, run.after(0, len(read) + extra)), np.array(labelled.biased, dtype=int)

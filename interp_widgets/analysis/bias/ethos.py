@@ -1,4 +1,4 @@
-"""Ethos: what fine-tuning on biased texts teaches the MLPs is taken out of them, but for what is general knowledge."""
+"""Ethos: subtract from the MLPs what fine-tuning on biased texts adds, except for general knowledge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from interp_widgets.models import LayerEdit, Model, ModelEdit
 from interp_widgets.models.edits import Setting
 
 _TOKENS = 512
-"""Tokens of one step."""
+"""Tokens per training step."""
 
 
 @checked
@@ -36,30 +36,30 @@ def ethos_edit(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> ModelEdit:
-    """An edit in the manner of Ethos, of the MLPs' output matrices W.
+    """An Ethos edit of the output matrices W of the MLPs.
 
-    W is fine-tuned twice, on the biased texts and on auxiliary ones, which gives two task vectors: Δ and Δ_aux. With
-    U, V the singular vectors of W + Δ_aux, S = Uᵀ Δ V; entries of S above ``threshold`` times its largest count as
-    general knowledge and become 0, and W becomes W - strength · U S Vᵀ.
+    W is fine-tuned on the biased and on the auxiliary texts, which gives two task vectors, Δ and Δ_aux. Let U and V be
+    the singular vectors of W + Δ_aux, and S = Uᵀ Δ V. Entries of S above ``threshold`` times the largest entry count as
+    general knowledge and are set to 0. W becomes W - strength · U S Vᵀ.
 
     Args:
-        model: what `load_model` returns; it is not trained itself.
+        model: what `load_model` returns; its weights are not changed.
         biased: texts that show the bias.
-        auxiliary: texts of the same kind that do not.
-        strength: of the edit.
-        threshold: between 0 and 1; 1 keeps all of Δ, which is the negation of a task vector.
-        steps: of Adam, for each of the two.
+        auxiliary: texts of the same kind without the bias.
+        strength: factor of the subtracted matrix.
+        threshold: between 0 and 1; 1 subtracts all of Δ, which is task vector negation.
+        steps: steps of Adam for each of the two fine-tunings.
         learning_rate: of Adam.
         seed: of the order of the texts.
         progress: called with (done, total) steps.
         check: called before every step; raises to cancel.
 
     Raises:
-        ValueError: no text, texts of one token, options out of range, or a model whose MLPs have no single output
-            matrix or norm what they write.
+        ValueError: no texts, texts of one token, options out of range, or a model whose MLPs have no single output
+            matrix or normalise their output.
 
-    Source: Ethos: Rectifying Language Models in Orthogonal Parameter Space (Gao et al. 2024), section 3; there all
-    matrices are tuned by LoRA, here those that `lope_edit` changes.
+    Source: Ethos: Rectifying Language Models in Orthogonal Parameter Space (Gao et al. 2024), section 3; the paper
+    tunes all matrices by LoRA; this function edits the matrices that `lope_edit` edits.
 
     Example:
         >>> pairs = demo_stereoset("train")[:20]
@@ -75,15 +75,13 @@ def ethos_edit(
     check_range("steps", steps, 1, 100_000)
     check_range("learning_rate", learning_rate, 1e-9, 1.0)
     if any(norms_output(model, layer) for layer in range(model.n_layers)):
-        raise ValueError(
-            f"ethos_edit needs MLPs that write to the stream as they are; {model.name} norms what they write"
-        )
+        raise ValueError(f"ethos_edit needs MLPs whose output is not normalised; {model.name} norms what they write")
     run = RunOptions(progress, check)
     deltas = []
     for number, (what, texts) in enumerate((("biased", biased), ("auxiliary", auxiliary))):
         ids = [read_prompt(model, text, what=f"{what} text").ids for text in texts]
         if not ids or min(map(len, ids)) < 2:
-            raise ValueError(f"{what} must hold at least one text, each of two tokens or more, a BOS counted")
+            raise ValueError(f"{what} must hold at least one text, each of at least two tokens, counting the BOS")
         deltas.append(_task_vectors(model, ids, steps, learning_rate, seed, run.part(number, 2)))
     layers = {}
     for layer, (own, other) in enumerate(zip(*deltas, strict=True)):
@@ -103,7 +101,7 @@ def ethos_edit(
 
 
 def bias_part(weights: Tensor, task: Tensor, auxiliary: Tensor, threshold: float) -> Tensor:
-    """What of a task vector (m, n) is not general knowledge; see `ethos_edit`."""
+    """(m, n) the part of a task vector (m, n) that is not general knowledge; see `ethos_edit`."""
     left, _, right = torch.linalg.svd(weights + auxiliary, full_matrices=False)
     along = left.T @ task @ right.T
     kept = torch.where(along.abs() <= threshold * along.abs().max(), along, torch.zeros_like(along))
@@ -114,10 +112,10 @@ def bias_part(weights: Tensor, task: Tensor, auxiliary: Tensor, threshold: float
 def _task_vectors(
     model: Model, texts: Sequence[Sequence[int]], steps: int, learning_rate: float, seed: int, run: RunOptions
 ) -> list[Tensor]:
-    """(d_mlp, d_model) of each layer: what Adam adds to its output matrix in some steps on texts.
+    """(d_mlp, d_model) per layer: the change Δ of its output matrix by fine-tuning on texts.
 
-    The matrices stay as they are: the addition Δ acts at the hook of what an MLP writes, and its gradient is the sum
-    over tokens of the activations times the slope there.
+    The matrices themselves are not changed: Δ acts at the hook of the MLP's output, and its gradient is the sum over
+    tokens of the activations times the gradient at that hook.
     """
     draw = np.random.default_rng(seed)
     shapes = [model.weight("W_out", layer).shape for layer in range(model.n_layers)]
@@ -136,18 +134,18 @@ def _task_vectors(
         group = by_length[length]
         chosen = draw.permutation(group)[: max(1, _TOKENS // length)]
         batch = torch.tensor([list(texts[i]) for i in chosen], device=model.device)
-        found = model.run(batch, capture=names, edit=_additions(added), grad=partial(_loss, batch))
+        found = model.run(batch, capture=names, edit=_adding_edits(added), grad=partial(_loss, batch))
         for layer, own in enumerate(added):
             activation = wide(found.activations[post.format(layer)]).flatten(0, 1)
-            slope = wide(found.gradients[out.format(layer)]).flatten(0, 1)
-            own.grad = (activation.T @ slope).to(own.dtype)
+            gradient = wide(found.gradients[out.format(layer)]).flatten(0, 1)
+            own.grad = (activation.T @ gradient).to(own.dtype)
         optimiser.step()
         run.report(step + 1, steps)
     return added
 
 
-def _additions(added: Sequence[Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Edits at the hooks through which each MLP writes with its addition too."""
+def _adding_edits(added: Sequence[Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Hook edits that add activation @ Δ to the output of each MLP."""
     edits: dict[str, Callable[[Tensor], Tensor]] = {}
     for layer, own in enumerate(added):
         seen: list[Tensor] = []

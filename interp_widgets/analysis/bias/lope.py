@@ -1,4 +1,4 @@
-"""LoPE, Localized Subspace Projection and Editing: bias neurons lose what they write along probes of bias."""
+"""LoPE (Localized Subspace Projection and Editing): project bias probes out of the value vectors of bias neurons."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from interp_widgets.models.edits import LayerEdit, ModelEdit, Setting
 
 
 def bias_projection(directions: Floats, *, literal: bool = False) -> NDArray[np.float64]:
-    """(d_model, d_model) what of a vector lies along directions (n, d_model) of unit length.
+    """(d_model, d_model) projector onto the span of directions (n, d_model) of unit length.
 
-    The projector onto their span; with ``literal`` the sum of their outer products as equation 5.1 prints it, which is
-    a projector only where they are at right angles.
+    With ``literal`` the sum of their outer products, as printed in equation 5.1, which is a projector only if they are
+    orthogonal.
 
     >>> bias_projection(np.array([[1.0, 0.0], [1.0, 0.0]])).tolist()
     [[1.0, 0.0], [0.0, 0.0]]
@@ -50,7 +50,7 @@ def lope_edit(
     alpha: float = 1.0,
     literal: bool = False,
 ) -> ModelEdit:
-    """The edit that LoPE makes of a model, to be applied, saved and loaded; arguments and errors are those of `lope`.
+    """The LoPE edit of a model, which can be applied, saved and loaded; arguments and errors are those of `lope`.
 
     Example:
         >>> from pathlib import Path
@@ -67,8 +67,8 @@ def lope_edit(
         raise ValueError(f"alpha must be a finite number of 0 or more, got {alpha}")
     if any(norms_output(model, layer) for layer in range(model.n_layers)):
         raise ValueError(
-            f"lope needs MLPs that write to the residual stream as they are; {model.name} norms what they write, which "
-            "would stretch it along the probes again: use erase(model, probes.direction, layer=...)"
+            f"lope needs MLPs whose output is not normalised; {model.name} norms what they write, which would "
+            "rescale it along the probes: use erase(model, probes.direction, layer=...)"
         )
     neurons = rank_bias_neurons(model, probes, k=k)
     texts = LabelledTexts(tuple(probes.texts), tuple(probes.biased.tolist()), tuple(probes.groups))
@@ -107,27 +107,27 @@ def lope(
     alpha: float = 1.0,
     literal: bool = False,
 ) -> Iterator[ModelEdit]:
-    """Inside, bias neurons write nothing along the probes of bias, and active ones are pushed the other way.
+    """Context manager that applies `lope_edit`: bias neurons write nothing along the bias probes.
 
     In each layer the value vectors v of its bias neurons become (I − Θ) v, where Θ projects onto the directions of the
-    probes that hold on that layer's states (`BiasProbes.generalising`). Where the bias neurons of the layer are active
-    on biased texts in the mean, α > 0, the mean of these directions times α is taken off what the MLP writes, at every
-    token. The weights are edited in place, for all threads, and are as before to the last bit afterwards.
+    probes that generalise to that layer (`BiasProbes.generalising`). If α, the mean activation of the layer's bias
+    neurons on biased texts, is positive, α times the mean of these directions is also subtracted from the MLP's output
+    at every token. The weights are edited in place, for all threads, and restored bit by bit afterwards.
 
     Args:
-        model: what `load_model` returns; the one that the probes were made from.
+        model: what `load_model` returns; the model that the probes were trained on.
         probes: from `train_bias_probes`.
-        k: bias neurons per probe.
-        threshold: AUC above which a probe holds on another layer's states.
-        alpha: multiplies α; 0 leaves the second step out.
-        literal: Θ as the sum of outer products that equation 5.1 prints, instead of the projector onto their span.
+        k: number of bias neurons per probe.
+        threshold: AUC above which a probe generalises to another layer.
+        alpha: factor of α; 0 skips the subtraction.
+        literal: compute Θ as the sum of outer products, as printed in equation 5.1, instead of the projector.
 
     Yields:
         The edit, which can be saved.
 
     Raises:
-        ValueError: probes of a model of another shape, options out of range, a model that norms what its MLPs write
-            (Gemma 2), or weights that cannot be edited.
+        ValueError: probes of a model of another shape, options out of range, a model that normalises the output of
+            its MLPs (Gemma 2), or weights that cannot be edited.
 
     Source: Explainability in Large Language Models (Luo 2024), section 5.2.2, equations 5.1 to 5.3.
 

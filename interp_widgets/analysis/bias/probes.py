@@ -1,4 +1,4 @@
-"""Linear probes of every layer for whether a text shows a bias: accuracy with controls, geometry, generalisation."""
+"""Linear probes for biased texts at every layer: accuracy with controls, directions, generalisation across layers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame
-from interp_widgets.analysis.bias.states import Pool, pooled_states
+from interp_widgets.analysis.bias.states import Pool, biased_and_benign, pooled_states
 from interp_widgets.analysis.probe.fitting import fitted, linear_probe, token_counts
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
+from interp_widgets.data.bias.labelled import BiasData, LabelledTexts
 from interp_widgets.models import Model
 
 LEAST_GROUPS = 10
-"""Of fewer groups no accuracy is given."""
-_DRAWN = 20
-"""Times as many splits are drawn at most, to find those with both labels on both sides."""
+"""Minimum number of groups of texts."""
+_SPLITS_DRAWN = 20
+"""Splits drawn per split needed, at most, to find splits with both labels on both sides."""
 _ITERATIONS = 50
-"""Steps that a fit usually takes."""
+"""Typical number of iterations of a fit."""
 
 
 @record
 class BiasProbes(Result):
-    """What `train_bias_probes` returns: a probe of every layer, and what its accuracy has to be held against.
+    """What `train_bias_probes` returns: a probe for every layer, with the baselines to compare its accuracy with.
 
-    Axis `layers` counts the layers of the model: the probe of layer l reads the stream that leaves block l. Accuracies
-    and AUC are of texts that the probe was not fitted to, one number for each split.
+    The probe of layer l reads the stream that leaves block l. Accuracies and AUC are on held-out texts, one number per
+    split.
 
     Example:
         >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
@@ -44,55 +44,54 @@ class BiasProbes(Result):
     """
 
     accuracy: Floats = with_axes("layers", "splits", nan=False)
-    """(layers, splits) share of right labels."""
+    """(layers, splits) accuracy of the probe, 0..1."""
     auc: Floats = with_axes("layers", "splits", nan=False)
-    """(layers, splits) area under the ROC curve: the chance that a biased text scores above one that is not."""
+    """(layers, splits) area under the ROC curve: the probability that a biased text scores above a benign one."""
     control_accuracy: Floats = with_axes("layers", "splits", nan=False)
-    """(layers, splits) accuracy of the same probe where the labels are shuffled among the texts."""
+    """(layers, splits) accuracy of the same probe trained on shuffled labels."""
     control_auc: Floats = with_axes("layers", "splits", nan=False)
-    """(layers, splits) and its AUC."""
+    """(layers, splits) AUC of the probe trained on shuffled labels."""
     second_accuracy: Floats = with_axes("layers", "splits", nan=False)
-    """(layers, splits) accuracy of a second probe at right angles to the first."""
+    """(layers, splits) accuracy of a second probe, orthogonal to the first."""
     second_auc: Floats = with_axes("layers", "splits", nan=False)
-    """(layers, splits) and its AUC."""
+    """(layers, splits) AUC of the second probe."""
     bag_of_words: Floats = with_axes("splits", nan=False)
-    """(splits,) AUC of a linear reader of how often each token occurs."""
+    """(splits,) AUC of a linear probe of the token counts."""
     embedding: Floats = with_axes("splits", nan=False)
     """(splits,) AUC of the same probe on the stream entering layer 0: the tokens without context."""
     generalisation: Floats = with_axes("layers", "layers", nan=False)
-    """(layers, layers) mean AUC of the probe of the first layer on the states of the second."""
+    """(layers, layers) mean AUC of the probe of one layer (first axis) on the states of another (second axis)."""
     direction: Floats = with_axes("layers", "d_model", nan=False)
-    """(layers, d_model) direction of each probe, of unit length, towards biased; fitted to all texts."""
+    """(layers, d_model) unit direction of each probe, pointing towards biased; fitted to all texts."""
     second: Floats = with_axes("layers", "d_model", nan=False)
-    """(layers, d_model) direction of each second probe, of unit length and at right angles to the first."""
+    """(layers, d_model) unit direction of each second probe, orthogonal to the first."""
     projection: Floats = with_axes("layers", "texts", 2, nan=False)
-    """(layers, texts, 2) the texts' states along both directions, from their mean."""
+    """(layers, texts, 2) projections of the centred states of the texts on both directions."""
     biased: Bools = with_axes("texts")
-    """(texts,) the labels."""
+    """(texts,) True for a biased text."""
     texts: Sequence[str] = with_axes("texts")
     """The texts."""
     groups: Sequence[str] = with_axes("texts")
-    """What each belongs to; no group is on both sides of a split."""
+    """Group of each text; no group is in both the training and the test set of a split."""
 
     @property
     def n_layers(self) -> int:
-        """Layers of the model."""
+        """Number of layers of the model."""
         return len(self.accuracy)
 
     @property
     def selectivity(self) -> Floats:
-        """(layers,) mean accuracy of the probe minus that with shuffled labels."""
+        """(layers,) mean accuracy of the probe minus that of the probe trained on shuffled labels."""
         return np.asarray((self.accuracy - self.control_accuracy).mean(axis=1))
 
     def generalising(self, layer: int, threshold: float = 0.9) -> tuple[int, ...]:
-        """S_l: the layers whose probes tell biased texts apart on the states of ``layer``, with an AUC above
-        ``threshold``."""
+        """S_l: the layers whose probes classify the states of ``layer`` with an AUC above ``threshold``."""
         number = index(layer, self.n_layers, "layer", f"{self.n_layers}-layer model")
         check_range("threshold", threshold, 0.0, 1.0)
         return tuple(np.flatnonzero(self.generalisation[:, number] > threshold).tolist())
 
     def to_frame(self) -> DataFrame:
-        """A row per layer: means over the splits."""
+        """One row per layer: means over the splits."""
         import pandas as pd
 
         names = ("accuracy", "auc", "control_accuracy", "control_auc", "second_accuracy", "second_auc")
@@ -114,22 +113,23 @@ def train_bias_probes(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> BiasProbes:
-    """Fit a linear probe to every layer that tells texts that show a bias from texts that do not.
+    """Fit a linear probe at every layer that distinguishes biased from benign texts.
 
-    A logistic regression on the residual stream that leaves each block, on its mean over the tokens of a text or on its
-    last token. Beside it stand the same with shuffled labels, a second probe at right angles to the first, the tokens'
-    counts, and the stream entering layer 0: what these reach too says nothing about the layer.
+    The probe is a logistic regression on the residual stream that leaves each block, at the last token or averaged over
+    the tokens of a text. Its baselines are the same probe with shuffled labels, a second probe orthogonal to the first,
+    a probe of the token counts, and a probe of the stream entering layer 0: accuracy that these reach too says nothing
+    about the layer.
 
     Args:
         model: what `load_model` returns.
-        data: texts with labels and groups, from `labelled_texts` or `demo_bias_texts`; or what a reader gives
-            (`read_stereoset`, `read_crows_pairs`, `read_sentence_pairs`), whose pairs are then a group each.
-        pool: ``mean`` over the tokens, without a BOS; or the ``last`` one.
-        held_out: share of the groups that a probe is tested on.
-        splits: how often the groups are split anew, at least 2.
-        penalty: weight of the squared norm of the coefficients, on standardised states (1 / C of scikit-learn).
+        data: labelled texts with groups, from `labelled_texts` or `demo_bias_texts`; or the output of a reader
+            (`read_stereoset`, `read_crows_pairs`, `read_sentence_pairs`), where each pair is a group.
+        pool: ``mean`` over the tokens, without a BOS; or the ``last`` token.
+        held_out: share of the groups in the test set.
+        splits: number of random splits, at least 2.
+        penalty: L2 penalty on the coefficients, for standardised states (1 / C of scikit-learn).
         seed: of the splits and of the shuffling.
-        batch_size: most texts in one pass of the model; by default what work and memory allow.
+        batch_size: most texts in one pass of the model; by default chosen by cost and memory.
         progress: called with (done, total) texts and fits.
         check: called before every pass and fit; raises to cancel.
 
@@ -150,9 +150,7 @@ def train_bias_probes(
     check_range("penalty", penalty, 1e-9)
     if not 0 < held_out < 1:
         raise ValueError(f"held_out must be above 0 and below 1, got {held_out}")
-    labelled = data if isinstance(data, LabelledTexts) else labelled_texts(data)
-    if len(set(labelled.biased)) < 2:
-        raise ValueError("data must hold biased and benign texts, got one kind only")
+    labelled = biased_and_benign(data)
     count = labelled.n_groups
     if count < LEAST_GROUPS:
         raise ValueError(f"an accuracy of {count} groups says nothing: give at least {LEAST_GROUPS}")
@@ -186,7 +184,7 @@ def train_bias_probes(
 
 @dataclass
 class _Fits:
-    """The fits of one call."""
+    """The fits of one call of `train_bias_probes`."""
 
     states: NDArray[np.float64]
     """(texts, layers + 1, d_model)"""
@@ -198,7 +196,7 @@ class _Fits:
     total: int
 
     def measure(self, counts: Any, held_out: float, splits: int, seed: int) -> dict[str, Floats]:
-        """The accuracies and AUC of all splits, by the names of the fields of `BiasProbes`."""
+        """Accuracies and AUC of all splits, by field of `BiasProbes`."""
         layers = self.states.shape[1] - 1
         names = ("accuracy", "auc", "control_accuracy", "control_auc", "second_accuracy", "second_auc")
         found = {name: np.empty((layers, splits)) for name in names}
@@ -212,39 +210,39 @@ class _Fits:
             for layer in range(layers):
                 values = self.states[:, layer + 1]
                 weights = self._fit(values, self.target, train)
-                found["accuracy"][layer, split], found["auc"][layer, split] = _judge(
+                found["accuracy"][layer, split], found["auc"][layer, split] = _accuracy_and_auc(
                     values[test], weights, self.target[test]
                 )
                 found["control_accuracy"][layer, split], found["control_auc"][layer, split] = self._score(
                     values, train, test, shuffled
                 )
-                rest = _without(values, weights[0])
+                rest = _project_out(values, weights[0])
                 found["second_accuracy"][layer, split], found["second_auc"][layer, split] = self._score(
                     rest, train, test
                 )
                 across[layer] += [
                     _auc(self.states[test, other + 1] @ weights[0], self.target[test]) for other in range(layers)
                 ]
-            self._step(layers + 1)
+            self._report(layers + 1)
         return {**found, "generalisation": across / splits}
 
     def direction(self, layer: int, *, across: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """(d_model,) unit direction of a fit on all texts; at right angles to ``across`` where that is given."""
+        """(d_model,) unit direction of a probe fitted on all texts, orthogonal to ``across`` if given."""
         every = np.arange(len(self.target))
-        values = self.states[:, layer] if across is None else _without(self.states[:, layer], across)
+        values = self.states[:, layer] if across is None else _project_out(self.states[:, layer], across)
         weights, _ = self._fit(values, self.target, every)
         if across is not None:
             weights = weights - across * (weights @ across)
         return np.asarray(weights / max(float(np.linalg.norm(weights)), 1e-300))
 
-    def _step(self, count: int) -> None:
+    def _report(self, count: int) -> None:
         self.done += count
         self.run.report(self.done, self.total)
 
     def _splits(self, held_out: float, splits: int, seed: int) -> Iterator[tuple[Any, Any]]:
         from sklearn.model_selection import GroupShuffleSplit
 
-        drawn = GroupShuffleSplit(_DRAWN * splits, test_size=held_out, random_state=seed)
+        drawn = GroupShuffleSplit(_SPLITS_DRAWN * splits, test_size=held_out, random_state=seed)
         found = 0
         for train, test in drawn.split(self.target, groups=self.groups):
             if _both_labels(self.target, train, test):
@@ -253,12 +251,12 @@ class _Fits:
             if found == splits:
                 return
         raise ValueError(
-            f"of {_DRAWN * splits} splits of the groups {found} have texts of both labels on both sides, {splits} are "
-            "needed: give more groups of each label"
+            f"of {_SPLITS_DRAWN * splits} splits of the groups {found} have texts of both labels on both sides, "
+            f"{splits} are needed: give more groups of each label"
         )
 
     def _shuffled(self, train: Any, test: Any, draw: np.random.Generator) -> NDArray[np.int64]:
-        """The labels shuffled among the texts, both of them on both sides, as the right ones are."""
+        """Shuffled labels, with both labels on both sides of the split, as for the true labels."""
         while not _both_labels(shuffled := draw.permutation(self.target), train, test):
             self.run.stop_if_cancelled()
         return shuffled
@@ -266,7 +264,7 @@ class _Fits:
     def _fit(
         self, values: NDArray[np.float64], target: NDArray[np.int64], train: Any
     ) -> tuple[NDArray[np.float64], float]:
-        """Weights for values as they are, and the bias."""
+        """Weights and bias of a probe for unstandardised values."""
         self.run.stop_if_cancelled()
         weights, bias = linear_probe(values[train], target[train], self.penalty)
         return weights[0], float(bias[0])
@@ -274,9 +272,9 @@ class _Fits:
     def _score(
         self, values: NDArray[np.float64], train: Any, test: Any, labels: NDArray[np.int64] | None = None
     ) -> tuple[float, float]:
-        """Accuracy and AUC of a fit."""
+        """Fit a probe on the training rows; its accuracy and AUC on the test rows."""
         target = self.target if labels is None else labels
-        return _judge(values[test], self._fit(values, target, train), target[test])
+        return _accuracy_and_auc(values[test], self._fit(values, target, train), target[test])
 
 
 def _both_labels(target: NDArray[np.int64], train: Any, test: Any) -> bool:
@@ -284,16 +282,16 @@ def _both_labels(target: NDArray[np.int64], train: Any, test: Any) -> bool:
     return all(0 < target[side].sum() < len(side) for side in (train, test))
 
 
-def _judge(
+def _accuracy_and_auc(
     values: NDArray[np.float64], fit: tuple[NDArray[np.float64], float], target: NDArray[np.int64]
 ) -> tuple[float, float]:
-    """Accuracy and AUC of weights and a bias."""
+    """Accuracy and AUC of a probe, given as its weights and bias."""
     scores = values @ fit[0] + fit[1]
     return float(np.mean((scores > 0) == target)), _auc(scores, target)
 
 
-def _without(values: NDArray[np.float64], direction: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The values (n, d) without their part along a direction (d,)."""
+def _project_out(values: NDArray[np.float64], direction: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n, d) values with a direction (d,) projected out."""
     unit = direction / max(float(np.linalg.norm(direction)), 1e-300)
     return np.asarray(values - np.outer(values @ unit, unit))
 
@@ -305,7 +303,7 @@ def _auc(scores: NDArray[np.float64], target: NDArray[np.int64]) -> float:
 
 
 def bias_probes_cost(model: Model, lengths: Sequence[int], *, splits: int = 5) -> Cost:
-    """Operations and peak bytes of `train_bias_probes` on texts of so many tokens.
+    """FLOPs and peak bytes of `train_bias_probes` on texts with these numbers of tokens.
 
     Example:
         >>> bias_probes_cost(base, [8] * 20).flops < bias_probes_cost(base, [8] * 200).flops

@@ -1,52 +1,69 @@
-"""The residual stream of texts, at every layer and pooled over their tokens."""
+"""The residual stream of labelled texts, at every layer and pooled over their tokens."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_finite
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import to_numpy, wide
+from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
 from interp_widgets.models import Model
 from interp_widgets.models.engine import trace
 
 Pool = Literal["mean", "last"]
 
 
+def biased_and_benign(data: BiasData | LabelledTexts) -> LabelledTexts:
+    """The texts with their labels; ValueError if all have the same label."""
+    labelled = data if isinstance(data, LabelledTexts) else labelled_texts(data)
+    if len(set(labelled.biased)) < 2:
+        raise ValueError("data must hold biased and benign texts, got one kind only")
+    return labelled
+
+
+def run_by_length(
+    model: Model, runner: Runner, read: Sequence[Prompt], work: Callable[[list[int], Tensor], None]
+) -> None:
+    """Call ``work`` with the indices and the token ids (texts, tokens) of texts of equal length, the longest first."""
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for i, prompt in enumerate(read):
+        by_length[len(prompt.ids)].append(i)
+    for length, rows in sorted(by_length.items(), reverse=True):
+
+        def tokens(_: int, length: int = length) -> int:
+            return length
+
+        def chunk(start: int, stop: int, rows: list[int] = rows) -> None:
+            chosen = rows[start:stop]
+            work(chosen, torch.tensor([read[i].ids for i in chosen], device=model.device))
+
+        runner.run(len(rows), tokens, chunk)
+
+
 @torch.no_grad()
 def pooled_states(model: Model, read: Sequence[Prompt], pool: Pool, run: RunOptions) -> NDArray[np.float64]:
-    """(texts, layers + 1, d_model) the stream entering layer 0 and leaving every block: the mean over a text's tokens
-    without the BOS, or the last one's."""
+    """(texts, layers + 1, d_model) streams entering layer 0 and leaving every block, each the mean over a text's tokens
+    without the BOS, or that of its last token."""
     states = np.empty((len(read), model.n_layers + 1, model.d_model))
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for number, prompt in enumerate(read):
-        by_length[len(prompt.ids)].append(number)
-    longest = max(by_length)
+    longest = max(len(prompt.ids) for prompt in read)
     runner = Runner(model, longest, run.batch_size, run.check, run.progress, total=len(read))
-    for length, numbers in sorted(by_length.items()):
 
-        def work(start: int, stop: int, numbers: Sequence[int] = numbers) -> None:
-            chosen = numbers[start:stop]
-            ids = torch.tensor([read[i].ids for i in chosen], device=model.device)
-            streams = trace(model, model.embed(ids)).resid
-            first = read[chosen[0]].offset
-            for layer, stream in enumerate(streams):
-                own = wide(stream[:, first:]).mean(dim=1) if pool == "mean" else stream[:, -1]
-                states[chosen, layer] = to_numpy(own)
+    def work(rows: list[int], ids: Tensor) -> None:
+        first = read[rows[0]].offset
+        for layer, stream in enumerate(trace(model, model.embed(ids)).resid):
+            pooled = wide(stream[:, first:]).mean(dim=1) if pool == "mean" else stream[:, -1]
+            states[rows, layer] = to_numpy(pooled)
 
-        runner.run(len(numbers), partial(_same, length), work)
+    run_by_length(model, runner, read, work)
     check_finite(states, lambda text, layer, _: f"the hidden state of text {text} at layer {layer}")
     return states
-
-
-def _same(length: int, _: int) -> int:
-    return length

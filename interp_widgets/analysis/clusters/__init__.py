@@ -1,4 +1,4 @@
-"""Clusters of hidden states: scores against labels, nearest neighbours, maps, for one model and over its training."""
+"""Clusters of hidden states: agreement with labels, nearest neighbours and maps, for one model or over training."""
 
 from .clustering import HiddenClusters, cluster_hidden_states
 from .neighbours import TaskNeighbours, knn_task

@@ -1,4 +1,4 @@
-"""`cluster_hidden_states`: KMeans on the hidden states of every layer, scored against three kinds of labels."""
+"""`cluster_hidden_states`: KMeans on the hidden states of every layer, compared with three kinds of labels."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from interp_widgets.data.instruction_task import LABEL_KINDS, InstructionInstanc
 from interp_widgets.models import Model
 from interp_widgets.models.threads import few_threads
 
-from .scores import SCORES, clustering_scores, contingency, matched_f1, numbered, pair_f1
+from .scores import SCORES, clustering_scores, contingency, label_indices, matched_f1, pair_f1
 
 TSNE_COMPONENTS, TSNE_PERPLEXITY, TSNE_STEPS = 3, 10.0, 2000
-"""Of the optional t-SNE before KMeans (Table 5)."""
+"""Settings of the optional t-SNE before KMeans (Table 5)."""
 MEASURES = (*SCORES, "f1_matched_chance", "f1_pair_chance")
 SHUFFLES = 10
-"""Shuffled labels that the chance level of the F1 scores is a mean over."""
+"""Label shuffles that the chance level of the F1 scores is averaged over."""
 
 
 @record
 class HiddenClusters(Result):
-    """Clusters of hidden states at each layer, and how well they agree with labels of each kind.
+    """What `cluster_hidden_states` returns: clusters at each layer, and their agreement with each kind of labels.
 
     Example:
         >>> clusters = cluster_hidden_states(tuned, demo_instructions(phrasings_per_task=2, inputs=3), layers=[0, 6])
@@ -45,7 +45,7 @@ class HiddenClusters(Result):
     """(layers,) Layer l is the stream entering block l, n_layers the one entering the final norm."""
 
     f1_matched: Floats = with_axes("labels", "layers")
-    """(labels, layers) See `clustering_scores`; 0..1."""
+    """(labels, layers) Matched F1, 0..1; see `clustering_scores`."""
 
     f1_pair: Floats = with_axes("labels", "layers")
     """(labels, layers) F1 over pairs, 0..1."""
@@ -63,10 +63,10 @@ class HiddenClusters(Result):
     """(labels, layers) The pair F1 of the same clusters with shuffled labels."""
 
     clusters: Ints = with_axes("labels", "layers", "instances")
-    """(labels, layers, instances) Number of each instance's cluster; -1 for one that was left out."""
+    """(labels, layers, instances) Index of the cluster of each instance; -1 for an instance that was left out."""
 
     n_clusters: Ints = with_axes("labels")
-    """(labels,) Clusters, as many as there are labels of the kind; within inputs, their sum over inputs."""
+    """(labels,) Number of clusters, equal to the number of labels; with ``within_input`` the sum over inputs."""
 
     def to_frame(self) -> DataFrame:
         """One row per kind of labels and layer, with all scores."""
@@ -95,22 +95,22 @@ def cluster_hidden_states(
         model: what `load_model` returns.
         instances: prompts with their labels: `InstructionTask.training_subset`, `demo_instructions`,
             `read_instructions`.
-        labels: kinds of labels; each has a clustering of its own.
+        labels: kinds of labels; each is clustered separately.
         layers: layer l is the stream entering block l (0: the embeddings), n_layers (or -1) the one entering the final
             norm; all by default.
-        tsne: first reduce the states by t-SNE to 3 components (perplexity 10, started from principal components).
-        within_input: cluster the instances of each input apart and give the mean scores over inputs, weighted by their
-            instances. In small models the input outweighs the task in a state; this holds it fixed. An input whose
-            instances have one label, or a label each, is left out.
+        tsne: first reduce the states to 3 dimensions by t-SNE (perplexity 10, initialised by PCA).
+        within_input: cluster the instances of each input separately and average the scores over inputs, weighted by
+            their instances. In small models the input affects a state more than the task does; this controls for it. An
+            input whose instances all have the same label, or all different labels, is left out.
         seed: of KMeans, t-SNE and shuffled labels.
-        n_init: starts of KMeans, of which the best counts.
+        n_init: initialisations of KMeans; the best result is used.
         prepend_bos: overrides the model's BOS policy.
         batch_size: most prompts in one pass.
         progress: called with (done, total): prompts, then clusterings.
         check: called before every pass and clustering; raises to cancel.
 
     Returns:
-        scores (labels, layers), and the clusters.
+        The scores (labels, layers), and the clusters.
 
     Raises:
         ValueError: fewer than 4 instances, a layer out of range, an unknown kind of labels, n_init below 1.
@@ -125,14 +125,14 @@ def cluster_hidden_states(
     """
     wanted = stream_indices(model, range(model.n_layers + 1) if layers is None else layers)
     check_instances(instances)
-    prompts, works = len(instances), len(wanted) * len(labels)
+    run, total = RunOptions(progress), len(instances) + len(wanted) * len(labels)
     states = last_states(
         model,
         [instance.prompt for instance in instances],
         wanted,
         prepend_bos=prepend_bos,
         batch_size=batch_size,
-        progress=None if progress is None else lambda done, _: progress(done, prompts + works),
+        progress=run.after(0, total).progress,
         check=check,
     )
     return cluster_states(
@@ -144,7 +144,7 @@ def cluster_hidden_states(
         within_input=within_input,
         seed=seed,
         n_init=n_init,
-        progress=RunOptions(progress).after(prompts, prompts + works).progress,
+        progress=run.after(len(instances), total).progress,
         check=check,
         origin=model.provenance(),
     )
@@ -164,35 +164,33 @@ def cluster_states(
     check: Callable[[], None] | None = None,
     origin: Any = None,
 ) -> HiddenClusters:
-    """(instances, layers, d_model) ready hidden states clustered; see `cluster_hidden_states`."""
+    """Cluster hidden states (instances, layers, d_model); see `cluster_hidden_states`."""
     check_instances(instances)
     check_range("n_init", n_init, 1)
     if not labels:
         raise ValueError(f"labels must not be empty: name at least one of {', '.join(LABEL_KINDS)}")
     hidden = checked_states(states, len(instances))
-    numbers = tuple(range(hidden.shape[1])) if layers is None else tuple(layers)
-    if len(numbers) != hidden.shape[1]:
-        raise ValueError(f"layers must name the {hidden.shape[1]} layers of states, got {len(numbers)}")
+    numbers = checked_layers(hidden, layers)
     run, total = RunOptions(progress, check), len(labels) * len(numbers)
-    named = {kind: numbered([instance.label(kind) for instance in instances]) for kind in labels}
-    parts = {kind: _checked_parts(clustered_apart(instances, kind, within_input)) for kind in labels}
+    named = {kind: label_indices([instance.label(kind) for instance in instances]) for kind in labels}
+    parts = {kind: _require_parts(parts_to_cluster(instances, kind, within_input)) for kind in labels}
     shape = (len(labels), len(numbers))
     scores: dict[str, Any] = {name: np.empty(shape) for name in MEASURES}
     clusters = np.full((*shape, len(instances)), -1, dtype=np.int64)
     for column in range(len(numbers)):
         points = hidden[:, column]
         if tsne:
-            points = reduced(points, seed, check)
+            points = paper_tsne(points, seed, check)
         for row, kind in enumerate(labels):
             sums, used = np.zeros(len(MEASURES)), 0
             for part in parts[kind]:
                 run.stop_if_cancelled()
-                true = numbered(named[kind][part].tolist())
+                true = label_indices(named[kind][part].tolist())
                 found = kmeans(points[part], int(true.max()) + 1, seed, n_init)
                 clusters[row, column, part] = found + clusters[row, column].max() + 1
                 result = clustering_scores(true.tolist(), found.tolist())
                 values = [getattr(result, name) for name in SCORES]
-                sums += len(part) * np.array([*values, *_by_chance(true, found, seed)])
+                sums += len(part) * np.array([*values, *_chance_f1(true, found, seed)])
                 used += len(part)
             for name, value in zip(MEASURES, sums / used, strict=True):
                 scores[name][row, column] = value
@@ -211,17 +209,17 @@ def cluster_states(
     )
 
 
-def clustered_apart(instances: Sequence[InstructionInstance], kind: LabelKind, within_input: bool) -> list[Ints]:
-    """The instances that are clustered together: all, or those of each input that have labels to tell apart."""
+def parts_to_cluster(instances: Sequence[InstructionInstance], kind: LabelKind, within_input: bool) -> list[Ints]:
+    """Indices of the instances that are clustered together: all, or those of each input that has labels to compare."""
     if not within_input:
         return [np.arange(len(instances))]
-    true = numbered([instance.label(kind) for instance in instances])
-    inputs = numbered([instance.mapping.partition("→")[0] for instance in instances])
+    true = label_indices([instance.label(kind) for instance in instances])
+    inputs = label_indices([instance.mapping.partition("→")[0] for instance in instances])
     parts = [np.flatnonzero(inputs == number) for number in range(int(inputs.max()) + 1)]
     return [part for part in parts if 1 < len(np.unique(true[part])) < len(part)]
 
 
-def _checked_parts(parts: list[Ints]) -> list[Ints]:
+def _require_parts(parts: list[Ints]) -> list[Ints]:
     if not parts:
         raise ValueError(
             "within_input needs an input with instances of two labels, one of them with two instances: give more "
@@ -231,13 +229,13 @@ def _checked_parts(parts: list[Ints]) -> list[Ints]:
 
 
 def check_instances(instances: Sequence[InstructionInstance]) -> None:
-    """ValueError for fewer than 4."""
+    """ValueError for fewer than 4 instances."""
     if len(instances) < 4:
         raise ValueError(f"instances must be 4 or more, got {len(instances)}")
 
 
 def checked_states(states: ArrayLike, count: int) -> Floats:
-    """(instances, layers, d_model) finite numbers."""
+    """The states as float64 (instances, layers, d_model); ValueError for another shape, NaN or infinity."""
     hidden = float64(states)
     if hidden.ndim != 3 or len(hidden) != count:
         raise ValueError(f"states must have shape ({count}, layers, d_model), got {hidden.shape}")
@@ -246,8 +244,17 @@ def checked_states(states: ArrayLike, count: int) -> Floats:
     return hidden
 
 
+def checked_layers(hidden: Floats, layers: Sequence[int] | None) -> tuple[int, ...]:
+    """The indices of the layers of states (instances, layers, d_model), by default from 0; ValueError if they differ in
+    number."""
+    numbers = tuple(range(hidden.shape[1])) if layers is None else tuple(layers)
+    if len(numbers) != hidden.shape[1]:
+        raise ValueError(f"layers must name the {hidden.shape[1]} layers of states, got {len(numbers)}")
+    return numbers
+
+
 def kmeans(points: Floats, count: int, seed: int, n_init: int) -> Ints:
-    """The cluster of each point; at most as many clusters as there are different points."""
+    """The KMeans cluster of each point; at most as many clusters as there are different points."""
     from sklearn.cluster import KMeans
 
     count = min(count, len(np.unique(points, axis=0)))
@@ -256,20 +263,20 @@ def kmeans(points: Floats, count: int, seed: int, n_init: int) -> Ints:
     return np.asarray(labels, dtype=np.int64)
 
 
-def reduced(points: Floats, seed: int, check: Check = None) -> Floats:
-    """Three components of t-SNE, with the paper's settings."""
+def paper_tsne(points: Floats, seed: int, check: Check = None) -> Floats:
+    """(instances, 3) points after t-SNE with the paper's settings."""
     return tsne_components(points, TSNE_COMPONENTS, TSNE_PERPLEXITY, TSNE_STEPS, seed, check)
 
 
 def tsne_components(
     points: Floats, components: int, perplexity: float, steps: int, seed: int, check: Check = None
 ) -> Floats:
-    """t-SNE of points, started from their principal components; it runs beside, so that it can be cancelled."""
+    """t-SNE of points, initialised by PCA; it runs in another thread, so that it can be cancelled."""
     from sklearn.manifold import TSNE
 
-    # equal points, such as equal input tokens at layer 0, have no direction to be pushed apart in
+    # t-SNE cannot separate equal points, such as equal input tokens at layer 0
     scale = max(float(points.std()), 1e-12)
-    moved = points + np.random.default_rng(seed).normal(0, 1e-6 * scale, points.shape)
+    jittered = points + np.random.default_rng(seed).normal(0, 1e-6 * scale, points.shape)
     fitted = TSNE(
         components,
         perplexity=min(perplexity, (len(points) - 1) / 3),
@@ -277,12 +284,12 @@ def tsne_components(
         max_iter=steps,
         random_state=seed,
     )
-    places: Floats = RunOptions(check=check).beside(lambda: fitted.fit_transform(moved))
-    return np.asarray(places, dtype=np.float64)
+    embedded: Floats = RunOptions(check=check).beside(lambda: fitted.fit_transform(jittered))
+    return np.asarray(embedded, dtype=np.float64)
 
 
-def _by_chance(true: Ints, found: Ints, seed: int) -> tuple[float, float]:
-    """Mean matched F1 and pair F1 with shuffled labels."""
+def _chance_f1(true: Ints, found: Ints, seed: int) -> tuple[float, float]:
+    """Mean matched F1 and mean pair F1 with shuffled labels."""
     rng = np.random.default_rng(seed)
     counts = [contingency(rng.permutation(true), found) for _ in range(SHUFFLES)]
     return float(np.mean([matched_f1(each) for each in counts])), float(np.mean([pair_f1(each) for each in counts]))

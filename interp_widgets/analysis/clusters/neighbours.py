@@ -1,4 +1,4 @@
-"""`knn_task`: whether the nearest training instances of an instance are of its task, and what they would answer."""
+"""`knn_task`: whether an instance's nearest training instances have its task, and whether they predict its output."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from interp_widgets.arguments import checked
 from interp_widgets.data.instruction_task import InstructionInstance
 from interp_widgets.models import Model
 
-from .clustering import checked_states
+from .clustering import checked_layers, checked_states
 
-_ROWS = 256
-"""Instances whose distances are held at once."""
+_ROWS_AT_ONCE = 256
+"""Instances whose distances are computed at once."""
 _ROUNDING = 1e-12
 """Squared distances that differ by less than this share of the largest squared state are equal."""
 
 
 @record
 class TaskNeighbours(Result):
-    """Of the nearest training instances: the share of the same task, and how often their majority answers right.
+    """What `knn_task` returns: the share of neighbours with the same task, and the accuracy of their majority output.
 
     Example:
         >>> instances = demo_instructions(phrasings_per_task=4, inputs=2)
@@ -45,15 +45,16 @@ class TaskNeighbours(Result):
     """(layers,) Mean share of the k nearest training instances that have the instance's task, 0..1."""
 
     accuracy: Floats = with_axes("layers")
-    """(layers,) Share of instances whose output most of the k nearest have (of equals the nearest), 0..1."""
+    """(layers,) Share of instances whose output is the most frequent one of the k nearest (ties: the nearest), 0..1."""
 
     same_task_chance: float
-    """The share of training instances of the same task: what k instances drawn at random would have."""
+    """Share of the same task among k random training instances."""
 
     accuracy_chance: float
     """The accuracy of always answering the most frequent output of the training instances."""
 
     k: int
+    """Number of neighbours."""
 
     def to_frame(self) -> DataFrame:
         """One row per layer, with the chance levels."""
@@ -75,13 +76,13 @@ def knn_task(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> TaskNeighbours:
-    """Find the nearest training instances of unseen ones by their hidden states, layer by layer.
+    """Compare unseen instances with their nearest training instances, by hidden states at each layer.
 
     Args:
         model: what `load_model` returns.
-        training: the instances among which neighbours are looked for.
-        instances: those whose neighbours are looked for, such as `InstructionTask.validation`.
-        k: neighbours by Euclidean distance; the paper does not say how many it takes.
+        training: the instances that neighbours are chosen from.
+        instances: the instances whose neighbours are found, such as `InstructionTask.validation`.
+        k: number of neighbours by Euclidean distance; the paper does not state its number.
         layers: as in `cluster_hidden_states`; all by default.
         prepend_bos: overrides the model's BOS policy.
         batch_size: most prompts in one pass.
@@ -89,7 +90,7 @@ def knn_task(
         check: called before every pass and layer; raises to cancel.
 
     Raises:
-        ValueError: no instances, more neighbours than training instances, a layer out of range.
+        ValueError: no instances, k above the number of training instances, a layer out of range.
 
     Source: "Transformer-based Causal Language Models Perform Clustering", §3.3, Figure 3; Generalization through
     Memorization (Khandelwal et al. 2019).
@@ -102,14 +103,14 @@ def knn_task(
     """
     wanted = stream_indices(model, range(model.n_layers + 1) if layers is None else layers)
     _check_sizes(training, instances, k)
-    total = len(training) + len(instances) + len(wanted)
+    run, total = RunOptions(progress), len(training) + len(instances) + len(wanted)
     states = last_states(
         model,
         [instance.prompt for instance in [*training, *instances]],
         wanted,
         prepend_bos=prepend_bos,
         batch_size=batch_size,
-        progress=None if progress is None else lambda done, _: progress(done, total),
+        progress=run.after(0, total).progress,
         check=check,
     )
     return nearest_tasks(
@@ -119,7 +120,7 @@ def knn_task(
         instances,
         k=k,
         layers=wanted,
-        progress=RunOptions(progress).after(len(training) + len(instances), total).progress,
+        progress=run.after(len(training) + len(instances), total).progress,
         check=check,
         origin=model.provenance(),
     )
@@ -137,39 +138,39 @@ def nearest_tasks(
     check: Callable[[], None] | None = None,
     origin: Any = None,
 ) -> TaskNeighbours:
-    """Nearest training instances by ready hidden states, (instances, layers, d_model) each; see `knn_task`."""
+    """`knn_task` from hidden states, (instances, layers, d_model) each."""
     _check_sizes(training, instances, k)
-    known, asked = checked_states(training_states, len(training)), checked_states(states, len(instances))
-    if known.shape[1:] != asked.shape[1:]:
-        raise ValueError(f"training_states and states must have the same layers and width, got {known.shape[1:]} and "
-                         f"{asked.shape[1:]}")  # fmt: skip
-    numbers = tuple(range(known.shape[1])) if layers is None else tuple(layers)
-    if len(numbers) != known.shape[1]:
-        raise ValueError(f"layers must name the {known.shape[1]} layers of states, got {len(numbers)}")
+    reference, queries = checked_states(training_states, len(training)), checked_states(states, len(instances))
+    if reference.shape[1:] != queries.shape[1:]:
+        raise ValueError(
+            "training_states and states must have the same layers and width, got "
+            f"{reference.shape[1:]} and {queries.shape[1:]}"
+        )
+    numbers = checked_layers(reference, layers)
     run = RunOptions(progress, check)
-    # equal distances, such as those of equal tokens at layer 0, must not go by the order of the training instances
+    # ties, such as equal tokens at layer 0, must not be broken by the order of the training instances
     order = np.random.default_rng(0).permutation(len(training))
-    known, training = known[order], [training[place] for place in order]
+    reference, training = reference[order], [training[i] for i in order]
     tasks = np.array([instance.task for instance in training])
     outputs = [instance.output for instance in training]
     shares, right = np.zeros(len(numbers)), np.zeros(len(numbers))
     for column in range(len(numbers)):
-        for first in range(0, len(instances), _ROWS):
+        for first in range(0, len(instances), _ROWS_AT_ONCE):
             run.stop_if_cancelled()
-            rows = instances[first : first + _ROWS]
-            nearest = _nearest(asked[first : first + _ROWS, column], known[:, column], k)
-            for instance, places in zip(rows, nearest, strict=True):
-                shares[column] += np.mean(tasks[places] == instance.task)
-                right[column] += _majority([outputs[place] for place in places]) == instance.output
+            rows = instances[first : first + _ROWS_AT_ONCE]
+            nearest = _nearest(queries[first : first + _ROWS_AT_ONCE, column], reference[:, column], k)
+            for instance, neighbours in zip(rows, nearest, strict=True):
+                shares[column] += np.mean(tasks[neighbours] == instance.task)
+                right[column] += _majority([outputs[i] for i in neighbours]) == instance.output
         run.report(column + 1, len(numbers))
     by_task, by_output = Counter(tasks.tolist()), Counter(outputs)
-    commonest = max(by_output, key=lambda output: by_output[output])
+    most_frequent = max(by_output, key=lambda output: by_output[output])
     return TaskNeighbours(
         np.array(numbers),
         shares / len(instances),
         right / len(instances),
         float(np.mean([by_task[instance.task] / len(training) for instance in instances])),
-        float(np.mean([instance.output == commonest for instance in instances])),
+        float(np.mean([instance.output == most_frequent for instance in instances])),
         k,
         provenance=provenance(origin, k=k, training=len(training), instances=len(instances)),
     )
@@ -181,16 +182,16 @@ def _check_sizes(training: Sequence[Any], instances: Sequence[Any], k: int) -> N
     check_range("k", k, 1, len(training), f"{len(training)} training instances")
 
 
-def _nearest(points: Floats, known: Floats, k: int) -> Ints:
-    """(points, k) the places of the nearest known points, the nearest first; of equal distances the first ones."""
-    sizes = (known**2).sum(1)
-    squares = (points**2).sum(1)[:, None] + sizes - 2 * points @ known.T
-    # the same point may come out a rounding apart, which must not decide an order
+def _nearest(points: Floats, reference: Floats, k: int) -> Ints:
+    """(points, k) indices of the nearest reference points, the nearest first; ties in the order of ``reference``."""
+    sizes = (reference**2).sum(1)
+    squares = (points**2).sum(1)[:, None] + sizes - 2 * points @ reference.T
+    # rounding must not decide the order of equal distances
     squares = np.round(squares / (_ROUNDING * sizes.max() or 1.0))
     return np.argsort(squares, axis=1, kind="stable")[:, :k]
 
 
 def _majority(outputs: Sequence[str]) -> str:
-    """The most frequent output, of equals the one that comes first."""
+    """The most frequent output; of ties the first."""
     counts = Counter(outputs)
     return max(counts, key=lambda output: counts[output])

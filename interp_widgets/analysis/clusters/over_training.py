@@ -1,4 +1,4 @@
-"""`clusters_over_training`: clusters, neighbours and maps at every checkpoint of a training on the synthetic task."""
+"""`clusters_over_training`: clusters, neighbours and maps at every checkpoint of training on the synthetic task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.data.instruction_task import LABEL_KINDS, InstructionInstance, InstructionTask
 from interp_widgets.models import Model, load_model
 
-from .clustering import MEASURES, HiddenClusters, cluster_states, clustered_apart
+from .clustering import MEASURES, HiddenClusters, cluster_states, parts_to_cluster
 from .neighbours import TaskNeighbours, nearest_tasks
 from .state_maps import principal_plane
 
@@ -27,7 +27,7 @@ SETS: tuple[InstanceSet, ...] = ("training subset", "validation")
 
 @record
 class ClusterTraining(Result):
-    """Clusters of hidden states at every checkpoint of a training, for the training subset and for validation.
+    """What `clusters_over_training` returns: clusters at every checkpoint, for the training subset and for validation.
 
     Example:
         >>> import tempfile
@@ -39,7 +39,7 @@ class ClusterTraining(Result):
     """
 
     steps: Ints = with_axes("checkpoints")
-    """(checkpoints,) Training steps done."""
+    """(checkpoints,) Training step of each checkpoint."""
 
     layers: Ints = with_axes("layers")
     """(layers,) Layer l is the stream entering block l, n_layers the one entering the final norm."""
@@ -69,53 +69,53 @@ class ClusterTraining(Result):
     """(checkpoints, sets, labels, layers) Pair F1 with shuffled labels."""
 
     f1_within_input: Floats = with_axes("checkpoints", 2, "layers")
-    """(checkpoints, 2, layers) Matched F1 with task labels among instances of one input, mean over inputs, of all
-    training instances and of validation; NaN where tasks share no inputs."""
+    """(checkpoints, 2, layers) Matched F1 with task labels within one input, averaged over inputs, for all training
+    instances and for validation; NaN if tasks share no inputs."""
 
     f1_within_input_chance: Floats = with_axes("checkpoints", 2, "layers")
     """(checkpoints, 2, layers) The same with shuffled labels."""
 
     same_task: Floats = with_axes("checkpoints", "layers")
-    """(checkpoints, layers) Mean share of the k nearest training instances of a validation instance that are of its
+    """(checkpoints, layers) Mean share of the k nearest training instances of a validation instance that have its
     task."""
 
     knn_accuracy: Floats = with_axes("checkpoints", "layers")
-    """(checkpoints, layers) Share of validation instances whose output most of the k nearest have."""
+    """(checkpoints, layers) Share of validation instances whose output is the most frequent of the k nearest."""
 
     same_task_chance: float
-    """The share of training instances of the same task."""
+    """Share of the same task among random training instances."""
 
     knn_accuracy_chance: float
     """The accuracy of always answering the most frequent output."""
 
     k: int
-    """Neighbours."""
+    """Number of neighbours."""
 
     subset_xy: Floats = with_axes("checkpoints", "layers", "subset", 2)
     """(checkpoints, layers, instances, 2) The training subset on the first two principal components of each
-    checkpoint and layer, each turned or mirrored to lie as near as possible to the checkpoint before."""
+    checkpoint and layer, rotated or reflected onto the previous checkpoint (Procrustes)."""
 
     validation_xy: Floats = with_axes("checkpoints", "layers", "validation", 2)
     """(checkpoints, layers, instances, 2) The same for validation."""
 
     subset_explained: Floats = with_axes("checkpoints", "layers")
-    """(checkpoints, layers) Share of the variance that the plane holds, for the training subset."""
+    """(checkpoints, layers) Share of variance explained by the two components, for the training subset."""
 
     validation_explained: Floats = with_axes("checkpoints", "layers")
     """(checkpoints, layers) The same for validation."""
 
     def to_frame(self) -> DataFrame:
-        """One row per checkpoint, set, kind of labels and layer, with the scores; those of neighbours repeat."""
+        """One row per checkpoint, set, kind of labels and layer, with the scores; those of neighbours are repeated."""
         axes = {"step": self.steps, "set": self.sets, "labels": self.labels, "layer": self.layers}
         near = {name: getattr(self, name)[:, None, None] for name in ("same_task", "knn_accuracy")}
         return table(axes, {name: getattr(self, name) for name in MEASURES} | near)
 
     def xy(self, instances: InstanceSet) -> Floats:
-        """(checkpoints, layers, instances, 2) the places of one set."""
+        """(checkpoints, layers, instances, 2) coordinates of one set."""
         return self.validation_xy if instances == "validation" else self.subset_xy
 
     def explained(self, instances: InstanceSet) -> Floats:
-        """(checkpoints, layers) the share of variance in the plane of one set."""
+        """(checkpoints, layers) share of variance explained by the two components of one set."""
         return self.validation_explained if instances == "validation" else self.subset_explained
 
 
@@ -131,15 +131,15 @@ def clusters_over_training(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> ClusterTraining:
-    """Cluster the hidden states at every checkpoint: how task clusters come about during training.
+    """Cluster the hidden states at every checkpoint, to see how task clusters form during training.
 
     Args:
-        checkpoints: by training step, a folder or a loaded model, such as `InstructionRun.checkpoints`.
+        checkpoints: training step to a folder or a loaded model, such as `InstructionRun.checkpoints`.
         task: the data set that was trained on.
-        k: neighbours of `knn_task`, looked for in the whole training data.
+        k: number of neighbours of `knn_task`, chosen from all training data.
         tsne: reduce by t-SNE before KMeans, as in `cluster_hidden_states`.
         seed: of KMeans and t-SNE.
-        n_init: starts of KMeans.
+        n_init: initialisations of KMeans.
         progress: called with (done, total) parts of the work, three per checkpoint.
         check: called before every pass and clustering; raises to cancel.
 
@@ -166,9 +166,9 @@ def clusters_over_training(
     near: list[TaskNeighbours] = []
     xy: dict[str, list[Floats]] = {name: [] for name in groups}
     explained: dict[str, list[list[float]]] = {name: [] for name in groups}
-    places = [place for place, instance in enumerate(training) if instance.task in _names(groups["training subset"])]
+    subset = [i for i, instance in enumerate(training) if instance.task in _task_names(groups["training subset"])]
     for number, (step, source) in enumerate(sorted(checkpoints.items())):
-        model = source if isinstance(source, Model) else load_model(_path(source, step))
+        model = source if isinstance(source, Model) else load_model(_checkpoint_path(source, step))
         layers = range(model.n_layers + 1)
         if clusters and len(layers) != len(clusters[0][0].layers):
             raise ValueError(
@@ -178,7 +178,7 @@ def clusters_over_training(
         if not clusters:
             within = np.full((2, len(checkpoints), 2, len(layers)), np.nan)
         states = last_states(model, [instance.prompt for instance in every], layers, check=check)
-        hidden = {"training subset": states[places], "validation": states[len(training) :]}
+        hidden = {"training subset": states[subset], "validation": states[len(training) :]}
         run.report(3 * number + 1, total)
         clusters.append(
             [
@@ -189,7 +189,7 @@ def clusters_over_training(
         for row, (part, group) in enumerate(
             ((states[: len(training)], training), (hidden["validation"], groups["validation"]))
         ):
-            if clustered_apart(group, "task", True):
+            if parts_to_cluster(group, "task", True):
                 found = cluster_states(
                     part, group, labels=["task"], within_input=True, seed=seed, n_init=min(n_init, 2), check=check
                 )
@@ -201,11 +201,10 @@ def clusters_over_training(
         )  # fmt: skip
         for name in groups:
             planes = [principal_plane(hidden[name][:, layer].astype(np.float64)) for layer in layers]
-            before = xy[name][-1] if xy[name] else None
-            turned = [
-                plane if before is None else _turned(plane, before[layer]) for layer, (plane, _) in enumerate(planes)
-            ]
-            xy[name].append(np.stack(turned))
+            points = [plane for plane, _ in planes]
+            if xy[name]:
+                points = list(map(_procrustes, points, xy[name][-1]))
+            xy[name].append(np.stack(points))
             explained[name].append([share for _, share in planes])
         run.report(3 * number + 3, total)
     scores: dict[str, Any] = {
@@ -232,7 +231,7 @@ def clusters_over_training(
     )
 
 
-def _path(source: Any, step: int) -> str | Path:
+def _checkpoint_path(source: Any, step: int) -> str | Path:
     if not isinstance(source, str | Path):
         raise TypeError(
             f"the checkpoint of step {step} must be a folder or a loaded model, got {type(source).__name__}"
@@ -240,12 +239,12 @@ def _path(source: Any, step: int) -> str | Path:
     return source
 
 
-def _names(instances: Sequence[InstructionInstance]) -> set[str]:
+def _task_names(instances: Sequence[InstructionInstance]) -> set[str]:
     return {instance.task for instance in instances}
 
 
-def _turned(points: Floats, towards: Floats) -> Floats:
-    """Points turned or mirrored about their middle to lie as near as possible to others (orthogonal Procrustes)."""
+def _procrustes(points: Floats, towards: Floats) -> Floats:
+    """Points rotated or reflected about the origin onto others (orthogonal Procrustes)."""
     left, _, right = np.linalg.svd(points.T @ towards)
-    turned: Floats = points @ (left @ right)
-    return turned
+    aligned: Floats = points @ (left @ right)
+    return aligned

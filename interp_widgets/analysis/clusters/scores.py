@@ -18,7 +18,7 @@ SCORES = ("f1_matched", "f1_pair", "ari", "ami")
 
 @record
 class ClusteringScores(Result):
-    """Agreement of clusters with labels by four measures, 1 where they are the same partition.
+    """Agreement of clusters with labels by four measures; 1 if they are the same partition.
 
     Example:
         >>> scores = clustering_scores(["a", "a", "b", "b"], [7, 7, 3, 7])
@@ -27,11 +27,10 @@ class ClusteringScores(Result):
     """
 
     f1_matched: float
-    """Mean over the labels of the F1 score with the one cluster that each is matched with, 0..1; a label without a
-    cluster of its own scores 0."""
+    """Mean over labels of the F1 score with the cluster that each is matched to, 0..1; an unmatched label scores 0."""
 
     f1_pair: float
-    """F1 score over pairs of instances: in one cluster against of one label, 0..1."""
+    """F1 score over pairs of instances: whether they share a cluster against whether they share a label, 0..1."""
 
     ari: float
     """Adjusted Rand index: 0 by chance, 1 at most."""
@@ -52,12 +51,12 @@ class ClusteringScores(Result):
 def clustering_scores(labels_true: Sequence[str | int], labels_pred: Sequence[str | int]) -> ClusteringScores:
     """Compare a clustering with labels: matched F1, pair F1, adjusted Rand index, adjusted mutual information.
 
-    The matched F1 pairs labels and clusters one to one, so that the sum of their F1 scores is largest (Hungarian
-    method), and takes the mean over labels. The paper does not define its F1; counting pairs does not fit its tables.
+    The matched F1 matches labels and clusters one to one so that the sum of their F1 scores is largest (Hungarian
+    method), and averages over labels. The paper does not define its F1; F1 over pairs does not fit its tables.
 
     Args:
         labels_true: the label of each instance.
-        labels_pred: its cluster; only which ones are equal counts, not the names.
+        labels_pred: the cluster of each instance; names do not matter.
 
     Raises:
         ValueError: no instances, or lists of different lengths.
@@ -78,7 +77,7 @@ def clustering_scores(labels_true: Sequence[str | int], labels_pred: Sequence[st
         raise ValueError("labels_true must have at least one entry, got none")
     from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-    true, predicted = numbered(labels_true), numbered(labels_pred)
+    true, predicted = label_indices(labels_true), label_indices(labels_pred)
     counts = contingency(true, predicted)
     return ClusteringScores(
         matched_f1(counts),
@@ -88,28 +87,28 @@ def clustering_scores(labels_true: Sequence[str | int], labels_pred: Sequence[st
     )
 
 
-def numbered(labels: Sequence[str | int]) -> Ints:
-    """Labels as numbers from 0, in the order of their first occurrence."""
+def label_indices(labels: Sequence[str | int]) -> Ints:
+    """Labels as integers from 0, in the order of their first occurrence."""
     numbers: dict[str | int, int] = {}
     return np.array([numbers.setdefault(label, len(numbers)) for label in labels])
 
 
 def contingency(true: Ints, predicted: Ints) -> NDArray[np.int64]:
-    """(labels, clusters) how many instances have this label and are in this cluster."""
+    """(labels, clusters) number of instances with this label in this cluster."""
     counts = np.zeros((int(true.max()) + 1, int(predicted.max()) + 1), dtype=np.int64)
     np.add.at(counts, (true, predicted), 1)
     return counts
 
 
 def matched_f1(counts: NDArray[np.int64]) -> float:
-    """Mean F1 of labels with the clusters that they are matched with one to one."""
+    """Mean F1 of labels with the clusters that they are matched to; see `clustering_scores`."""
     f1: Floats = 2 * counts / (counts.sum(1, keepdims=True) + counts.sum(0, keepdims=True))
     rows, columns = linear_sum_assignment(f1, maximize=True)
     return float(f1[rows, columns].sum() / len(f1))
 
 
 def pair_f1(counts: NDArray[np.int64]) -> float:
-    """F1 over pairs of instances; 1 where neither labels nor clusters have two instances in common."""
+    """F1 over pairs of instances; 1 if no label and no cluster has two instances."""
 
     def pairs(sizes: NDArray[np.int64]) -> int:
         return int((sizes * (sizes - 1) // 2).sum())

@@ -1,4 +1,4 @@
-"""`state_map`: the hidden states of one layer in the plane."""
+"""`state_map`: a 2D map of the hidden states of one layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PERPLEXITY, _STEPS = 10.0, 1000
 
 @record
 class StateMap(Result):
-    """A place in the plane for the hidden state of every instance at one layer.
+    """What `state_map` returns: 2D coordinates of the hidden state of every instance at one layer.
 
     Example:
         >>> places = state_map(tuned, demo_instructions(phrasings_per_task=2, inputs=2), layer=6)
@@ -34,7 +34,7 @@ class StateMap(Result):
     """
 
     xy: Floats = with_axes("instances", 2, nan=False)
-    """(instances, 2) Places."""
+    """(instances, 2) Coordinates."""
 
     prompts: Sequence[str] = with_axes("instances")
     """The prompts."""
@@ -55,10 +55,10 @@ class StateMap(Result):
     """"pca" or "tsne"."""
 
     explained: float | None = None
-    """For ``pca``, the share of variance that the plane holds, 0..1."""
+    """For ``pca``, the share of variance explained by the two components, 0..1."""
 
     def to_frame(self) -> DataFrame:
-        """One row per instance: labels, prompt and place."""
+        """One row per instance: prompt, labels and coordinates."""
         columns = {"task": self.task, "distribution": self.distribution, "mapping": self.mapping,
                    "x": self.xy[:, 0], "y": self.xy[:, 1]}  # fmt: skip
         return table({"prompt": self.prompts}, columns)
@@ -76,13 +76,13 @@ def state_map(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> StateMap:
-    """Place the hidden state of each instance's last token in the plane.
+    """Project the hidden state of each instance's last token to two dimensions.
 
     Args:
         model: what `load_model` returns.
         instances: prompts with their labels.
         layer: the stream entering block ``layer``; n_layers (or -1) the one entering the final norm.
-        method: "pca" (distances keep their meaning) or "tsne" (neighbours do; perplexity 10, started from PCA).
+        method: "pca" (preserves distances) or "tsne" (preserves neighbours; perplexity 10, initialised by PCA).
         seed: of t-SNE.
         prepend_bos: overrides the model's BOS policy.
         progress: called with (done, total) prompts.
@@ -118,11 +118,11 @@ def map_states(
     check: Callable[[], None] | None = None,
     origin: Any = None,
 ) -> StateMap:
-    """Ready hidden states of one layer, (instances, d_model), in the plane; see `state_map`."""
+    """`state_map` from the hidden states of one layer, (instances, d_model)."""
     check_instances(instances)
     check_choice("method", method, StateMapMethod)
-    given = float64(states)
-    points = checked_states(given[:, None] if given.ndim == 2 else given, len(instances))[:, 0]
+    values = float64(states)
+    points = checked_states(values[:, None] if values.ndim == 2 else values, len(instances))[:, 0]
     explained = None
     if method == "pca":
         xy, explained = principal_plane(points)
@@ -142,7 +142,10 @@ def map_states(
 
 
 def principal_plane(points: Floats) -> tuple[Floats, float]:
-    """Places on the first two principal components, each turned so that its largest weight is positive."""
+    """(instances, 2) coordinates on the first two principal components, and their share of the variance.
+
+    The sign of each component makes its largest weight positive.
+    """
     centred = points - points.mean(0)
     left, sizes, axes = np.linalg.svd(centred, full_matrices=False)
     total = float((sizes**2).sum())

@@ -1,4 +1,4 @@
-"""How alike layers are: of two models, of one, and of a model with others that were tuned on one task each."""
+"""Similarity of layers: of two models, within one model, and of a model with models tuned on one task each (MOSSA)."""
 
 from .cka import linear_cka as linear_cka
 from .cka import minibatch_cka as minibatch_cka

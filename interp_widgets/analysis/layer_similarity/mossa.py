@@ -1,4 +1,4 @@
-"""`mossa`: how much of each task a model encodes by layer, from comparison with models tuned on that task alone."""
+"""`mossa`: how much of each task a model encodes at each layer, by comparison with models tuned on that task only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEASURES = ("flesch_kincaid", "coleman_liau", "words")
 
 @record
 class MossaResult(Result):
-    """What `mossa` returns: by task and layer, how alike a model is to the control model of the task.
+    """What `mossa` returns: similarity of a model to the control model of each task, by layer.
 
     Layer l is the stream entering block l at the last token, n_layers the one entering the final norm; by default they
     are the outputs of the blocks, 1..n_layers.
@@ -48,44 +48,44 @@ class MossaResult(Result):
     tasks: Sequence[str] = with_axes("tasks")
     """Names of the tasks."""
     clusters: Sequence[str] = with_axes("tasks")
-    """Cluster of each task; empty for none."""
+    """Cluster of each task; empty if it has none."""
     unseen: Bools = with_axes("tasks")
-    """Whether the tuned model was never tuned on the task."""
+    """(tasks,) True for tasks that the tuned model was not tuned on."""
     layers: Ints = with_axes("layers")
     """The layers compared."""
     biased: Floats = with_axes("tasks", "layers")
-    """Biased CKA of the model with the control model, 0..1; NaN where one of them does not vary over the texts."""
+    """(tasks, layers) biased CKA of the model with the control model, 0..1; NaN if one is constant over the texts."""
     unbiased: Floats = with_axes("tasks", "layers")
-    """Debiased CKA."""
+    """(tasks, layers) debiased CKA."""
     chance: Floats = with_axes("tasks", "layers")
-    """Mean of the biased CKA with the texts of one model shuffled."""
+    """(tasks, layers) mean biased CKA with the texts of one model shuffled."""
     dimensions: Ints = with_axes("tasks", "layers")
-    """Principal components that explain 99 % of the variance of the model's own states, at most texts - 1."""
+    """(tasks, layers) components that explain 99 % of the variance of the model's states, at most texts - 1."""
     texts: Ints = with_axes("tasks")
-    """Different texts of each task."""
+    """(tasks,) number of different texts."""
     flesch_kincaid: Floats = with_axes("tasks")
     """Flesch-Kincaid grade of the task's texts."""
     coleman_liau: Floats = with_axes("tasks")
     """Coleman-Liau index of the task's texts."""
     words: Floats = with_axes("tasks")
-    """Mean words of a text."""
+    """Mean number of words per text."""
     debiased: bool
-    """Whether `cka` is the debiased one: by default where a task has fewer than 10 texts per dimension."""
+    """Whether `cka` is the debiased estimate, the default if a task has fewer than 10 texts per dimension."""
     d_model: int
     """Width of the model."""
 
     @property
     def cka(self) -> Floats:
-        """(tasks, layers) the estimate that was asked for, or that fits the number of texts."""
+        """(tasks, layers) the debiased or the biased estimate, as `debiased` says."""
         return self.unbiased if self.debiased else self.biased
 
     @property
     def warning(self) -> str:
-        """What so few texts do to the biased estimator, in a sentence; empty where there are enough."""
+        """A sentence on the bias of the biased estimate for this number of texts; empty if there are enough texts."""
         return small_sample_warning(int(self.texts.min()), self.d_model, self.chance, debiased=self.debiased)
 
     def of_cluster(self, cluster: str) -> Bools:
-        """(tasks,) which tasks are of a cluster."""
+        """(tasks,) which tasks belong to a cluster."""
         return np.array([own == cluster for own in self.clusters])
 
     def to_frame(self) -> DataFrame:
@@ -116,26 +116,26 @@ def mossa(
 ) -> MossaResult:
     """Compare a model with the control model of every task, layer by layer, by linear CKA at the last token.
 
-    A control model was tuned on one task alone (`tune_control_models`). Where a model is like it, the model encodes
-    what the control model has learned of the task. Do it for a base model and for the one tuned on many tasks, and
-    compare the two by `mossa_sections` (model-oriented sub-population and spectral analysis, MOSSA).
+    A control model was tuned on one task only (`tune_control_models`). At layers where a model is similar to it, the
+    model encodes what the control model has learned of the task. Run it for a base model and for the model tuned on
+    many tasks, and compare the results with `mossa_sections` (model-oriented sub-population and spectral analysis).
 
     Args:
-        experimental: what `load_model` returns: the base, or the tuned model.
-        controls: control models by the name of their task: `ControlModels`, or a dict of loaded models or of what
-            `load_model` takes; those are loaded one after the other and not kept.
-        tasks: texts of each task, 4 different ones at least.
-        debiased: which estimate `MossaResult.cka` is; by default the debiased one if a task has fewer than 10 texts per
-            dimension. Both are computed.
+        experimental: what `load_model` returns, the base or the tuned model.
+        controls: task name to control model: `ControlModels`, or a dict of loaded models or of arguments of
+            `load_model`, which are loaded one at a time.
+        tasks: texts of each task, at least 4 different ones.
+        debiased: whether `MossaResult.cka` is the debiased estimate; by default if a task has fewer than 10 texts per
+            dimension. Both estimates are computed.
         layers: 0..n_layers, negative from the end; by default the outputs of all blocks, 1..n_layers.
         prepend_bos: overrides the models' BOS policies.
-        batch_size: most texts in one pass; by default what work and memory allow.
+        batch_size: most texts in one pass; by default chosen by cost and memory.
         progress: called with (done, total) tasks.
         check: called before every pass; raises to cancel.
 
     Raises:
-        ValueError: tasks of one name, a task without a control model, a control of another depth, too few texts, a
-            layer out of range.
+        ValueError: tasks with the same name, a task without a control model, a control model of another depth, too few
+            texts, or a layer out of range.
 
     Source: Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language Models,
     section 2 and Eq. 1.
@@ -150,7 +150,7 @@ def mossa(
     if not names or len(set(names)) < len(names):
         raise ValueError(f"tasks must be at least one, each of another name, got {', '.join(names) or 'none'}")
     if missing := [name for name in names if name not in controls]:
-        raise ValueError(f"controls must have a model of every task: there is none of {missing[0]!r}")
+        raise ValueError(f"controls must have a model for every task: there is none for {missing[0]!r}")
     texts = [different_texts(task.texts) for task in tasks]
     wanted = stream_indices(experimental, range(1, experimental.n_layers + 1) if layers is None else layers)
     run = RunOptions(progress, check, batch_size)
@@ -190,7 +190,7 @@ def mossa(
         debiased=is_debiased(debiased, int(counts.min()), experimental.d_model),
         d_model=experimental.d_model,
         provenance=provenance(
-            experimental.provenance(), analysis="mossa", controls=_described(controls), debiased=debiased
+            experimental.provenance(), analysis="mossa", controls=_control_names(controls), debiased=debiased
         ),
     )
 
@@ -199,17 +199,17 @@ def mossa(
 def mossa_sections(
     base: MossaResult, tuned: MossaResult, *, unseen: bool = False, resamples: int = 1000, seed: int = 0
 ) -> LayerSections:
-    """Fit shared, transition and refinement layers to the CKA of a tuned model minus that of its base, over tasks.
+    """Fit shared, transition and refinement layers to the CKA of a tuned model minus that of its base model.
 
     Args:
         base: `mossa` of the base model.
         tuned: `mossa` of the tuned model, with the same control models, tasks and layers.
-        unseen: fit to the tasks that the tuned model was never tuned on, instead of those that it was.
+        unseen: fit to the tasks that the tuned model was not tuned on, instead of the others.
         resamples: bootstrap samples of the tasks.
-        seed: of these samples.
+        seed: of the bootstrap.
 
     Raises:
-        ValueError: other tasks, layers or estimators in the two results, or fewer than 2 tasks of the kind.
+        ValueError: different tasks, layers or estimates in the two results, or fewer than 2 such tasks.
 
     Source: Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language Models,
     section 4.2; the fit is `layer_sections`.
@@ -227,18 +227,18 @@ def mossa_sections(
     chosen = base.unseen == unseen
     if chosen.sum() < 2:
         kind = "unseen" if unseen else "tuned"
-        raise ValueError(f"sections are fitted over tasks: give 2 {kind} ones at least, got {int(chosen.sum())}")
+        raise ValueError(f"sections are fitted over tasks: give at least 2 {kind} ones, got {int(chosen.sum())}")
     difference = tuned.cka[chosen] - base.cka[chosen]
-    known = np.isfinite(difference).all(axis=0)
-    if not known.any():
-        raise ValueError("there is no layer that varies in every task: give texts that end in different tokens")
-    found = layer_sections(difference[:, known], layers=base.layers[known].tolist(), resamples=resamples, seed=seed)
+    finite = np.isfinite(difference).all(axis=0)
+    if not finite.any():
+        raise ValueError("no layer varies in every task: give texts that end in different tokens")
+    found = layer_sections(difference[:, finite], layers=base.layers[finite].tolist(), resamples=resamples, seed=seed)
     return replace(found, provenance={**found.provenance, **pair_provenance(base, tuned), "unseen": unseen})
 
 
 @record
 class TaskCorrelations(Result):
-    """Pearson correlations over tasks, by layer, between CKA and how long and how hard to read a task's texts are.
+    """What `task_correlations` returns: correlations over tasks, by layer, of CKA with difficulty and length of texts.
 
     Example:
         >>> tasks = demo_task_texts(8, unseen=False)
@@ -248,19 +248,19 @@ class TaskCorrelations(Result):
     """
 
     quantities: Sequence[str] = with_axes("quantities")
-    """flesch_kincaid, coleman_liau, words (mean length of a text) and texts (how many there are)."""
+    """flesch_kincaid, coleman_liau, words (mean length of a text) and texts (their number)."""
     layers: Ints = with_axes("layers")
     """The layers."""
     r: Floats = with_axes("quantities", "layers")
-    """Pearson's r; NaN where the measure is the same for all tasks, as the number of texts often is."""
+    """(quantities, layers) Pearson's r; NaN if the quantity is equal for all tasks, as the number of texts often is."""
     low: Floats = with_axes("quantities", "layers")
-    """Lower ends of the 95 % intervals, by Fisher's transformation."""
+    """Lower end of the 95 % interval, by Fisher's transformation."""
     high: Floats = with_axes("quantities", "layers")
-    """Upper ends."""
+    """Upper end of the interval."""
     p: Floats = with_axes("quantities", "layers")
     """Two-sided p-values, not corrected for the number of layers and quantities."""
     tasks: int
-    """Tasks correlated over."""
+    """Number of tasks."""
 
     def to_frame(self) -> DataFrame:
         """One row per quantity and layer."""
@@ -270,13 +270,13 @@ class TaskCorrelations(Result):
 
 @checked
 def task_correlations(result: MossaResult) -> TaskCorrelations:
-    """Correlate CKA with the reading difficulty, the length and the number of a task's texts, over all tasks.
+    """Correlate CKA over tasks with the reading difficulty, the length and the number of each task's texts.
 
     Args:
         result: what `mossa` returns, of at least 4 tasks.
 
     Raises:
-        ValueError: fewer than 4 tasks, whose correlation has no interval.
+        ValueError: fewer than 4 tasks, which give no interval.
 
     Source: Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language Models,
     section 4.4, figures 6 and 10.
@@ -304,7 +304,7 @@ def task_correlations(result: MossaResult) -> TaskCorrelations:
 
 
 def _pearson(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float, float, float]:
-    """r, its 95 % interval and two-sided p; NaN where one of the two is constant or not known."""
+    """r, the ends of its 95 % interval, and two-sided p; NaN if x or y is constant or not finite."""
     import scipy.stats
 
     if not (np.isfinite(x).all() and np.isfinite(y).all() and np.ptp(x) > 0 and np.ptp(y) > 0):
@@ -315,7 +315,7 @@ def _pearson(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float, float, flo
 
 
 def dimensions_explaining(states: Floats, share: float = VARIANCE) -> NDArray[np.int64]:
-    """(layers,) principal components of (texts, layers, d_model) that explain this share of the variance.
+    """(layers,) number of principal components of (texts, layers, d_model) that explain this share of the variance.
 
     >>> states = np.zeros((6, 1, 4))
     >>> states[:, 0, :2] = [[1, 0], [-1, 0], [0, 1], [0, -1], [0, 0], [0, 0]]
@@ -331,7 +331,7 @@ def dimensions_explaining(states: Floats, share: float = VARIANCE) -> NDArray[np
 
 
 def mossa_cost(model: Model, lengths: Sequence[Sequence[int]]) -> Cost:
-    """What comparing a model with control models on tasks takes, tokens of each text given; tuning left out."""
+    """FLOPs and peak bytes of `mossa` for the numbers of tokens of each task's texts, without tuning."""
     each = [last_states_cost(model, own, model.n_layers) for own in lengths]
     rows = max(map(len, lengths))
     loading = 50.0 * model.parameter_count  # a control model is read, checked and dropped
@@ -341,8 +341,8 @@ def mossa_cost(model: Model, lengths: Sequence[Sequence[int]]) -> Cost:
     )
 
 
-def _described(controls: Mapping[str, Any]) -> str:
-    """Which control models these are, in a text."""
+def _control_names(controls: Mapping[str, Any]) -> str:
+    """Task and name of each control model, as one string."""
     parts = []
     for task, control in sorted(controls.items() if type(controls) is dict else ()):
         is_named = isinstance(control, str | Path)

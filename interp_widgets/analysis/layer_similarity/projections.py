@@ -1,4 +1,4 @@
-"""`layer_projections`: the texts of several tasks in the plane, layer by layer."""
+"""`layer_projections`: 2D maps of the texts of several tasks at each layer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from interp_widgets.models import Model
 
 @record
 class LayerProjections(Result):
-    """What `layer_projections` returns: a place in the plane for every text, at every layer.
+    """What `layer_projections` returns: 2D coordinates of every text at every layer.
 
     Example:
         >>> tasks = demo_task_texts(8, names=["plural", "sum", "story"])
@@ -43,13 +43,13 @@ class LayerProjections(Result):
     layers: Ints = with_axes("layers")
     """The layers, counted as in `MossaResult`."""
     xy: Floats = with_axes("layers", "texts", 2)
-    """Places; NaN at a layer that does not vary over the texts. Directions and scales of two layers are unrelated."""
+    """(layers, texts, 2) coordinates; NaN at a layer that is constant over the texts. Axes differ between layers."""
     task: Sequence[str] = with_axes("texts")
     """Task of each text."""
     cluster: Sequence[str] = with_axes("texts")
-    """Its cluster."""
+    """Task cluster of each text."""
     unseen: Bools = with_axes("texts")
-    """Whether the tuned model was never tuned on the task."""
+    """(texts,) True for texts of tasks that the tuned model was not tuned on."""
     texts: Sequence[str] = with_axes("texts")
     """The texts."""
     method: str
@@ -78,19 +78,19 @@ def layer_projections(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> LayerProjections:
-    """Place the texts of several tasks in the plane, at every layer by itself, by their states at the last token.
+    """Project the states of texts at their last token to two dimensions, separately at each layer.
 
     Args:
         model: what `load_model` returns.
-        tasks: with 4 texts or more in all.
-        method: "pca" for the first two principal components; "tsne" or "umap" of the first 50, by cosine.
+        tasks: tasks with at least 4 texts in total.
+        method: "pca" for the first two principal components; "tsne" or "umap" of the first 50, with cosine distance.
         layers: 0..n_layers, negative from the end; by default the outputs of all blocks, 1..n_layers.
-        seed: of everything random.
-        n_neighbors: of UMAP, and times 2 the perplexity of t-SNE; fewer with few texts.
+        seed: of PCA, t-SNE and UMAP.
+        n_neighbors: of UMAP; the perplexity of t-SNE is twice as large. Reduced if there are few texts.
         prepend_bos: overrides the model's BOS policy.
-        batch_size: most texts in one pass of the model; by default what work and memory allow.
+        batch_size: most texts in one pass of the model; by default chosen by cost and memory.
         progress: called with (done, total) layers.
-        check: called before every pass and layer, and while a map is laid out; raises to cancel.
+        check: called before every pass and layer, and during t-SNE and UMAP; raises to cancel.
 
     Raises:
         ValueError: fewer than 4 texts, an unknown method, ``n_neighbors`` below 2, a layer out of range.
@@ -107,7 +107,7 @@ def layer_projections(
     check_range("n_neighbors", n_neighbors, 2)
     rows = [(task, text) for task in tasks for text in task.texts]
     if len(rows) < 4:
-        raise ValueError(f"a picture needs at least 4 texts, got {len(rows)}")
+        raise ValueError(f"tasks must have at least 4 texts in total, got {len(rows)}")
     wanted = stream_indices(model, range(1, model.n_layers + 1) if layers is None else layers)
     run = RunOptions(progress, check, batch_size)
     states = last_states(
@@ -141,7 +141,7 @@ def layer_projections(
 
 
 def layer_projections_cost(model: Model, lengths: Sequence[int], method: MapMethod) -> Cost:
-    """What placing texts of so many tokens takes."""
+    """FLOPs and peak bytes of `layer_projections` on texts with these numbers of tokens."""
     states = last_states_cost(model, lengths, model.n_layers)
     per_text = {"pca": 0.0, "umap": 2e5, "tsne": 4e6}[method]
     work = len(lengths) * model.n_layers * (16.0 * 2 * model.d_model * (WIDTH + 10) + per_text)

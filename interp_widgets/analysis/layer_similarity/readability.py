@@ -1,4 +1,4 @@
-"""How hard texts are to read, by two measures that count letters, syllables, words and sentences."""
+"""Reading difficulty of texts by two formulas over letters, syllables, words and sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SOUNDED_END = re.compile(r"(?:[td]ed|(?:s|x|z|ch|sh|c|g)es)$")
 
 @dataclass(frozen=True)
 class Readability:
-    """Two grades of reading difficulty; larger is harder. Words without a vowel count as one syllable.
+    """Two readability grades (larger is harder) and the counts behind them. A word has at least one syllable.
 
     Example:
         >>> readability(["The cat sat on the mat. It slept."]).sentences
@@ -37,15 +37,15 @@ class Readability:
 
 @checked
 def readability(texts: Sequence[str]) -> Readability:
-    """The reading difficulty of texts, taken together.
+    """Compute the reading difficulty of texts, taken together.
 
     Flesch-Kincaid grade = 0.39 words / sentences + 11.8 syllables / words - 15.59; Coleman-Liau index = 0.0588 letters
     per 100 words - 0.296 sentences per 100 words - 15.8. A sentence ends at a full stop, exclamation or question mark,
-    at the end of a line and at the end of a text. Syllables are counted by rule (groups of vowels, silent endings left
-    out), since dictionaries of pronunciation know English alone and have to be downloaded.
+    at the end of a line and at the end of a text. Syllables are counted by rule (groups of vowels, without silent
+    endings), since pronunciation dictionaries cover only English and have to be downloaded.
 
     Args:
-        texts: at least one, with a word in them.
+        texts: texts with at least one word in total.
 
     Raises:
         ValueError: there is no word in the texts.
@@ -60,10 +60,10 @@ def readability(texts: Sequence[str]) -> Readability:
     """
     words = [word for text in texts for word in _WORD.findall(text)]
     if not words:
-        raise ValueError(f"readability needs a word at least, got {len(texts)} texts without any")
+        raise ValueError(f"readability needs at least one word, got {len(texts)} texts without any")
     sentences = sum(
         1 for text in texts for part in _SENTENCE_END.split(text) if _WORD.search(part)
-    )  # a part without words, such as between "...", is no sentence
+    )  # a part without words, such as between "...", is not a sentence
     syllables = sum(map(syllable_count, words))
     letters = sum(character.isalnum() for word in words for character in word)
     return Readability(
@@ -77,7 +77,7 @@ def readability(texts: Sequence[str]) -> Readability:
 
 
 def syllable_count(word: str) -> int:
-    """Syllables of an English word, by rule.
+    """Number of syllables of an English word, by rule.
 
     >>> [syllable_count(word) for word in ("cat", "make", "table", "wanted", "boxes", "continent", "rhythm", "12")]
     [1, 1, 2, 2, 2, 3, 1, 1]

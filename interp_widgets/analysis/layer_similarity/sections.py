@@ -1,4 +1,4 @@
-"""`layer_sections`: where along the layers tuning changes how much of the tasks is encoded, if anywhere."""
+"""`layer_sections`: shared, transition and refinement layers, from how tuning changes the similarity by layer."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.arguments import checked
 
 NAMES = ("shared", "transition", "refinement")
-SHORTEST = 2
-"""Layers of a section: one layer alone would be fitted without any error."""
-FEWEST_LAYERS = 3 * SHORTEST
+MIN_SECTION = 2
+"""Minimum layers per section: the mean of a single layer would fit without error."""
+MIN_LAYERS = 3 * MIN_SECTION
 PARAMETERS_OF_MEAN = 1
 PARAMETERS_OF_SECTIONS = 9
-"""Three means and two change points that were searched for, each of which counts as three."""
+"""Three means, and two change points that count as three parameters each, since they are searched for."""
 
 
 @record
 class LayerSections(Result):
-    """Three sections of layers, fitted to a difference of two models by layer; or that there are none to be seen.
+    """What `layer_sections` returns: three sections of layers fitted to a difference of two models, clear or not.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -38,23 +38,22 @@ class LayerSections(Result):
     """
 
     layers: Ints = with_axes("layers")
-    """Layers of the values."""
+    """(layers,) indices of the layers."""
 
     difference: Floats = with_axes("layers", nan=False)
-    """Mean over tasks."""
+    """(layers,) mean difference over tasks."""
 
     low: Floats = with_axes("layers", nan=False)
-    """Lower ends of the 95 % bootstrap intervals of these means, over tasks."""
+    """(layers,) lower end of the 95 % bootstrap interval of the mean, over tasks."""
 
     high: Floats = with_axes("layers", nan=False)
-    """Upper ends."""
+    """(layers,) upper end of the interval."""
 
     clear: bool
     """Whether three sections beat a single mean by BIC."""
 
     change_points: Sequence[int]
-    """The layers that the second and the third section begin with; the best fit, clear or not, empty if there are too
-    few layers."""
+    """First layers of the second and the third section in the best fit, clear or not; empty for too few layers."""
 
     change_intervals: Sequence[Sequence[int]]
     """Lowest and highest layer of each change point in 95 % of bootstrap samples of the tasks."""
@@ -63,18 +62,18 @@ class LayerSections(Result):
     """The fitted mean of each section."""
 
     bic_gain: float
-    """BIC of a single mean minus BIC of the sections, above 0 if the sections win; NaN with too few layers."""
+    """BIC of a single mean minus BIC of the sections, positive if the sections fit better; NaN for too few layers."""
 
     clear_share: float
-    """Share of the bootstrap samples in which the sections win; NaN with too few layers."""
+    """Share of bootstrap samples in which the sections fit better; NaN for too few layers."""
 
     tasks: int
-    """Tasks that the means are over."""
+    """Number of tasks."""
 
     def summary(self) -> str:
-        """The finding as one sentence."""
+        """The result as one sentence."""
         if not self.change_points:
-            return f"No sections: three sections need {FEWEST_LAYERS} layers or more, there are {len(self.layers)}."
+            return f"No sections: three sections need {MIN_LAYERS} layers or more, there are {len(self.layers)}."
         if not self.clear:
             return (
                 f"No clear sections: three sections do not beat a single mean by BIC (gain {self.bic_gain:.1f}, "
@@ -109,21 +108,21 @@ def layer_sections(
 
     Two change points are found by least squares on the mean over tasks, each section at least 2 layers long. The
     sections are clear if their BIC is below that of a single mean, L ln(RSS / L) + k ln L, where a mean counts as one
-    parameter and a change point as three, since it was searched for (Hall et al. 2013): counted as one each, they would
-    be found in a tenth to a fifth of flat noise of 6 to 32 layers; counted as three, in at most one of thirty. Where
-    neighbouring layers err alike, more is taken for sections: look at the interval too.
+    parameter and a change point as three, since it is searched for (Hall et al. 2013). Counted as one, sections would be
+    found in 10 to 20 % of white noise over 6 to 32 layers; counted as three, in at most 1 in 30. If the errors of
+    neighbouring layers are correlated, false positives are more frequent: look at the intervals too.
 
     Args:
         difference: (tasks, layers) finite numbers.
-        layers: the number of each layer; by default from 0.
-        resamples: bootstrap samples of the tasks, from which the intervals come.
-        seed: of these samples.
+        layers: the index of each layer; by default from 0.
+        resamples: bootstrap samples of the tasks, for the intervals.
+        seed: of the bootstrap.
 
     Raises:
-        ValueError: fewer than 2 tasks, numbers that are not finite, or another number of layers than columns.
+        ValueError: fewer than 2 tasks, numbers that are not finite, or a wrong number of layers.
 
     Source: the paper that names the sections (Layer by Layer: Uncovering Where Multi-Task Learning Happens in
-    Instruction-Tuned Large Language Models, section 4.2) draws them by eye; the fit is this package's. Inference on
+    Instruction-Tuned Large Language Models, section 4.2) identifies them by eye; the fit is by this package. Inference on
     Structural Breaks using Information Criteria (Hall, Osborn and Sakkas 2013).
 
     Example:
@@ -142,7 +141,7 @@ def layer_sections(
     samples = resampled_means(values, resamples=resamples, seed=seed)
     mean, (low, high) = values.mean(axis=0), np.quantile(samples, [0.025, 0.975], axis=0)
     facts = provenance(analysis="layer_sections", resamples=resamples, seed=seed)
-    if len(numbers) < FEWEST_LAYERS:
+    if len(numbers) < MIN_LAYERS:
         return LayerSections(
             numbers, mean, low, high, False, (), (), (), float("nan"), float("nan"), len(values), provenance=facts
         )
@@ -166,24 +165,24 @@ def layer_sections(
 
 
 def _best_fits(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Of each row of (rows, layers): by how much the best three sections beat a single mean by BIC, and (rows, 2) the
-    columns at which the later two begin."""
+    """For values (rows, layers): (rows,) BIC gain of the best three sections over a single mean, and (rows, 2) the
+    first columns of the second and the third section."""
     rows, n = values.shape
     centred = values - values.mean(axis=1, keepdims=True)
     zeros = np.zeros((rows, 1))
     sums, squares = (np.concatenate([zeros, np.cumsum(one, axis=1)], axis=1) for one in (centred, centred**2))
 
-    def rest(start: int, stop: int) -> NDArray[np.float64]:
-        """(rows,) sum of squares around the mean of a section."""
+    def rss(start: int, stop: int) -> NDArray[np.float64]:
+        """(rows,) residual sum of squares of a section around its mean."""
         inside = squares[:, stop] - squares[:, start] - (sums[:, stop] - sums[:, start]) ** 2 / (stop - start)
         return np.asarray(inside)
 
-    left, cuts = np.full(rows, np.inf), np.zeros((rows, 2), dtype=np.int64)
-    for first in range(SHORTEST, n - 2 * SHORTEST + 1):
-        for second in range(first + SHORTEST, n - SHORTEST + 1):
-            own = rest(0, first) + rest(first, second) + rest(second, n)
-            better = own < left
-            left[better], cuts[better] = own[better], (first, second)
+    best, cuts = np.full(rows, np.inf), np.zeros((rows, 2), dtype=np.int64)
+    for first in range(MIN_SECTION, n - 2 * MIN_SECTION + 1):
+        for second in range(first + MIN_SECTION, n - MIN_SECTION + 1):
+            total = rss(0, first) + rss(first, second) + rss(second, n)
+            better = total < best
+            best[better], cuts[better] = total[better], (first, second)
     penalty = (PARAMETERS_OF_SECTIONS - PARAMETERS_OF_MEAN) * np.log(n)
-    rounding = 1e-20 + 1e-12 * np.square(values).sum(axis=1)  # what a perfect fit leaves
-    return n * np.log(np.maximum(rest(0, n), rounding) / np.maximum(left, rounding)) - penalty, cuts
+    rounding = 1e-20 + 1e-12 * np.square(values).sum(axis=1)  # residual of a perfect fit
+    return n * np.log(np.maximum(rss(0, n), rounding) / np.maximum(best, rounding)) - penalty, cuts

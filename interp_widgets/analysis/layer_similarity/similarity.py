@@ -1,4 +1,4 @@
-"""`layer_similarity`: how alike every layer of one model is to every layer of another, or of itself."""
+"""`layer_similarity`: CKA of every layer of one model with every layer of another model, or of the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.result import Result, provenance, record, wit
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.hidden_states import last_states, last_states_cost
-from interp_widgets.analysis.layer_similarity.cka import BIASED_FROM, FEWEST, alignments
+from interp_widgets.analysis.layer_similarity.cka import BIASED_FROM, MIN_INPUTS, alignments
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 
@@ -23,7 +23,7 @@ class LayerSimilarity(Result):
     """What `layer_similarity` returns: CKA of every layer of model A with every layer of model B.
 
     Layer l is the stream entering block l at the last token of each text, n_layers the one entering the final norm. NaN
-    where a layer does not vary over the texts, as the first does where all texts end in the same token.
+    for a layer that is constant over the texts, such as layer 0 if all texts end in the same token.
 
     Example:
         >>> found = layer_similarity(base, tuned, demo_texts(30))
@@ -32,34 +32,34 @@ class LayerSimilarity(Result):
     """
 
     layers_a: Ints = with_axes("layers_a")
-    """Layers of the first model."""
+    """(layers_a,) layers of the first model."""
     layers_b: Ints = with_axes("layers_b")
-    """Layers of the second."""
+    """(layers_b,) layers of the second model."""
     biased: Floats = with_axes("layers_a", "layers_b")
-    """Biased CKA, 0..1."""
+    """(layers_a, layers_b) biased CKA, 0..1."""
     unbiased: Floats = with_axes("layers_a", "layers_b")
-    """Debiased CKA; its mean is 0 for unrelated representations, and it may be slightly negative."""
+    """(layers_a, layers_b) debiased CKA; 0 on average for unrelated representations, possibly slightly negative."""
     chance: Floats = with_axes("layers_a", "layers_b")
-    """Mean of the biased CKA if the texts of one model are shuffled: what unrelated representations reach."""
+    """(layers_a, layers_b) mean biased CKA with the texts of one model shuffled, as for unrelated representations."""
     debiased: bool
-    """Whether `cka` is the debiased one: by default where there are fewer than 10 texts per dimension."""
+    """Whether `cka` is the debiased estimate, the default for fewer than 10 texts per dimension."""
     texts: int
-    """Different texts."""
+    """Number of different texts."""
     widths: Sequence[int] = with_axes(2)
     """d_model of both models."""
 
     @property
     def cka(self) -> Floats:
-        """(layers_a, layers_b) the estimate that was asked for, or that fits the number of texts."""
+        """(layers_a, layers_b) the debiased or the biased estimate, as `debiased` says."""
         return self.unbiased if self.debiased else self.biased
 
     @property
     def warning(self) -> str:
-        """What so many texts do to the biased estimator, in a sentence; empty where there are enough."""
+        """A sentence on the bias of the biased estimate for this number of texts; empty if there are enough texts."""
         return small_sample_warning(self.texts, max(self.widths), self.chance, debiased=self.debiased)
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The CKA of each layer with the layer of that number in the other model."""
+        """The CKA of each layer with the same layer of the other model."""
         both = [layer for layer in self.layers_a.tolist() if layer in self.layers_b]
         return {
             f"layer_{layer}": float(self.cka[self.layers_a.tolist().index(layer), self.layers_b.tolist().index(layer)])
@@ -87,18 +87,18 @@ def layer_similarity(
 ) -> LayerSimilarity:
     """Compare every layer of one model with every layer of another on the same texts, by linear CKA at the last token.
 
-    The models may have other widths, depths and vocabularies; with the same model twice its layers are compared with
-    each other. The representation of a text is the residual stream at its last token.
+    The models may differ in width, depth and vocabulary; if both are the same model, its layers are compared with each
+    other. The representation of a text is the residual stream at its last token.
 
     Args:
         a: what `load_model` returns.
-        b: another one, or the same.
-        texts: at least 4 different ones; what occurs twice counts once.
-        debiased: which estimate `LayerSimilarity.cka` is; by default the debiased one if there are fewer than 10 texts
-            per dimension. Both are computed.
+        b: another model, or the same.
+        texts: at least 4 different texts; repeated texts count once.
+        debiased: whether `LayerSimilarity.cka` is the debiased estimate; by default if there are fewer than 10 texts
+            per dimension. Both estimates are computed.
         layers: of both models, 0..n_layers, negative from the end; by default all.
         prepend_bos: overrides the models' BOS policies.
-        batch_size: most texts in one pass of a model; by default what work and memory allow.
+        batch_size: most texts in one pass of a model; by default chosen by cost and memory.
         progress: called with (done, total) texts of both models.
         check: called before every pass; raises to cancel.
 
@@ -145,36 +145,34 @@ def layer_similarity(
 
 
 def layer_similarity_cost(a: Model, b: Model, lengths: Sequence[int]) -> Cost:
-    """What comparing all layers on texts of so many tokens takes."""
+    """FLOPs and peak bytes of `layer_similarity` on texts with these numbers of tokens."""
     n, different = len(lengths), {id(model): model for model in (a, b)}.values()
     states = [last_states_cost(model, lengths, model.n_layers) for model in different]
     layers = a.n_layers + b.n_layers + 2
     products = 2.0 * n * n * (layers * max(a.d_model, b.d_model) + (a.n_layers + 1) * (b.n_layers + 1))
-    held = 16.0 * n * layers * max(a.d_model, b.d_model)
-    return Cost(sum(one.flops for one in states) + products, max(one.bytes for one in states) + held)
+    buffers = 16.0 * n * layers * max(a.d_model, b.d_model)
+    return Cost(sum(one.flops for one in states) + products, max(one.bytes for one in states) + buffers)
 
 
 def different_texts(texts: Sequence[str]) -> list[str]:
-    """The texts, each once: a text that occurs twice would count as two inputs that are alike by accident."""
+    """The texts without repetitions, which CKA would count as similar inputs; ValueError for fewer than 4."""
     different = list(dict.fromkeys(texts))
-    if len(different) < FEWEST:
-        raise ValueError(f"texts must be at least {FEWEST} different ones, got {len(different)}: give more")
+    if len(different) < MIN_INPUTS:
+        raise ValueError(f"texts must be at least {MIN_INPUTS} different ones, got {len(different)}: give more")
     return different
 
 
 def is_debiased(debiased: bool | None, n: int, d: int) -> bool:
-    """Which estimate is shown: what was asked for, else the debiased one below 10 inputs per dimension."""
+    """Whether the debiased estimate is shown: as given, by default below 10 inputs per dimension."""
     return n < BIASED_FROM * d if debiased is None else debiased
 
 
 def small_sample_warning(n: int, d: int, chance: Floats, *, debiased: bool) -> str:
-    """A sentence about too few inputs for the biased estimator; empty where there are enough."""
+    """A sentence on the bias of the biased estimate for n inputs; empty if there are enough."""
     if n >= BIASED_FROM * d or not np.isfinite(chance).any():
         return ""
     sentence = (
         f"{n:,} texts are fewer than {BIASED_FROM} × {d} dimensions: the biased CKA of unrelated layers would be "
         f"{np.nanmean(chance):.2f} here (mean with the texts shuffled), not 0"
     )
-    return sentence + (
-        ", so the debiased CKA is shown." if debiased else "; the debiased CKA does not have this fault."
-    )
+    return sentence + (", so the debiased CKA is shown." if debiased else "; the debiased CKA does not have this bias.")

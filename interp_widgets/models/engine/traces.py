@@ -1,4 +1,4 @@
-"""`Trace`: the values of one pass that patched runs start from."""
+"""`Trace`: cached activations of one pass, from which patched runs start."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ __all__ = ["Trace", "empty_streams"]
 
 
 def empty_streams(network: Network, positions: int) -> Tensor:
-    """(positions, layers + 1, d_model) to write residual streams into: float32 or wider, the layers of one position
-    side by side."""
+    """An empty tensor (positions, layers + 1, d_model) for residual streams, in float32 or wider."""
     dtype = torch.float64 if network.dtype == torch.float64 else torch.float32
     return torch.empty(positions, network.n_layers + 1, network.d_model, dtype=dtype, device=network.device)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What the layers computed for one sequence, or for several of one length (``batch``)."""
+    """Activations of one sequence, or of a ``batch`` of sequences of equal length."""
 
     native: bool
-    """By the equations; otherwise by the model's own modules."""
+    """Whether the native engine computed it; otherwise the model's own modules."""
     hooked: bool
-    """The user had hooks on the model: every pass runs whole."""
+    """Whether the user had hooks on the model, so that every pass must run over the whole sequence."""
     embeddings: Tensor
-    """(batch, tokens, d_model) that were fed."""
+    """(batch, tokens, d_model) input embeddings."""
     hidden: Tensor
     """(batch, width) the last position's hidden state, for `decode`."""
     resid: tuple[Tensor, ...]
-    """Per layer and once more, (batch, tokens, d_model): the stream entering the block, then the final norm."""
+    """n_layers + 1 tensors (batch, tokens, d_model): the stream entering each block, and the final norm."""
     attn: tuple[Tensor, ...]
     """Per layer (batch, tokens, d_model): what attention adds to the stream."""
     mlp: tuple[Tensor, ...]
     """Per layer (batch, tokens, d_model): what the MLP adds to the stream; empty for a model without MLPs."""
     head: tuple[Tensor, ...]
-    """Per layer (batch, tokens, n_heads, d_head): what each head reads, before the output matrix."""
+    """Per layer (batch, tokens, n_heads, d_head): output of each head before W_O (hook_z)."""
     neuron: Mapping[int, Tensor] = field(default_factory=dict)
-    """(batch, tokens, d_mlp) for the layers asked for."""
+    """(batch, tokens, d_mlp) neuron activations of the layers that were requested."""
     projected: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
-    """Per layer queries, keys and values, (batch, heads, tokens, d_head), where the equations run."""
+    """Per layer queries, keys and values, (batch, heads, tokens, d_head); empty unless ``native``."""
 
     @property
     def n_layers(self) -> int:
@@ -57,7 +56,7 @@ class Trace:
         return self.embeddings.shape[1]
 
     def computed(self, first: int) -> int:
-        """How many positions of a cell are computed when its first patch is at position ``first``."""
+        """Number of positions that a run with its first patch at position ``first`` has to compute."""
         return self.tokens - first if self.native else self.tokens
 
     def keys_values(self, stop: int) -> list[KeysValues]:
@@ -65,7 +64,7 @@ class Trace:
         return [(key[:, :, :stop], value[:, :, :stop]) for _, key, value in self.projected]
 
     def value(self, site: Site, layer: int) -> Tensor:
-        """(batch, tokens, [heads or neurons,] width) the traced values that a patch would replace."""
+        """(batch, tokens, [heads or neurons,] width) the traced values that a patch at this site replaces."""
         match site:
             case "resid":
                 return self.resid[layer]

@@ -1,13 +1,13 @@
-"""The read-out of residual streams: final norm, unembedding and logit soft cap of any model, block by block.
+"""Decode residual streams to logits: final norm, unembedding and logit soft cap, in blocks of the vocabulary.
 
-The logits of many cells (every layer at every position) are never there at once: they come in blocks of the vocabulary,
-small enough for the processor's cache, so that a caller reduces each block and forgets it. The numbers are float32 or
-wider whatever the model's type: in bfloat16 the 8 bits of a logit move ranks.
+The logits of every layer at every position are not kept in memory: they are computed in blocks of the vocabulary that
+fit in the processor's cache, and the caller reduces each block. They are float32 or wider for every model dtype, since
+the 8 significant bits of bfloat16 would change ranks.
 
-Blocks use the model's own weights. Before they are first used on a model they are compared with the model's own logits;
-where they differ, and while the user has hooks on the model, the cells go through the model's own modules instead.
+Blocks use the model's own weights. They are compared with the model's own logits before they are first used on a model.
+If they differ, or while the user has hooks on the model, the model's own modules are used instead.
 
-A mixture of depths mixes several residual streams. One stream alone is read as its last route reads it.
+A mixture of depths mixes several residual streams. A single stream is decoded as by its last route.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ReadOut", "blocks_agree", "vocabulary_block"]
 
 
 def vocabulary_block(network: Network, hidden: Tensor, ids: slice | Tensor) -> Tensor:
-    """Logits (..., n) of some token ids from what the unembedding reads (..., d_model), in the type of ``hidden``."""
+    """Logits (..., n) of some token ids from normed hidden states (..., d_model), in the dtype of ``hidden``."""
     weight, bias = network.weight("W_U")[:, ids].T, network.weight("b_U")[ids]
     logits = torch.nn.functional.linear(hidden, weight.to(hidden.dtype), bias.to(hidden.dtype))
     return soft_capped(logits, soft_cap(network.tl_model), in_place=not logits.requires_grad)
@@ -37,31 +37,31 @@ def vocabulary_block(network: Network, hidden: Tensor, ids: slice | Tensor) -> T
 
 @dataclass(frozen=True)
 class ReadOut:
-    """How one model turns residual streams into logits; made by `interp_widgets.models.engine.read_out`."""
+    """Decodes residual streams of one model to logits; created by `interp_widgets.models.engine.read_out`."""
 
     network: Network
     in_blocks: bool
-    """Whether `normed` and `block` may be used; else `whole`."""
+    """Whether `normed` and `block` may be used; otherwise only `whole`."""
 
     @torch.no_grad()
     def normed(self, rows: Tensor) -> Tensor:
-        """(..., d_model) the final norm's output for residual streams of that shape, in their type."""
+        """(..., d_model) output of the final norm for residual streams of that shape, in their dtype."""
         norm = getattr(self.network.tl_model, "ln_final", None)
         with self.network.lock, by_last_route(self.network.tl_model):
-            # transformers' own module: it may round what it computes in a way of its own
-            return _in_type_of(rows, norm) if self.network.backend == "bridge" and norm else Norm.of(norm)(rows)
+            # the module of transformers, which may round differently from the equation
+            return _norm_in_dtype_of(rows, norm) if self.network.backend == "bridge" and norm else Norm.of(norm)(rows)
 
     @torch.no_grad()
     def block(self, hidden: Tensor, first: int, stop: int) -> Tensor:
-        """(..., stop - first) logits of the token ids first..stop from what `normed` gave."""
+        """(..., stop - first) logits of the token ids first..stop from the output of `normed`."""
         with self.network.lock:
             return vocabulary_block(self.network, hidden, slice(first, stop))
 
     @torch.no_grad()
     def whole(self, rows: Tensor) -> Tensor:
-        """(batch, positions, d_vocab) logits of residual streams (batch, positions, d_model), by the model's modules.
+        """(batch, positions, d_vocab) logits of streams (batch, positions, d_model), by the model's own modules.
 
-        A HookedTransformer runs from the final norm on. A bridge cannot start in the middle: it runs whole, with its
+        A HookedTransformer starts at the final norm. A bridge cannot start in the middle, so a whole pass runs with its
         last residual stream replaced.
         """
         network = self.network
@@ -73,13 +73,13 @@ class ReadOut:
                 logits: Tensor = network.tl_model(rows, start_at_layer=network.n_layers)
             else:
                 ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=network.device)
-                put = {site_hook("resid", network.n_layers, network.n_layers): lambda stream: rows}
-                logits = network.run(ids, edit=put).logits
+                edit = {site_hook("resid", network.n_layers, network.n_layers): lambda stream: rows}
+                logits = network.run(ids, edit=edit).logits
         return logits.to(torch.float64 if network.dtype == torch.float64 else torch.float32)
 
 
-def _in_type_of(rows: Tensor, norm: torch.nn.Module) -> Tensor:
-    """A bridge's norm on rows that may be wider than its weights."""
+def _norm_in_dtype_of(rows: Tensor, norm: torch.nn.Module) -> Tensor:
+    """The output of a bridge's norm for rows whose dtype may be wider than that of its weights."""
     weights = dict(norm.named_parameters())
     if all(weight.dtype == rows.dtype for weight in weights.values()):
         result: Tensor = norm(rows)
@@ -91,9 +91,9 @@ def _in_type_of(rows: Tensor, norm: torch.nn.Module) -> Tensor:
 
 @torch.no_grad()
 def blocks_agree(network: Network) -> bool | None:
-    """Whether `ReadOut.block` gives the model's own logits, for the first residual stream too; None if these are NaN.
+    """Whether `ReadOut.block` gives the model's own logits, for the first residual stream too; None if they are NaN.
 
-    Raises ValueError where even the model's own modules do not give the model's own logits.
+    Raises ValueError if `ReadOut.whole` does not give the model's own logits either.
     """
     ids = probe_ids(network.d_vocab, network.n_ctx).to(network.device)
     with by_last_route(network.tl_model):
@@ -105,12 +105,12 @@ def blocks_agree(network: Network) -> bool | None:
     own = read.whole(streams)
     if not agree(own[1:], wanted.to(own.dtype), network.precision):
         raise ValueError(
-            f"{network.name} gives other logits when its last residual stream is replaced by itself: "
-            "its read-out cannot be used, load it with the other backend"
+            f"{network.name} gives different logits when its last residual stream is replaced by itself: "
+            "its hidden states cannot be decoded, load it with the other backend"
         )
     try:
         logits = read.block(read.normed(streams), 0, network.d_vocab)
     except (AttributeError, RuntimeError, TypeError, StopIteration):
-        return False  # a norm or an unembedding of another kind, such as a quantised one
-    # the first stream is small: a wrong epsilon in the norm shows there only
+        return False  # an unusual norm or unembedding, such as a quantised one
+    # the first stream is small: only there does a wrong epsilon of the norm show
     return all(agree(logits[i], own[i], network.precision) for i in range(2))

@@ -10,7 +10,7 @@ from typing import Any
 import traitlets as T
 
 from interp_widgets.data.demo_prompts import demo_prompts
-from interp_widgets.sweeps.items import item_hash, parse_items, plain, read_items
+from interp_widgets.sweeps.items import cell_value, item_hash, parse_items, read_items
 
 PROMPT = ("prompt", "text", "question", "input", "sentence", "item")
 TARGET = ("target", "answer", "response", "completion", "output", "attribute")
@@ -72,7 +72,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def grouping_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns whose values make a few groups of several rows."""
     names = dict.fromkeys(str(name) for row in rows for name in row)
-    values = {name: {plain(row.get(name)) for row in rows} - {None, ""} for name in names}
+    values = {name: {cell_value(row.get(name)) for row in rows} - {None, ""} for name in names}
     return [name for name, some in values.items() if 2 <= len(some) <= min(MOST_GROUPS, len(rows) // 2)]
 
 

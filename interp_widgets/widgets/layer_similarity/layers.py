@@ -13,7 +13,7 @@ import numpy as np
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.layer_similarity import LayerSimilarity, layer_similarity
-from interp_widgets.analysis.layer_similarity.cka import FEWEST
+from interp_widgets.analysis.layer_similarity.cka import MIN_INPUTS
 from interp_widgets.analysis.layer_similarity.similarity import layer_similarity_cost
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
@@ -83,8 +83,8 @@ class LayerMatrix(TaskOptions):
         self.plot.children = [self.summary, self.heat]
 
     def request(self) -> Request:
-        if self.texts and len(set(self.texts)) < FEWEST:
-            raise Incomplete("texts", f"a comparison needs at least {FEWEST} different texts")
+        if self.texts and len(set(self.texts)) < MIN_INPUTS:
+            raise Incomplete("texts", f"a comparison needs at least {MIN_INPUTS} different texts")
         texts = tuple(self.texts) or Pooled(self.task_list())
         names = ("model",) if len(self.models) == 1 else ("base", "tuned")
         index = 1 if len(self.models) > 1 and self.against != "A" else 0

@@ -97,7 +97,7 @@ def test_states_are_the_pooled_streams_that_leave_each_block(
 
 def test_auc_and_accuracy_by_hand() -> None:
     values, target = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0, 1, 0, 1])
-    accuracy, auc = module._judge(values, (np.array([1.0]), -0.5), target)
+    accuracy, auc = module._accuracy_and_auc(values, (np.array([1.0]), -0.5), target)
     assert (accuracy, auc) == (0.75, 0.75)
 
 
