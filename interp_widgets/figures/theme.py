@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Scale = tuple[str, ...]
 """256 colours, lowest value first."""
 
-PALETTE8: Scale = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#5c5c74", "#903020")
+PALETTE8: Scale = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#6c6c86", "#a83c2a")
 """Categories, distinct for colour-blind readers too and legible on white and on black (Okabe and Ito 2008, with slate
 and brick in place of black and yellow, which would be invisible on one of the pages)."""
 

@@ -103,7 +103,7 @@ def test_common_categories_would_not_do() -> None:
 
 
 def test_categories_show_on_both_pages() -> None:
-    assert min(contrast(color, page) for color in theme.PALETTE8 for page in ("#ffffff", "#111111")) > 2.0
+    assert min(contrast(color, page) for color in theme.PALETTE8 for page in ("#ffffff", "#212121")) > 2.2
 
 
 @pytest.mark.parametrize("bad", ["red", "#12345", "#12345g", "#1234567"])

@@ -97,6 +97,20 @@ def test_a_folder_without_a_training_is_a_hint(view: Any, pair: Any) -> None:
     assert "/nowhere/run.json" in " ".join(panel.hints.values())
 
 
+def test_what_is_asked_anew_follows_its_controls(view: Any, pair: Any) -> None:
+    panel = view(pair.base)
+    panel.run_folder = "/nowhere"
+    assert "/nowhere/run.json" in " ".join(panel["training"].hints.values())
+    panel.run_folder = ""
+    panel.tab = "instructions"
+    settle(panel)
+    panel.at_layer = 3
+    settle(panel)
+    assert panel["instructions"].shown_request.arguments == (("layer", 3), ("method", "pca"))
+    panel.task_folder = "/nowhere"
+    assert "/nowhere" in " ".join(panel["instructions"].hints.values())
+
+
 def test_instructions_of_two_models(view: Any, pair: Any) -> None:
     panel = settle(view(pair, tab="instructions", view="beside", at_layer=4))
     instances = demo_instructions(phrasings_per_task=6, inputs=4)

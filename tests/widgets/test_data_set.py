@@ -25,6 +25,7 @@ from interp_widgets import (
     sweep,
 )
 from interp_widgets.figures.strips import Strips
+from interp_widgets.figures.theme import PALETTE8
 from interp_widgets.widgets.data_set.questions import QUESTIONS, Asked
 from interp_widgets.widgets.data_set.tables import same_rows
 from tests.shipped import demo_pair
@@ -116,9 +117,12 @@ def test_groups_of_rows_are_compared(view: Any, pair: Any) -> None:
     assert "over 2 + 2 rows" in panel.summary.caption
     assert set(column(panel.summary, "p")) == {None}  # of two rows each nothing can be said
     assert "too few rows" in panel.strips.described["subtitle"]
+    assert set(panel.strips.source.data["color"]) == {PALETTE8[0]}, "the model's, not the group's"
     panel.group = ""
     settle(panel)
     assert labels(panel.summary) == ["number", "mean", "95 % interval"]
+    ends = [end for interval in column(panel.summary, "95 % interval") for end in interval.split(" to ")]
+    assert len({len(end.partition(".")[2]) for end in ends}) == 1, ends
 
 
 @pytest.mark.parametrize("kind", ["list", "frame", "csv", "upload", "texts"])

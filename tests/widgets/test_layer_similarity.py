@@ -29,6 +29,7 @@ from interp_widgets.figures.layer_similarity.boxes import BoxSeries, TaskBoxes, 
 from interp_widgets.widgets.layer_similarity import options
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
+from tests.widgets.saved_pages import instructions
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +117,7 @@ def test_boxes_table_and_sections_are_of_the_results(own: Any) -> None:
     assert mossa_sections(base, tuned).summary()[:20] in tab.summary.value
 
 
-def test_estimate_cluster_and_view_only_draw(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimate_cluster_and_view_only_draw(own: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     panel = own()
     monkeypatch.delattr(options.ControlOptions, "compute")  # nothing may be computed
     tab, base = panel["tasks"], panel.result[0]
@@ -133,6 +134,7 @@ def test_estimate_cluster_and_view_only_draw(own: Any, monkeypatch: pytest.Monke
     panel.view = "B"
     assert [series.model for series in tab.chart.series] == [1]
     assert "Choose A beside B" in tab.summary.value
+    assert instructions(panel.save(tmp_path / "page.html")) == []
 
 
 def test_sections_are_shaded_where_they_are_clear() -> None:

@@ -75,8 +75,9 @@ class LayerSections(Result):
         if not self.change_points:
             return f"No sections: three sections need {MIN_LAYERS} layers or more, there are {len(self.layers)}."
         if not self.clear:
+            gain = f"{self.bic_gain:.1f}".replace("-", "−")
             return (
-                f"No clear sections: three sections do not beat a single mean by BIC (gain {self.bic_gain:.1f}, "
+                f"No clear sections: three sections do not beat a single mean by BIC (gain {gain}, "
                 f"and above 0 in {100 * self.clear_share:.0f} % of bootstrap samples of {self.tasks} tasks)."
             )
         first, second = self.change_points

@@ -53,7 +53,8 @@ class ByLayer(Chart):
         self.spans = empty_source(f"{name}_spans", ("x", "low", "high", "color"))
         self.mark = empty_source(f"{name}_mark", ("x", "low", "high"))
         self.figure.segment(x0="x", x1="x", y0="low", y1="high", source=self.mark, line_width=14, line_alpha=0.12)
-        self.figure.segment(x0="x", x1="x", y0="low", y1="high", source=self.spans, line_color="color", line_alpha=0.5)
+        ends: dict[str, Any] = {"x0": "x", "x1": "x", "y0": "low", "y1": "high", "source": self.spans}
+        self.figure.segment(**ends, line_color="color", line_width=2, line_alpha=0.6)
         lines = self.figure.multi_line(
             xs="xs", ys="ys", source=self.drawn, line_color="color", line_dash="dash", line_width=2.5, name="lines"
         )
@@ -119,7 +120,7 @@ class ByLayer(Chart):
             for line in lines:
                 at, color = np.arange(len(line.values)), PALETTE8[line.model]
                 if line.low is not None and line.high is not None:
-                    axes.vlines(at, line.low, line.high, colors=color, lw=POINT, alpha=0.5)
+                    axes.vlines(at, line.low, line.high, colors=color, lw=2 * POINT, alpha=0.6)
                 (part,) = axes.plot(
                     at, line.values, color=color, lw=2.5 * POINT, ls=_DASHES[line.dash], marker="o",
                     markersize=6 * POINT, clip_on=False,

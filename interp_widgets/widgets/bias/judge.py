@@ -148,7 +148,7 @@ class EditComparison(EditOptions):
         variant(option, label="") for option in (EditOptions.pool, EditOptions.splits, EditOptions.penalty)
     )
     judge_file = field(
-        str, label="Judged on", width="grow", placeholder="the demo's held-out examples",
+        str, label="Judged on", width="grow", placeholder="the demo's held-out data",
         help="StereoSet file (.json) for SS, LMS and ICAT; empty: the demo's, or StereoSet examples passed as data=",
     )  # fmt: skip
     methods = field(T.Tuple(default_value=("lope", "subtraction", "inlp", "leace")), label="Methods", new_row=True,

@@ -68,11 +68,11 @@ class InstructionClusters(ClusterOptions):
 
     title, tab_name, pair_views = "Clusters of instructions", "Instructions", ("beside",)
     task_folder = field(
-        str, label="Tasks", placeholder="the demo's word tasks", width="grow", argument=None, more=True,
+        str, label="Tasks", placeholder="the demo's word tasks", width="grow", more=True,
         help="A folder of NAME.json files with inputs and outputs; empty: the demo's tasks",
     )  # fmt: skip
-    at_layer = variant(ClusterOptions.at_layer, redraws=False, argument=None)
-    method = field(METHODS, "pca", label="Map", argument=None, help="Projection of the states to the plane")
+    at_layer = variant(ClusterOptions.at_layer, redraws=False, argument="layer")
+    method = field(METHODS, "pca", label="Map", help="Projection of the states to the plane")
 
     @property
     def last_layer(self) -> int:

@@ -154,7 +154,7 @@ class DataSetExplorer(Panel):
         for name, chosen in usual.items():
             self._offer(name, columns, chosen, none=name == "target_column")
         groups = grouping_columns(rows)
-        self._offer("group", groups, "" if self.rows else "wording", none=True)
+        self._offer("group", groups, "wording" if not self.rows and "wording" in groups else "", none=True)
         many = "" if self.rows else " of the demo world: half in wordings the models were trained on, half held out"
         self.read.value = f"{len(rows):,} rows{many}."
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from interp_widgets.analysis._core.statistics import bootstrap_mean
-from interp_widgets.figures.labels import number
+from interp_widgets.figures.labels import in_column, number
 from interp_widgets.figures.strips import Strip
 from interp_widgets.figures.theme import PALETTE8
 from interp_widgets.sweeps.comparison import SweepComparison, compare_sweeps
@@ -52,20 +53,20 @@ def strips_of(result: SweepResult, measure: str, group: str, label: str, index: 
     grouped = group in columns_of_result(result)
     groups = np.array(result.groups(group) if grouped else ("",) * len(values), dtype=object)
     strips = []
-    for at, name in enumerate(sorted(set(groups) - {""}) if grouped else [""]):
+    for name in sorted(set(groups) - {""}) if grouped else [""]:
         rows = np.flatnonzero(np.isfinite(values) & (groups == name))
         if not len(rows):
             continue
         own = values[rows]
         ends = bootstrap_mean(own[:, None], resamples=RESAMPLES)[:, 0] if len(own) > 1 else (own[0], own[0])
         cases = [f"row {result.rows[row]}" for row in rows]
-        where, title, color = (name, label, index) if both or not grouped else ("", name, at)
+        where, title = (name, label) if both or not grouped else ("", name)
         if both and grouped:
             title = pair_view.LETTERS[index]  # the names would not fit
         strips.append(
             Strip(
                 where, title, own, cases, rows.tolist(), float(own.mean()), [float(end) for end in ends],
-                PALETTE8[color % len(PALETTE8)],
+                PALETTE8[index],
             )
         )  # fmt: skip
     return strips
@@ -90,7 +91,11 @@ def statistics_of(results: Sequence[SweepResult], view: str, group: str) -> Stat
         return _compared(compare_sweeps(one, by=group, resamples=RESAMPLES))
     table: list[Any] = one.summary(resamples=RESAMPLES).to_dict("records")
     columns = [{"label": "number"}, {"label": "mean", **_RIGHT}, {"label": "95 % interval"}]
-    rows = [[readable(line["measure"]), _finite(line["mean"]), _interval(line["low"], line["high"])] for line in table]
+    intervals = _intervals([(line["low"], line["high"]) for line in table])
+    rows = [
+        [readable(line["measure"]), _finite(line["mean"]), interval]
+        for line, interval in zip(table, intervals, strict=True)
+    ]
     return _counted("Means", [str(line["n"]) for line in table], columns, rows)
 
 
@@ -102,9 +107,10 @@ def _compared(found: SweepComparison) -> Statistics:
         {"label": "p", **_RIGHT, "title": "Permutation test, two-sided, corrected by Holm's method over the numbers"},
         {"label": "d", **_RIGHT, "title": "Cohen's d"},
     ]  # fmt: skip
+    intervals = _intervals(found.interval)
     rows = [
         [
-            readable(name), *map(_finite, found.mean[i]), _finite(found.difference[i]), _interval(*found.interval[i]),
+            readable(name), *map(_finite, found.mean[i]), _finite(found.difference[i]), intervals[i],
             _finite(found.holm_p[i]), _finite(found.effect_size[i]),
         ]
         for i, name in enumerate(found.measured)
@@ -130,8 +136,14 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _interval(low: float, high: float) -> str:
-    return f"{number(low)} to {number(high)}" if np.isfinite([low, high]).all() else ""
+def _intervals(ends: ArrayLike) -> list[str]:
+    """Intervals (rows, 2) as text, with the same decimals down the column; empty where there is none."""
+    pairs = np.asarray(ends, dtype=np.float64).reshape(-1, 2)
+    texts = iter(in_column(pairs.ravel().tolist()))
+    return [
+        f"{low} to {high}" if known else ""
+        for low, high, known in zip(texts, texts, np.isfinite(pairs).all(axis=1), strict=True)
+    ]
 
 
 def verdict(comparison: SweepComparison, measure: str) -> str:

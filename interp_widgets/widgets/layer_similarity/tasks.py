@@ -16,6 +16,7 @@ from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..base import pair_view
 from ..base.answers import once_for
+from ..base.controls import instruction
 from ..base.description import Description, decimals
 from ..base.fields import Bounds, field
 from ..base.saving import as_one
@@ -81,17 +82,18 @@ class TaskSimilarity(ControlOptions):
             series, sections=sections, title=f"CKA ({kind}) with the control model of each task",
             subtitle=f"{len(series[0].tasks)} tasks: {self.cluster or 'all that the tuned model was tuned on'}",
         )  # fmt: skip
-        lines = [estimated[0].warning]
+        lines = [escape(estimated[0].warning)]
         if len(results) > 1:
             lines.append(self._sections_text(sections))
-        self.summary.value = "<br>".join(escape(line) for line in lines if line)
+        self.summary.value = "<br>".join(line for line in lines if line)
 
     def _sections_text(self, sections: LayerSections | None) -> str:
+        """What there is to say of the sections, as HTML."""
         if sections is not None:
-            return sections.summary()
+            return escape(sections.summary())
         if self.cluster and self.cluster != UNSEEN:
             return "Sections are fitted over all tasks, or over those never tuned on: one cluster has too few."
-        return "Choose A beside B to see the sections of layers that tuning changes."
+        return instruction("Choose A beside B to see the sections of layers that tuning changes.")
 
     def draw_selection(self) -> None:
         if not self.results:

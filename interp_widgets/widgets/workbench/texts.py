@@ -22,7 +22,7 @@ from ..base import pair_view
 from ..base.chat_box import ChatPrompt
 from ..base.controls import row, shown_if
 from ..base.description import Description, decimals
-from ..base.fields import Bounds, field
+from ..base.fields import Bounds, field, variant
 from ..base.request import Request
 from ..base.response import WrittenResponse, lengths
 from ..base.saving import as_one
@@ -38,6 +38,7 @@ class Texts(WrittenResponse):
 
     title = "Prompt and response"
     analysis = staticmethod(response_probabilities)
+    response = variant(WrittenResponse.response, placeholder="Empty: a model writes one")
     prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
     """The selected prompt token, -1 for none."""
     response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
