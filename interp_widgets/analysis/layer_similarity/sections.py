@@ -75,9 +75,10 @@ class LayerSections(Result):
         """The finding as one sentence."""
         if not self.change_points:
             return f"No sections: three sections need {FEWEST_LAYERS} layers or more, there are {len(self.layers)}."
+        gain = f"{self.bic_gain:.1f}".replace("-", "−")
         if not self.clear:
             return (
-                f"No clear sections: three sections do not beat a single mean by BIC (gain {self.bic_gain:.1f}, "
+                f"No clear sections: three sections do not beat a single mean by BIC (gain {gain}, "
                 f"and above 0 in {100 * self.clear_share:.0f} % of bootstrap samples of {self.tasks} tasks)."
             )
         first, second = self.change_points
@@ -86,7 +87,7 @@ class LayerSections(Result):
         return (
             f"Shared layers {start}–{first - 1}, transition layers {first}–{second - 1}, refinement layers "
             f"{second}–{end}: change points {first} ({low_1} to {high_1}) and {second} ({low_2} to {high_2}), 95 % "
-            f"intervals over {self.tasks} tasks, BIC gain {self.bic_gain:.1f}."
+            f"intervals over {self.tasks} tasks, BIC gain {gain}."
         )
 
     def to_frame(self) -> DataFrame:
