@@ -446,7 +446,7 @@ def test_flat_noise_has_no_clear_sections() -> None:
         assert np.mean([found.clear for found in gains]) <= 0.1
     found = gains[0]
     assert found.summary().startswith("No clear sections")
-    assert "(gain −" in found.summary()
+    assert f"(gain −{-found.bic_gain:.1f}, " in found.summary()
     assert "section" not in found.to_frame()
 
 

@@ -31,7 +31,7 @@ def test_journey(nb: Any) -> None:
     # another number, another question
     panel.get_by_label("Show", exact=True).select_option("entropy")
     nb.wait_py("panel.measure", "entropy")
-    panel.get_by_label("Ask", exact=True).select_option(label="Token decomposition: which token brings the answer")
+    panel.get_by_label("Analysis", exact=True).select_option(label="Token decomposition: which token brings the answer")
     nb.wait_py("panel.study", "decomposition")
     nb.done()
     nb.wait_py("panel.measure", "share")

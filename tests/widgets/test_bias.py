@@ -291,6 +291,20 @@ def test_a_click_selects_a_neuron_for_all_panels(base: Any, view: Any, wire: Any
     bench.close()
 
 
+def test_neurons_of_two_models_in_one_table(view: Any, wire: Any) -> None:
+    panel = view(demo_pair(), tab="neurons", splits=2, k=4, view="beside")
+    table = panel["neurons"].table
+    assert [column["label"] for column in table.columns][:3] == ["model", "layer", "neuron"]
+    assert list(dict.fromkeys(row[0] for row in table.rows)) == ["A", "B"]
+    assert table.caption == "Bias neurons, by model and cosine"
+    last = len(table.rows) - 1
+    wire.type(table, selected=last)
+    assert panel.picked == tuple(table.rows[last][1:3])
+    panel.view = "B"
+    assert table.caption == "Bias neurons, by cosine"
+    assert tuple(table.rows[table.selected][:2]) == panel.picked
+
+
 def test_probes_are_trained_once_for_both_tabs(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = view(base, tab="probes", splits=3)
     from interp_widgets.widgets.bias import examples
@@ -494,6 +508,7 @@ def test_two_models_have_an_edit_each(view: Any) -> None:
     panel.view = "difference"
     assert {dot.row for dot in panel["debias"].chart.dots} == {"overall"}
     assert len(panel["debias"].chart.series) == 4
+    assert list(dict.fromkeys(row[0] for row in panel["debias"].table.rows)) == ["A", "B"]
     panel.on = False
     settle(panel)
     assert [model.edits for model in pair] == [(), ()]
@@ -655,12 +670,21 @@ def test_no_edit_is_judged_on_an_edited_model(base: Any, view: Any) -> None:
     assert panel.hints == {"methods": "the edit LEACE is applied to the models: switch it off on the Debias tab"}
 
 
+def test_a_change_that_rounds_to_zero_has_no_sign() -> None:
+    from interp_widgets.widgets.bias.judge import _interval
+
+    assert _interval(0.0, (0.0, -0.0), sign="+") == "0.0 (0.0 to 0.0)"
+    assert _interval(-0.01, (-1.5, 2.0), sign="+") == "0.0 (−1.5 to +2.0)"
+    assert _interval(0.0, (-0.001, 10.0), digits=2) == "0.00 (0.00–10.00)"
+
+
 def test_methods_are_checked_in_boxes(base: Any, view: Any, wire: Any) -> None:
     panel = view(base, **BRIEF)
     boxes = panel["judge"].controls["methods"].children
     assert [box.value for box in boxes] == [False, True, False, False, False, True]
     wire.type(boxes[0], value=True)
     assert panel.methods == ("lope", "subtraction", "leace")
+    assert panel["judge"].fields()["methods"].text(panel.methods) == "LoPE · Subtraction · LEACE"
     panel.methods = ("inlp",)
     assert [box.description for box in boxes if box.value] == ["INLP"]
 

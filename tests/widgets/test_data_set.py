@@ -26,7 +26,7 @@ from interp_widgets import (
 )
 from interp_widgets.figures.strips import Strips
 from interp_widgets.figures.theme import PALETTE8
-from interp_widgets.widgets.data_set.questions import QUESTIONS, Asked
+from interp_widgets.widgets.data_set.analyses import ANALYSES, ChosenAnalysis
 from interp_widgets.widgets.data_set.tables import same_rows
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
@@ -35,7 +35,7 @@ from tests.widgets.trouble import told_of_broken_weights
 pytestmark = pytest.mark.slow
 
 SIZED = ("rows", "labels", "values", "errors", "seconds")
-QUESTIONS_LENS = Asked("lens", "prompt", "target")
+LENS_OF_ROWS = ChosenAnalysis("lens", "prompt", "target")
 
 ROWS = [
     {"prompt": "The Eiffel Tower is in the city of", "target": " Paris", "subject": "Eiffel Tower", "where": "France"},
@@ -83,7 +83,7 @@ def test_rows_are_what_the_analysis_says(view: Any, pair: Any) -> None:
     assert column(panel.table, "top token") == [one["top_token"] for one in alone]
 
 
-@pytest.mark.parametrize("study", QUESTIONS)
+@pytest.mark.parametrize("study", ANALYSES)
 def test_every_question(view: Any, pair: Any, study: str) -> None:
     """Each has numbers, a picture, and code that gives the same result."""
     panel = view(pair.base, rows=ROWS[:2], study=study)
@@ -145,10 +145,10 @@ def test_ones_own_data(view: Any, pair: Any, tmp_path: Path, kind: str) -> None:
 
 def test_a_row_that_fails_says_why(view: Any, pair: Any) -> None:
     panel = view(pair.base, rows=[*ROWS, {"prompt": "", "target": " x"}, {"target": " y"}])
-    wrong = column(panel.table, "what went wrong")
+    wrong = column(panel.table, "error")
     assert wrong[:4] == [""] * 4
     assert "special tokens" in wrong[4] or "empty" in wrong[4] or "token" in wrong[4]
-    assert "'prompt' is no text in this row" in wrong[5]
+    assert "'prompt' is not a text in this row" in wrong[5]
     assert "2 without a result" in panel.table.caption
     assert panel.status.state == "done"
 
@@ -232,7 +232,7 @@ def test_rows_are_drawn_as_they_come(view: Any, pair: Any) -> None:
     panel.draw((a, part), panel.shown_request)
     assert len(panel.table.rows) == 2
     seen: list[int] = []
-    sweep(QUESTIONS_LENS.on(pair.base), ROWS, on_partial=lambda result: seen.append(len(result.rows)))
+    sweep(LENS_OF_ROWS.on(pair.base), ROWS, on_partial=lambda result: seen.append(len(result.rows)))
     assert seen == [1, 2, 3]
 
 

@@ -9,7 +9,7 @@ import ipywidgets as W
 import pytest
 import traitlets as T
 
-from interp_widgets.widgets.base.fields import Bounds, Incomplete, Lines, Seed, Share, Text, field, variant
+from interp_widgets.widgets.base.fields import Bounds, Incomplete, Lines, Seed, Several, Share, Text, field, variant
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.views import TextBox
 from tests.widgets.opening import opening
@@ -58,6 +58,11 @@ def make(model: Any, wire: Any) -> Iterator[Callable[..., Letters]]:
     yield build
     for panel in opened:
         panel.close()
+
+
+def test_several_choices_are_written_as_their_labels() -> None:
+    kinds = field(Several({"attn": "attention", "mlp": "MLP"}, ["mlp"]), label="Modules")
+    assert kinds.metadata["field"].text(("attn", "mlp")) == "attention · MLP"
 
 
 def test_trait_keyword_call_and_code_come_from_the_declaration(make: Callable[..., Letters]) -> None:

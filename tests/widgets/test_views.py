@@ -149,6 +149,8 @@ def test_map_notes_and_numbers() -> None:
     plain = set(texts(heat.scene()))
     heat.numbers_from = 1.0
     assert set(texts(heat.scene())) - plain == {"−20"}
+    heat.number_decimals = 2
+    assert set(texts(heat.scene())) - plain == {"−20.04"}
     heat.set_matrix([[1.0]])
     assert heat.notes == []
 

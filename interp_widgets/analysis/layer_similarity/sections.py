@@ -86,7 +86,7 @@ class LayerSections(Result):
         return (
             f"Shared layers {start}–{first - 1}, transition layers {first}–{second - 1}, refinement layers "
             f"{second}–{end}: change points {first} ({low_1} to {high_1}) and {second} ({low_2} to {high_2}), 95 % "
-            f"intervals over {self.tasks} tasks, BIC gain {self.bic_gain:.1f}."
+            f"intervals over {self.tasks} tasks, BIC gain {gain}."
         )
 
     def to_frame(self) -> DataFrame:

@@ -54,8 +54,8 @@ class IntervalDots(Chart):
         tips = [("", "@row @series"), ("@score", "@x{0.0} %"), ("95 % interval", "@low{0.0} to @high{0.0}"),
                 ("", "@note")]  # fmt: skip
         self.start(
-            name, self.TITLE, ("percent", ""), columns=self.COLUMNS, tooltips=tips, height=240,
-            x_range=Range1d(-2, 102), y_range=Range1d(1, 0),
+            name, self.TITLE, ("percent (dotted line: 50, no preference)", ""), columns=self.COLUMNS, tooltips=tips,
+            height=240, x_range=Range1d(-2, 102), y_range=Range1d(1, 0),
         )  # fmt: skip
         self.figure.add_layout(
             Span(location=50, dimension="height", line_dash="dotted", line_color=QUIET, line_width=1.5)

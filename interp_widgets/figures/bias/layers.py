@@ -70,7 +70,9 @@ class ByLayer(Chart):
     def update(
         self, lines: Sequence[LayerLine], *, ends: Sequence[float] = (), layer: int = -1, subtitle: str = ""
     ) -> None:
-        """Show these lines on a scale with ``ends`` on it, one layer marked; none shows a sentence instead."""
+        """Show these lines from the first layer with a number, on a scale with ``ends`` on it, one layer marked; none
+        shows a sentence instead.
+        """
         self.lines = tuple(lines)
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         drawn: dict[str, list[Any]] = {column: [] for column in self.drawn.data}
@@ -96,13 +98,14 @@ class ByLayer(Chart):
             self.mark.data = {column: [] for column in self.mark.data}
             return self.say()
         numbers = [*rows["y"], *spans["low"], *spans["high"], *ends]
-        low, high, last = min(numbers), max(numbers), max(len(line.values) for line in lines) - 1
+        low, high = min(numbers), max(numbers)
+        first, last = min(rows["x"]), max(len(line.values) for line in lines) - 1
         room = 0.05 * ((high - low) or 1.0)
         bounds = {"start": low - room, "end": high + room}
         self.figure.y_range.update(**bounds, reset_start=low - room, reset_end=high + room)
-        self.figure.x_range.update(start=-0.4, end=last + 0.4, reset_start=-0.4, reset_end=last + 0.4)
-        place_ticks(self.figure.xaxis[0], range(0, last + 1, max(1, -(-last // 14))))
-        marked = [layer] if 0 <= layer <= last else []
+        self.figure.x_range.update(start=first - 0.4, end=last + 0.4, reset_start=first - 0.4, reset_end=last + 0.4)
+        place_ticks(self.figure.xaxis[0], range(first, last + 1, max(1, -(-(last - first) // 14))))
+        marked = [layer] if first <= layer <= last else []
         self.mark.data = {"x": marked, "low": [bounds["start"]] * len(marked), "high": [bounds["end"]] * len(marked)}
         self.fill(rows, subtitle=subtitle)
 

@@ -35,7 +35,7 @@ class TradeOff(Chart):
         tips = [("", "@name"), ("|SS − 50|", "@x{0.0} (@left{0.0} to @right{0.0})"),
                 ("price", "@y{0.00} (@low{0.00} to @high{0.00})")]  # fmt: skip
         self.start(
-            "bias_trade_off", "Bias against language", ("|SS − 50|, less is better", ""),
+            "bias_trade_off", "Bias and language modelling", ("|SS − 50|, less is better", ""),
             columns=("x", "y", "left", "right", "low", "high", "name", "color", "marker"), tooltips=tips, height=300,
             x_range=Range1d(0, 50), y_range=Range1d(0, 100),
         )  # fmt: skip
@@ -80,7 +80,7 @@ class TradeOff(Chart):
         end = max(rows["right"]) * 1.05 + 1
         self.figure.x_range.update(start=-1, end=end, reset_start=-1, reset_end=end)
         self.figure.yaxis[0].axis_label = self.AXES[price]
-        self.figure.title.text = f"{f'{name}: ' if name else ''}bias against language"
+        self.figure.title.text = f"{name}: bias and language modelling" if name else "Bias and language modelling"
         self.fill(rows, subtitle="diamond: as it is; circles: edits; triangles: random edits as large")
 
     def scene(self, *, width: float = 720, height: float = 400) -> Scene:

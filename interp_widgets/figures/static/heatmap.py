@@ -40,14 +40,16 @@ def heatmap_scene(
     x_label: str = "", y_label: str = "", value_label: str = "", vmin: float | None = None, vmax: float | None = None,
     colors: Sequence[str] | bytes = SEQUENTIAL256, row_marks: Spans = (), column_marks: Spans = (),
     row_bars: ArrayLike | None = None, row_bars_label: str = "", row_bars_max: float = 0.0,
-    row_bars_signed: bool = False, texts: Sequence[str] = (), numbers_from: float | None = None, scale: str = "linear",
-    reverse: bool = False, edges: Spans = (), crossed: Spans = (), width: int = 900,
+    row_bars_signed: bool = False, texts: Sequence[str] = (), numbers_from: float | None = None,
+    number_decimals: int | None = None, scale: str = "linear", reverse: bool = False, edges: Spans = (),
+    crossed: Spans = (), width: int = 900,
 ) -> Scene:  # fmt: skip
     """A (rows, columns) matrix as a coloured map with thinned axis labels and a colour bar, `width` pixels wide.
 
     NaN is light grey. `row_bars` draws a bar beside each row (to both sides where some are or may be negative), a full
     one for `row_bars_max` or the largest, `row_marks` and `column_marks` a band along spans of rows and columns.
-    Numbers of at least `numbers_from` in size are written into cells without a text, if all fit. The scale "log"
+    Numbers of at least `numbers_from` in size are written into cells without a text, if all fit, with two significant
+    digits or `number_decimals`. The scale "log"
     colours by the logarithm of 1 + number, `reverse` gives the smallest number the last colour. `edges` and `crossed`
     are cells [row, column] with a line along the upper edge and with a cross. Raises ValueError unless the matrix has
     two axes.
@@ -97,7 +99,7 @@ def heatmap_scene(
             edge, thick = ("#eceef0", POINT) if min(wide, tall) >= 18 else ("face", 0.6)
             cells = axes.pcolormesh(array, norm=norm, cmap=colormap, edgecolors=edge, lw=thick)
             sheet.tip(cells, _tips(array, names))
-            _write_cells(axes, array, colormap(norm(array)), texts, numbers_from, wide, tall)
+            _write_cells(axes, array, colormap(norm(array)), texts, numbers_from, number_decimals, wide, tall)
         axes.set(xlim=(0, columns), ylim=(rows, 0))
         axes.spines[:].set(visible=True)
         _mark_cells(axes, edges, crossed, wide, tall)
@@ -150,17 +152,21 @@ def _tips(array: NDArray[np.float64], names: Sequence[Sequence[str]]) -> list[st
 
 def _write_cells(
     axes: Axes, array: NDArray[np.float64], fills: NDArray[np.float64], texts: Sequence[str],
-    numbers_from: float | None, wide: float, tall: float,
+    numbers_from: float | None, decimals: int | None, wide: float, tall: float,
 ) -> None:  # fmt: skip
     if wide < 20 or tall < 12:
         return
+
+    def number(value: float) -> str:
+        return brief(value) if decimals is None else f"{value:.{decimals}f}".replace("-", "−")
+
     # all numbers or none: a truncated number would be misread
     least = math.inf if numbers_from is None else numbers_from
-    roomy = all(text_width(brief(float(value)), _CELL) <= wide - 4 for value in array[np.abs(array) >= least])
+    roomy = all(text_width(number(float(value)), _CELL) <= wide - 4 for value in array[np.abs(array) >= least])
     for k, ((r, c), value) in enumerate(np.ndenumerate(array)):
         lines = _fit(axis_name(texts[k]), wide - 6, tall) if texts and texts[k] else []
         if not (texts and texts[k]) and roomy and abs(value) >= least:
-            lines = [brief(float(value))]
+            lines = [number(float(value))]
         for line, text in enumerate(lines):
             y = r + 0.5 + (4 + (line - (len(lines) - 1) / 2) * 12) / tall
             color = ink(hex_color(*255 * fills[r, c]))

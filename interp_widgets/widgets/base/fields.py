@@ -66,6 +66,14 @@ Seed = Annotated[int, Bounds(0, SEED_LIMIT)]
 Share = Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".2f")]
 
 
+class Several(T.Tuple):
+    """A trait for several of the values that `labels` names."""
+
+    def __init__(self, labels: Mapping[Any, str], default: Sequence[Any] = ()) -> None:
+        super().__init__(default_value=tuple(default))
+        self.labels = labels
+
+
 @dataclass(frozen=True)
 class Field:
     """Everything about an option except its trait's default; see :func:`field`."""
@@ -95,9 +103,11 @@ class Field:
         return next((extra for extra in self.extras if isinstance(extra, kind)), None)
 
     def text(self, value: Any) -> str:
-        """A value as a reader would write it: the label of a choice, yes or no, a list on one line."""
+        """A value as a reader would write it: the labels of choices, yes or no, a list on one line."""
         if isinstance(self.kind, dict):
             return str(self.kind.get(value, value))
+        if isinstance(self.kind, Several):
+            return " · ".join(str(self.kind.labels.get(one, one)) for one in value)
         if isinstance(value, bool):
             return "yes" if value else "no"
         bounds = self.extra(Bounds)

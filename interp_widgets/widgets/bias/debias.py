@@ -167,9 +167,7 @@ class Debiasing(EditOptions):
         self.chart.update(dots, series)
         if not dots:
             self.chart.say("Labelled texts cannot be scored: use pairs or StereoSet.")
-        rows = [
-            [*([self.models[i].name] if len(at) > 1 else []), *line] for i in at for line in _lines(results[i].edit)
-        ]
+        rows = [[*(["AB"[i]] if len(at) > 1 else []), *line] for i in at for line in _lines(results[i].edit)]
         heads: list[dict[str, Any]] = [{"label": "model"}] if len(at) > 1 else []
         for label, title in COLUMNS.items():
             heads.append({"label": label, "title": title, **({"align": "right"} if title else {})})

@@ -8,7 +8,6 @@ from functools import lru_cache, partial
 from typing import Annotated, Any
 
 import ipywidgets as W
-import traitlets as T
 
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
 from interp_widgets.analysis._core.result import Result
@@ -25,7 +24,7 @@ from interp_widgets.models import Model, ModelEdit
 
 from ..base import pair_view
 from ..base.controls import checked_path, row, shown_if
-from ..base.fields import Incomplete, Lines, Refused, field, hint_at, variant
+from ..base.fields import Incomplete, Lines, Refused, Several, field, hint_at, variant
 from ..base.request import File, PerModel, Request, Steps
 from ..base.sampling import Sampling
 from ..base.saving import as_one
@@ -151,7 +150,7 @@ class EditComparison(EditOptions):
         str, label="Judged on", width="grow", placeholder="the demo's held-out data",
         help="StereoSet file (.json) for SS, LMS and ICAT; empty: the demo's, or StereoSet examples passed as data=",
     )  # fmt: skip
-    methods = field(T.Tuple(default_value=("lope", "subtraction", "inlp", "leace")), label="Methods", new_row=True,
+    methods = field(Several(METHODS, ("lope", "subtraction", "inlp", "leace")), label="Methods", new_row=True,
                     control=MethodBoxes, help="Edits to make, with the settings of the Debias tab")  # fmt: skip
     control = field(
         bool, True, label="a random edit for each", help="Control: an edit of the same size in random directions"
@@ -395,13 +394,15 @@ def _interval(value: float | None, interval: Any, *, digits: int = 1, sign: str 
     """A number with its interval in brackets; empty if there is none."""
     if value is None or interval is None:
         return ""
-    low, high = interval
+    number, low, high = (_rounded(each, digits, sign) for each in (value, *interval))
     between = " to " if sign else "–"  # a dash between signs is hard to read
-    return (
-        f"{value:{sign}.{digits}f} ({low:{sign}.{digits}f}".replace("-", "−")
-        + between
-        + (f"{high:{sign}.{digits}f})".replace("-", "−"))
-    )
+    return f"{number} ({low}{between}{high})"
+
+
+def _rounded(value: float, digits: int, sign: str) -> str:
+    """A number with this many decimals; one that rounds to zero has no sign."""
+    text = f"{value:{sign}.{digits}f}"
+    return text.replace("-", "−") if text.strip("+-0.") else text.lstrip("+-")
 
 
 def _summary(result: DebiasComparison) -> str:

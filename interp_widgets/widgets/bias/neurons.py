@@ -133,18 +133,18 @@ class NeuronMap(ProbeOptions):
             chart.update(lines, ends=(0.0,))
         counts = (f"{start}{_counts(results[i].activity)}" for start, i in zip(pair_view.starts(self), at, strict=True))
         self.note.value = "<br>".join(counts)
-        rows = [[*row, *([name] if len(at) > 1 else [])] for name, i in zip(names, at, strict=True)
+        rows = [[*([name] if len(at) > 1 else []), *row] for name, i in zip(names, at, strict=True)
                 for row in _rows(results[i].neurons)]  # fmt: skip
         heads: list[dict[str, Any]] = [
+            *([{"label": "model"}] if len(at) > 1 else []),
             {"label": "layer", **RIGHT}, {"label": "neuron", **RIGHT}, {"label": "probes of layers"},
             {"label": "cosine", **RIGHT, "title": "Its largest cosine with these probes"},
             {"label": "above chance", "title": "Whether it exceeds the largest cosine of a random direction"},
-            *([{"label": "model"}] if len(at) > 1 else []),
         ]  # fmt: skip
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, rows
-            self.table.caption = "Bias neurons, by cosine"
+            self.table.caption = "Bias neurons, by " + ("model and cosine" if len(at) > 1 else "cosine")
 
     def draw_selection(self) -> None:
         at = pair_view.shown_indices(self)
@@ -153,7 +153,7 @@ class NeuronMap(ProbeOptions):
             if i in at and self.results:
                 name, scale = "AB"[i] if len(self.models) > 1 else "", [result.neurons for result in self.results]
                 chart.update(self.results[i].neurons, self.picked, name=name, scale=scale)
-        own = [row for row, cells in enumerate(self.table.rows) if tuple(cells[:2]) == tuple(self.picked)]
+        own = [row for row in range(len(self.table.rows)) if self._neuron(row) == tuple(self.picked)]
         self.table.selected = own[0] if own and self.table.selected not in own else self.table.selected
 
     def describe_selection(self) -> Description | None:
@@ -172,7 +172,13 @@ class NeuronMap(ProbeOptions):
 
     def _row_picked(self, change: Any) -> None:
         if change.new >= 0:
-            self._select(*map(int, self.table.rows[change.new][:2]))
+            self._select(*self._neuron(change.new))
+
+    def _neuron(self, row: int) -> tuple[int, int]:
+        """Layer and neuron of a row of the table, which begins with the model if there are two."""
+        start = int(self.table.columns[0]["label"] == "model")
+        layer, neuron = self.table.rows[row][start : start + 2]
+        return int(layer), int(neuron)
 
     def _select(self, layer: int, neuron: int) -> None:
         """Select a neuron here and in all panels of the workbench, such as the FFN concept browser."""

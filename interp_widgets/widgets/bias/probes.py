@@ -55,7 +55,8 @@ class ProbeSweep(ProbeOptions):
     def _new_map(self) -> Heatmap:
         heat = Heatmap(
             row_name="states of layer", column_name="probe of layer", x_label="probe of layer",
-            y_label="states of layer", value_label="AUC", numbers_from=0.0, max_height=220, empty="No probes yet",
+            y_label="states of layer", value_label="AUC", numbers_from=0.0, number_decimals=2,
+            max_height=220, empty="No probes yet",
         )  # fmt: skip
         return self.watch(heat, "pinned", lambda change: self._select(change.new[1]) if change.new else None)
 

@@ -1,4 +1,4 @@
-"""Any of the panels' questions over a data set."""
+"""One analysis on every row of a data set."""
 
 from .explorer import DataSetExplorer
 

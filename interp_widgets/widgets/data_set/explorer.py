@@ -1,4 +1,4 @@
-"""The data set explorer: a panel's question asked of every row of a data set."""
+"""The data set explorer: one analysis on every row of a data set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..base.panel import Panel
 from ..base.request import Request, model_variables, suffixes
 from ..base.saving import as_one
 from ..views import BokehFigure, Table
-from .questions import QUESTIONS, Asked
+from .analyses import ANALYSES, ChosenAnalysis
 from .rows import PROMPT, TARGET, DataRows, Rows, columns_of, first_of, grouping_columns, uploaded_rows
 from .tables import case_table, readable, same_rows, statistics_of, strips_of, verdict
 
@@ -41,12 +41,12 @@ NONE = "none"
 
 
 class DataSetExplorer(Panel):
-    """A question of the other panels, asked of every row of a data set: a number per row, compared, with intervals.
+    """An analysis of the other panels on every row of a data set: numbers per row, compared, with intervals.
 
-    Which layer a prediction is settled at, which part it needs, which token it depends on: for forty prompts or ten
-    thousand. The chart shows one of the numbers by model or by group, the first table all of them with 95 % bootstrap
-    intervals, and what differs with a permutation test (two-sided, Holm over the numbers) and Cohen's d. A click on a
-    row opens that case in all panels on the same workbench.
+    At which layer a prediction is settled, which part it needs, which token it depends on: for forty prompts or ten
+    thousand. The chart shows one of the numbers by model or by group. The first table lists all of them with 95 %
+    bootstrap intervals; two models or groups are compared by a permutation test (two-sided, Holm over the numbers) and
+    Cohen's d. A click on a row opens that case in all panels on the same workbench.
 
     ``DataSetExplorer(model)``, ``(base, tuned)``, ``(pair)`` or ``(workbench)``. `rows` takes what `sweep` takes: a
     list of rows or prompts, a DataFrame, a data set of Hugging Face or a file; without it, facts of the demo world.
@@ -62,8 +62,8 @@ class DataSetExplorer(Panel):
 
     title = "Data set"
     study = field(
-        {name: one.label for name, one in QUESTIONS.items()}, "lens", label="Ask", width="grow",
-        help="What is asked of every row",
+        {name: one.label for name, one in ANALYSES.items()}, "lens", label="Analysis", width="grow",
+        help="Runs on every row",
     )  # fmt: skip
     rows = field(
         DataRows(), control=lambda _: W.FileUpload(
@@ -71,10 +71,10 @@ class DataSetExplorer(Panel):
             tooltip="Rows with a column of prompts, or a .txt file with a prompt per line",
         ),
     )  # fmt: skip
-    """The rows to ask about; the demo's own where none are given."""
+    """The rows to analyse; without any, rows of the demo world."""
     row_count = field(
         Annotated[int, Bounds(2, 2000)], 40, label="Rows", width="short",
-        help="How many facts of the demo world are asked about", shown_if=lambda panel: not panel.rows,
+        help="Number of facts of the demo world", shown_if=lambda panel: not panel.rows,
     )  # fmt: skip
     prompt_column = field(
         str, "", label="Prompts in", more=True, control=lambda _: W.Dropdown(description="Prompts in")
@@ -82,12 +82,12 @@ class DataSetExplorer(Panel):
     target_column = field(
         str, "", label="Answers in", more=True,
         control=lambda _: W.Dropdown(
-            description="Answers in", tooltip="The answer that is looked at; none: the likeliest next token"
+            description="Answers in", tooltip="The answer to analyse; none: the likeliest next token"
         ),
     )  # fmt: skip
     subject_column = field(
         str, "", label="Subjects in", more=True, control=lambda _: W.Dropdown(description="Subjects in"),
-        shown_if=lambda panel: QUESTIONS[panel.study].needs_subject,
+        shown_if=lambda panel: ANALYSES[panel.study].needs_subject,
     )  # fmt: skip
     group = field(
         str, "", label="Compare by", redraws=True,
@@ -106,12 +106,12 @@ class DataSetExplorer(Panel):
         self.inputs.children = [first, fold, second]
         self.read = W.HTML("")
         self.strips = Strips("data_set", "", "")
-        self.strips.clear("No row asked about yet: press Run.")
+        self.strips.clear("No row analysed yet: press Run.")
         figure = BokehFigure(self.strips.figure, on_error=self.show_error)
         self.figure = W.VBox([figure])
-        self.summary = Table(empty="Numbers of the rows come here.", height=300)
+        self.summary = Table(empty="No statistics yet.", height=300)
         self.table = Table(
-            empty="No row asked about yet: press Run. Open a file takes rows with a column of prompts (.csv, .json, "
+            empty="No row analysed yet: press Run. “Open a file” reads rows with a column of prompts (.csv, .json, "
             ".jsonl, .parquet), or a prompt per line (.txt).",
             instruction="a click opens one in the panels on this workbench", height=320,
         )  # fmt: skip
@@ -140,10 +140,10 @@ class DataSetExplorer(Panel):
         self._compared: Any = None
         self._statistics = Derived(self, self._draw_statistics, title="Comparing", channel="statistics", quiet=True)
 
-    # what the panel asks for ------------------------------------------------------------------------------------------
+    # the request ------------------------------------------------------------------------------------------------------
 
     def _offer_columns(self) -> None:
-        """Offer the columns of these rows, and choose those whose names say what they hold."""
+        """Offer the columns of these rows, and choose those with the usual names."""
         rows = Rows.of(self.rows, self.row_count).rows
         columns = columns_of(rows)
         usual = {
@@ -159,7 +159,7 @@ class DataSetExplorer(Panel):
         self.read.value = f"{len(rows):,} rows{many}."
 
     def _offer(self, name: str, values: Sequence[str], usual: str, *, none: bool = False) -> None:
-        """Offer values in a list; what is chosen stays where it is among them."""
+        """Offer values in a list; the chosen one stays chosen if it is among them."""
         chosen = getattr(self, name) if getattr(self, name) in values else usual
         with self.hold():
             empty = [(NONE, "")] if none or not chosen else []
@@ -173,27 +173,27 @@ class DataSetExplorer(Panel):
             self.rows = uploaded_rows(bytes(file["content"]), file["name"])
 
     def request(self) -> Request:
-        question = QUESTIONS[self.study]
+        analysis = ANALYSES[self.study]
         if not self.prompt_column:
             raise Incomplete("rows", "no row has a text: open a file with a column of prompts")
-        if question.needs_subject and not self.subject_column:
+        if analysis.needs_subject and not self.subject_column:
             raise Incomplete("study", "causal tracing needs a column with the words of the prompt to corrupt")
-        subject = self.subject_column if question.needs_subject else ""
-        asked = Asked(self.study, self.prompt_column, self.target_column, subject)
-        return Request.of(question.analysis, {"asked": asked}, Rows.of(self.rows, self.row_count))
+        subject = self.subject_column if analysis.needs_subject else ""
+        chosen = ChosenAnalysis(self.study, self.prompt_column, self.target_column, subject)
+        return Request.of(analysis.function, {"chosen": chosen}, Rows.of(self.rows, self.row_count))
 
     def compute(self, request: Request, model: Model, **reports: Any) -> SweepResult:
-        asked: Asked = dict(request.arguments)["asked"]
-        result = sweep(asked.on(model), request.inputs[0].rows, **reports)
+        chosen: ChosenAnalysis = dict(request.arguments)["chosen"]
+        result = sweep(chosen.on(model), request.inputs[0].rows, **reports)
         if result.failed.all():
             raise ValueError(f"no row has a result; row 0: {result.errors[0]}")
         return result
 
     def cost(self, request: Request, model: Model) -> Cost:
-        asked: Asked = dict(request.arguments)["asked"]
-        rows, question = request.inputs[0].rows, QUESTIONS[asked.study]
-        known = [row for row in rows if isinstance(row.get(asked.prompt), str)][:SAMPLED]
-        costs = [question.cost(model, len(model.tokens(row[asked.prompt]))) for row in known if row[asked.prompt]]
+        chosen: ChosenAnalysis = dict(request.arguments)["chosen"]
+        rows, analysis = request.inputs[0].rows, ANALYSES[chosen.study]
+        known = [row for row in rows if isinstance(row.get(chosen.prompt), str)][:SAMPLED]
+        costs = [analysis.cost(model, len(model.tokens(row[chosen.prompt]))) for row in known if row[chosen.prompt]]
         flops = sum(cost.flops for cost in costs) / max(1, len(costs)) * len(rows)
         return Cost(flops, max((cost.bytes for cost in costs), default=0))
 
@@ -207,9 +207,9 @@ class DataSetExplorer(Panel):
         elif tuple(value for _, value in self.controls["measure"].options) != names:
             with self.settled():
                 self._offer("measure", names, self.measure)
-        asked = dict(request.arguments)["asked"]
+        chosen = dict(request.arguments)["chosen"]
         shown = pair_view.shown_indices(self)
-        heads, rows = case_table(same_rows([results[i] for i in shown]), request.inputs[0].rows, asked)
+        heads, rows = case_table(same_rows([results[i] for i in shown]), request.inputs[0].rows, chosen)
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, rows
@@ -236,14 +236,14 @@ class DataSetExplorer(Panel):
     def _draw_strips(self, subtitle: str) -> None:
         """The chosen number, a strip per model and group."""
         if not self.measure:
-            return self.strips.clear("No row has a number: see what went wrong in the table.")
+            return self.strips.clear("No row has a number: see the errors in the table.")
         shown, labels = pair_view.shown_indices(self), pair_view.labels(self)
         strips: list[Strip] = []
         for index in shown:
             result = self.results[index]
             strips += strips_of(result, self.measure, self.group, labels[index], index, both=len(shown) > 1)
         if not strips:
-            return self.strips.clear("No row has this number: see what went wrong in the table.")
+            return self.strips.clear("No row has this number: see the errors in the table.")
         start = "" if len(shown) > 1 else pair_view.title_start(self)
         self.strips.figure.title.text = f"{start}{readable(self.measure)}"
         self.strips.figure.yaxis[0].axis_label = readable(self.measure)
@@ -271,8 +271,8 @@ class DataSetExplorer(Panel):
         """Make a row the prediction of all panels on the workbench."""
         if change.new < 0 or not self.results:
             return
-        asked: Asked = dict(self.shown_request.arguments)["asked"]
-        prompt, target, _ = asked.parts(self.shown_request.inputs[0].rows[change.new])
+        chosen: ChosenAnalysis = dict(self.shown_request.arguments)["chosen"]
+        prompt, target, _ = chosen.parts(self.shown_request.inputs[0].rows[change.new])
         self.workbench.select(prompt=prompt, response=target, response_token=0 if target else -1, prompt_token=-1)
         about = f" with its answer “{escape(target.strip())}”" if target else ""
         self.opened.value = f"Row {change.new} is now the prompt of all panels on this workbench{about}."
@@ -280,19 +280,17 @@ class DataSetExplorer(Panel):
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: Request) -> str:
-        asked: Asked = dict(request.arguments)["asked"]
-        rows, question = request.inputs[0], QUESTIONS[asked.study]
+        chosen: ChosenAnalysis = dict(request.arguments)["chosen"]
+        rows, analysis = request.inputs[0], ANALYSES[chosen.study]
         demo = [] if rows.own else ["demo_prompts"]
-        lines = [
-            "rows = rows  # those that the widget asks about" if rows.own else f"rows = demo_prompts({rows.count})"
-        ]
+        lines = ["rows = rows  # the rows of the widget" if rows.own else f"rows = demo_prompts({rows.count})"]
         names = model_variables(self.models)
         for name, suffix in zip(names, suffixes(self.models), strict=True):
-            lines += ["", *question.lines(asked.columns, f"ask{suffix}", name), ""]
+            lines += ["", *analysis.lines(chosen.columns, f"ask{suffix}", name), ""]
             lines.append(f"result{suffix} = sweep(ask{suffix}, rows)")
         compared = len(names) > 1
         lines.append("compare_sweeps(result_b, result_a).to_frame()" if compared else "result.summary()")
-        functions = [*demo, "sweep", question.analysis.__name__, *(["compare_sweeps"] if compared else [])]
+        functions = [*demo, "sweep", analysis.function.__name__, *(["compare_sweeps"] if compared else [])]
         return cell(functions, self.models, lines)
 
     def frame(self) -> Any:

@@ -1,4 +1,4 @@
-"""The rows that are asked about: the user's own, or prompts of the demo world."""
+"""The rows to analyse: the user's own, or prompts of the demo world."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from interp_widgets.sweeps.items import cell_value, item_hash, parse_items, read
 PROMPT = ("prompt", "text", "question", "input", "sentence", "item")
 TARGET = ("target", "answer", "response", "completion", "output", "attribute")
 MOST_GROUPS = 6
-"""A column of more different texts is no grouping."""
+"""A column with more different texts does not offer groups."""
 
 
 class DataRows(T.Tuple):
-    """A trait for what `sweep` goes over, kept as a tuple of mappings; texts become rows with a ``prompt``."""
+    """A trait for the items of `sweep`, kept as a tuple of mappings; a text becomes a row with a ``prompt``."""
 
     def validate(self, obj: Any, value: Any) -> Any:
         if isinstance(value, tuple) and all(isinstance(row, Mapping) for row in value):
@@ -45,16 +45,16 @@ def uploaded_rows(content: bytes, name: str) -> tuple[Mapping[str, Any], ...]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as part of a question, known by a hash: there may be thousands."""
+    """Rows as part of a request, compared by their hash: there may be thousands."""
 
     count: int
-    """How many of the demo's; 0 for the user's own."""
+    """Number of demo rows; 0 for the user's own."""
     hash: str
     own: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def of(cls, own: Sequence[Mapping[str, Any]], count: int) -> Rows:
-        """The user's own rows, or as many of the demo's where there are none."""
+        """The user's own rows; without any, `count` rows of the demo."""
         return cls(0, item_hash(list(own)), tuple(own)) if own else cls(count, "")
 
     @cached_property
@@ -64,7 +64,7 @@ class Rows:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns of texts that rows have."""
+    """The columns that hold texts."""
     names = dict.fromkeys(str(name) for row in rows[:100] for name, value in row.items() if isinstance(value, str))
     return list(names)
 

@@ -1,4 +1,4 @@
-"""What the data set explorer writes into its tables and strips."""
+"""Tables and strips of the data set explorer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from interp_widgets.sweeps.comparison import SweepComparison, compare_sweeps
 from interp_widgets.sweeps.result import SweepResult
 
 from ..base import pair_view
-from .questions import Asked
+from .analyses import ChosenAnalysis
 
 RESAMPLES = 1999
 """Draws of the bootstrap and the permutation tests."""
@@ -27,7 +27,7 @@ _RIGHT: dict[str, Any] = {"align": "right"}
 
 
 def columns_of_result(result: SweepResult) -> tuple[str, ...]:
-    """Everything that a row has."""
+    """The names of all texts and numbers of a row."""
     return (*result.label_names, *result.number_names)
 
 
@@ -37,7 +37,7 @@ def readable(name: str) -> str:
 
 
 def same_rows(results: Sequence[SweepResult]) -> list[SweepResult]:
-    """The results with the rows that all of them have got to."""
+    """The results, cut to the rows that all of them have finished."""
     n = min(len(result.rows) for result in results)
     return [result if len(result.rows) == n else _first_rows(result, n) for result in results]
 
@@ -48,7 +48,7 @@ def _first_rows(result: SweepResult, n: int) -> SweepResult:
 
 
 def strips_of(result: SweepResult, measure: str, group: str, label: str, index: int, *, both: bool) -> list[Strip]:
-    """A strip per group of one model, or one of all rows; none where no row has the number."""
+    """A strip per group of one model, or one for all rows; none if no row has the number."""
     values = result.numbers(measure)
     grouped = group in columns_of_result(result)
     groups = np.array(result.groups(group) if grouped else ("",) * len(values), dtype=object)
@@ -74,7 +74,7 @@ def strips_of(result: SweepResult, measure: str, group: str, label: str, index: 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is said of all rows together."""
+    """The statistics over all rows."""
 
     caption: str
     columns: list[dict[str, Any]]
@@ -83,7 +83,7 @@ class Statistics:
 
 
 def statistics_of(results: Sequence[SweepResult], view: str, group: str) -> Statistics:
-    """The table of all numbers, and the comparison of both models or of two groups where there is one."""
+    """The table of all numbers, and the comparison of two models or two groups, if there is one."""
     one = results[view == "B" and len(results) > 1]
     if view == "difference" and len(results) > 1:
         return _compared(compare_sweeps(results[1], results[0], names=["B", "A"], resamples=RESAMPLES))
@@ -123,7 +123,7 @@ def _counted(
     what: str, counts: Sequence[str], columns: list[dict[str, Any]], rows: list[list[Any]],
     comparison: SweepComparison | None = None,
 ) -> Statistics:  # fmt: skip
-    """With the number of rows in the caption where it is the same for all, else in a column."""
+    """The table with the number of rows in its caption if it is the same for all numbers, else in a column."""
     p = "; p by permutation" if comparison else ""
     if len(set(counts)) == 1:
         return Statistics(f"{what} over {counts[0]} rows, 95 % bootstrap intervals{p}", columns, rows, comparison)
@@ -142,12 +142,12 @@ def _intervals(ends: ArrayLike) -> list[str]:
     texts = iter(in_column(pairs.ravel().tolist()))
     return [
         f"{low} to {high}" if known else ""
-        for low, high, known in zip(texts, texts, np.isfinite(pairs).all(axis=1), strict=True)
+        for low, high, known in zip(texts, texts, np.isfinite(pairs.sum(axis=1)), strict=True)
     ]
 
 
 def verdict(comparison: SweepComparison, measure: str) -> str:
-    """What differs in the chosen number, in lines that a narrow chart has room for."""
+    """The difference in the chosen number, in lines short enough for a narrow chart."""
     if measure not in comparison.measured:
         return ""
     i = comparison.measured.index(measure)
@@ -161,23 +161,23 @@ def verdict(comparison: SweepComparison, measure: str) -> str:
 
 
 def case_table(
-    results: Sequence[SweepResult], rows: Sequence[Mapping[str, Any]], asked: Asked
+    results: Sequence[SweepResult], rows: Sequence[Mapping[str, Any]], chosen: ChosenAnalysis
 ) -> tuple[list[dict[str, Any]], list[list[Any]]]:
-    """Columns and rows of the table of cases; of two models the second's numbers minus the first's."""
+    """Columns and rows of the table of cases; with two models, the second's numbers minus the first's."""
     first = results[0]
     heads: list[dict[str, Any]] = [{"label": "row", "align": "right"}, {"label": "prompt", "wrap": True}]
-    heads += [{"label": "answer"}] if asked.target else []
-    shown = [name for name in first.measured if not (asked.target and name == "target_token")]  # that is the answer
+    heads += [{"label": "answer"}] if chosen.target else []
+    shown = [name for name in first.measured if not (chosen.target and name == "target_token")]  # that is the answer
     for name in shown:
         heads.append({"label": readable(name), **({"align": "right"} if name in first.number_names else {})})
     failed = any(result.n_failed for result in results)
-    heads += [{"label": "what went wrong", "wrap": True}] if failed else []
+    heads += [{"label": "error", "wrap": True}] if failed else []
     columns = [_column(results, name) for name in shown]
     table = []
     for at, place in enumerate(first.rows.tolist()):
-        prompt = str(rows[place].get(asked.prompt, ""))
+        prompt = str(rows[place].get(chosen.prompt, ""))
         text = prompt if len(prompt) <= LONGEST else prompt[: LONGEST - 1] + "…"
-        answer = [str(rows[place].get(asked.target, ""))] if asked.target else []
+        answer = [str(rows[place].get(chosen.target, ""))] if chosen.target else []
         errors = dict.fromkeys(result.errors[at] for result in results if result.errors[at])
         wrong = [" · ".join(errors)] if failed else []
         table.append([place, text, *answer, *(column[at] for column in columns), *wrong])
@@ -185,7 +185,7 @@ def case_table(
 
 
 def _column(results: Sequence[SweepResult], name: str) -> list[Any]:
-    """The cells of one number or text; of two models the difference, or both texts where they differ."""
+    """The cells of one number or text; with two models, the difference, or both texts if they differ."""
     if all(name in result.number_names for result in results):
         first, last = results[0].numbers(name), results[-1].numbers(name)
         return [_finite(value) for value in (first if len(results) == 1 else last - first)]

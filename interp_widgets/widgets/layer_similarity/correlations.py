@@ -64,7 +64,8 @@ class TextCorrelations(ControlOptions):
                 for values in [[by_layer(own.layers, array[row]) for array in (own.r, own.low, own.high)]]
             ]
             if all(np.isnan(line.values).all() for line in lines):
-                chart.say("All tasks have the same number." if name == "texts" else "It is not known for all tasks.")
+                unknown = f"Some task has no {QUANTITIES[name]}, or all have the same."
+                chart.say("All tasks have the same number of texts." if name == "texts" else unknown)
             else:
                 chart.update(lines, ends=(-1.0, 0.0, 1.0))
         self.summary.value = (

@@ -308,10 +308,11 @@ function render({ model, el, signal }) {
   function numbersIn(r0, c0, r1, c1, cw) {
     const found = new Map();
     if (L.numbers === null) return found;
+    const decimals = model.get('number_decimals') ?? null;
     for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) {
       const v = value(r, c);
       if (!(Math.abs(v) >= L.numbers)) continue;
-      const text = brief(v);
+      const text = decimals === null ? brief(v) : v.toFixed(decimals).replace('-', '−');
       if (wide(text) > cw - 4) return new Map();
       found.set(r * C + c, text);
     }
@@ -709,7 +710,7 @@ function render({ model, el, signal }) {
     onTraits(model, 'data shape vmin vmax scale row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
     onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : zoomed()) { readView(); refresh(); } }),
     onTraits(model, 'lut lut_dark reverse', mark('theme')),
-    onTraits(model, 'title x_label y_label value_label row_name column_name mark_name texts notes numbers_from edges crossed row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
+    onTraits(model, 'title x_label y_label value_label row_name column_name mark_name texts notes numbers_from number_decimals edges crossed row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
     onTraits(model, 'cross pinned', perFrame(drawTop)),
     onTraits(model, 'hovered', () => { if (!model.get('live_hover')) { over = cell(model.get('hovered')); drawTop(); } }),
     watchTheme(mark('theme')),

@@ -88,6 +88,8 @@ class Heatmap(View):
     to fit, or stand on two lines."""
     numbers_from = t.Float(None, allow_none=True).tag(sync=True)
     """Numbers of at least this size are written into cells that have no text, if they all fit; None: none are."""
+    number_decimals = t.Int(None, allow_none=True).tag(sync=True)
+    """Decimals of these numbers; None: two significant digits."""
     notes = t.List(t.Unicode()).tag(sync=True)
     """What tooltip and readout say about each cell besides its number, row by row; may be empty."""
     edges = t.List(t.List(t.Int())).tag(sync=True)
@@ -195,7 +197,7 @@ class Heatmap(View):
             row_marks=self.row_marks, column_marks=self.column_marks,
             row_bars=bytes_floats(self.row_bars) if self.row_bars else None, row_bars_label=self.row_bars_label,
             row_bars_max=self.row_bars_max, row_bars_signed=self.row_bars_signed, texts=self.texts,
-            numbers_from=self.numbers_from, width=width,
+            numbers_from=self.numbers_from, number_decimals=self.number_decimals, width=width,
         )  # fmt: skip
 
 

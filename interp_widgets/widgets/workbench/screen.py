@@ -34,26 +34,26 @@ BESIDE = 2
 """Most panels beside each other."""
 VIEWS = [("A", "A"), ("B", "B"), ("B − A", "difference"), ("A beside B", "beside")]
 FIRST = ("saliency", "logit_lens")
-"""What a new screen shows."""
+"""The tabs of a new screen."""
 
 
 class Screen(Shell):
     """All about one prediction on one screen; `Workbench` makes it.
 
     The panels share prompt, response, selection, the view of two models and the status line. A panel is made when its
-    tab is first opened; one that is not shown answers to what has changed when it is shown again.
+    tab is first opened; a hidden one takes up changes when it is shown again.
     """
 
     title = "Workbench"
     texts_above: ClassVar[tuple[str, ...]] = ("prompt", "response")
-    """Options that have their controls here, and not in the panels."""
+    """Options whose controls are here, not in the panels."""
 
     shown = T.Tuple()
     """The names of the tabs that are shown, the one opened last at the end."""
 
     def __init__(self, workbench: WorkbenchState, session: Session | None = None, note: str = "") -> None:
         self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
-        """What runs, of all panels."""
+        """The progress of all panels."""
         self.tools = dict(TOOLS)
         """The tabs by their names."""
         self._opened: dict[str, Any] = {}
@@ -65,7 +65,7 @@ class Screen(Shell):
         try:
             usual = "A" if len(self.models) == 1 else "B"  # the model that writes the response
             self.view = usual if session is None else session.view
-            self.texts = self._made("texts", Texts)
+            self.texts = self._make("texts", Texts)
             self._assemble()
             self.note.value = escape(note)
             shown_if(self.note, bool(note))
@@ -93,17 +93,17 @@ class Screen(Shell):
         return dict(self._opened)
 
     def __getitem__(self, name: str) -> Any:
-        """The panel of a tab, which is made when it is first asked for; KeyError for a tab that is not there."""
+        """The panel of a tab, made on first access; KeyError for an unknown tab."""
         if name not in self.tools:
             raise KeyError(f"there is no tab {name!r}: {', '.join(self.tools)}")
         with handling():
             if name not in self._opened:
-                self._opened[name] = self._made(name, self.tools[name].load())
+                self._opened[name] = self._make(name, self.tools[name].load())
                 self._cards[name] = self._card(name)
             return self._opened[name]
 
     def show(self, *names: str) -> None:
-        """Show these tabs beside each other; of one, beside the one that is shown last."""
+        """Show these tabs beside each other; a single one beside the tab opened last."""
         for name in names:
             self[name]  # a panel that cannot be made leaves everything as it was
         kept = names if len(names) > 1 else tuple(name for name in self.shown if name not in names) + names
@@ -112,7 +112,7 @@ class Screen(Shell):
     def add(self, name: str, kind: Any) -> None:
         """One more tab, of a panel class such as `@probe` makes.
 
-        Raises TypeError for what is no such class, ValueError for the name of a tab that is there.
+        Raises TypeError if `kind` is not a panel class, ValueError if there is a tab with this name.
         """
         if not (isinstance(kind, type) and issubclass(kind, Shell)):
             raise TypeError(f"a tab needs a panel class, got {short(kind)}: decorate the function with @probe")
@@ -122,22 +122,22 @@ class Screen(Shell):
         self._add_tab(name)
 
     def follow(self, panel: Any) -> None:
-        """A panel has drawn, or what is selected in it: texts and words follow."""
-        self.say()
+        """A panel has drawn its results or its selection: update the shading and the description."""
+        self.describe()
 
     @guard
-    def say(self) -> None:
-        """Shade the texts and say in words what is selected, from what the panels show."""
+    def describe(self) -> None:
+        """Shade the texts and describe the selection in words, as the shown panels do."""
         if not hasattr(self, "selected"):
             return
         self.shade()
         shown = self._shown_panels()
         words = [panel.describe_selection() for panel in (self.texts, *shown) if panel.results]
-        self.selected.show([one for one in words if one is not None], self._is_there)
+        self.selected.show([one for one in words if one is not None], self._is_on_screen)
 
     @guard
     def shade(self) -> None:
-        """Shade the texts by what is under the pointer or selected, from what the panels show."""
+        """Shade the texts for the token under the pointer or the selected one, as the shown panels do."""
         if not hasattr(self, "selected"):
             return
         strips = self.texts.prompt_strip, self.texts.response_strip
@@ -156,17 +156,17 @@ class Screen(Shell):
 
     def cancel(self) -> None:
         """Ask everything that runs to stop."""
-        for panel in self._every():
+        for panel in self._all_panels():
             panel.cancel()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing runs; False if `timeout` seconds passed first, of each panel."""
-        return all(panel.wait(timeout) for _ in range(2) for panel in self._every())
+        return all(panel.wait(timeout) for _ in range(2) for panel in self._all_panels())
 
     @property
     def busy(self) -> bool:
         """Whether anything runs or waits."""
-        return any(panel.busy for panel in self._every())
+        return any(panel.busy for panel in self._all_panels())
 
     def show_error(self, error: BaseException) -> None:
         self.texts.show_error(error)
@@ -177,7 +177,7 @@ class Screen(Shell):
     @contextmanager
     def hold(self) -> Iterator[None]:
         with ExitStack() as held:
-            for panel in self._every():
+            for panel in self._all_panels():
                 held.enter_context(panel.hold())
             yield
 
@@ -194,16 +194,15 @@ class Screen(Shell):
 
     def end(self) -> None:
         self.workbench.unobserve(self._selection_changed, SELECTED)
-        for panel in self._every():
+        for panel in self._all_panels():
             panel.close()
 
-    # taking away ------------------------------------------------------------------------------------------------------
+    # saving -----------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
         """Write the session (.npz), to be opened by `Workbench.load`, or one page of all open panels (.html).
 
-        Raises TypeError for what is no path, ValueError for another suffix, a folder that does not exist, or a page of
-        nothing.
+        Raises TypeError if `path` is not a path, ValueError for another suffix, a missing folder or an empty page.
         """
         target = file_path(path).absolute()
         if target.suffix.lower() not in FORMATS:
@@ -214,7 +213,7 @@ class Screen(Shell):
             return session_of(self).save(target)
         views: list[Any] = [self.texts.plot]
         for name, tool in self._opened.items():
-            tool.appear()  # what is not shown answers to what has been selected since, or is left out
+            tool.appear()  # a hidden panel takes up changes first, or is left out
             panel = tool.current_panel
             if panel.results and (name in self.shown or not panel.busy):
                 views += [self._cards[name].children[0], panel.plot, panel.details]
@@ -225,16 +224,16 @@ class Screen(Shell):
             question["View"] = next(label for label, value in VIEWS if value == self.view)
         facts = self.texts.results[0].provenance if self.texts.results else None
         title = f"{self.title}: {', '.join(model_name(model) for model in self.models)}"
-        views += [self.selected.title, self.selected.text] * self.selected.said
+        views += [self.selected.title, self.selected.text] * self.selected.has_text
         return export_html(title, views, target, question=question, provenance=facts)
 
     # inside -----------------------------------------------------------------------------------------------------------
 
-    def _every(self) -> tuple[Any, ...]:
+    def _all_panels(self) -> tuple[Any, ...]:
         return (*((self.texts,) if hasattr(self, "texts") else ()), *self._opened.values())
 
-    def _made(self, name: str, kind: Any) -> Any:
-        """A panel or stack on this screen: as the session has it, else as it opens."""
+    def _make(self, name: str, kind: Any) -> Any:
+        """Make a panel or stack on this screen, as the session has it or else with its defaults."""
         saved = self._saved.pop(name, None)
         options: dict[str, Any] = {"view": self.view}
         if kind is not Texts and "write_anew" in kind.options():
@@ -263,7 +262,7 @@ class Screen(Shell):
         self.cards = W.HBox([self.selected.box])
         self.cards.add_class("iw-cards")
         self.note = W.HTML("")
-        """What is to be known of how the screen came about, such as results that could not be taken."""
+        """A note about how the screen was opened, such as saved results that could not be used."""
         self.note.add_class("iw-hint")
         shown_if(self.note, False)
         self.children = (self.head, self.save_menu.row, self.note, self.texts, self.tab_row, self.cards)
@@ -286,14 +285,14 @@ class Screen(Shell):
         self.cards.children = (*(cards[one] for one in self.tools if one in cards), self.selected.box)
         return card
 
-    def _is_there(self, step: Step) -> bool:
-        """Whether what a button at the side opens is on the screen."""
+    def _is_on_screen(self, step: Step) -> bool:
+        """Whether the panel that a step opens is on the screen, with its options."""
         return step.tool in self.shown and all(
             getattr(self[step.tool], name) == value for name, value in step.options.items()
         )
 
     def _take(self, step: Step) -> None:
-        """What a button at the side does."""
+        """Open the panel of a step, with its options."""
         panel = self[step.tool]
         with panel.hold():
             for name, value in step.options.items():
@@ -331,14 +330,14 @@ class Screen(Shell):
         (self.cards.add_class if len(panels) == 1 else self.cards.remove_class)("iw-cards-1")
         for panel in panels.values():
             panel.appear()
-        self.say()
+        self.describe()
 
     @guard
     def _selection_changed(self, _: Any) -> None:
-        self.say()
+        self.describe()
 
     @guard
     def _view_changed(self, _: Any) -> None:
-        for panel in self._every():
+        for panel in self._all_panels():
             panel.view = self.view
-        self.say()
+        self.describe()

@@ -1,4 +1,4 @@
-"""The side of the screen: what is selected, in words, and what to look at next."""
+"""The box beside the panels: the selection in words, and what to look at next."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..base.description import Description, Step
 from .tools import Tool
 
 STEPS = 3
-"""Most buttons: those that the panels name come first."""
+"""Maximum number of buttons; those that the panels suggest come first."""
 
 
 class Selected:
-    """A box of words and of buttons that open another panel for the same selection."""
+    """A box with a description and with buttons that open another panel for the same selection."""
 
     def __init__(self, offered: Mapping[str, Tool], take: Callable[[Step], object]) -> None:
         self.text = W.HTML("")
-        self.said = False
-        """Whether anything is selected that the panels say something of."""
+        self.has_text = False
+        """Whether a panel describes the selection."""
         self.steps = {name: W.Button(tooltip=f"{tool.title}: {tool.question}") for name, tool in offered.items()}
         """The buttons, by the names of the tabs that they open."""
         self._usual = {name: Step(name, tool.step) for name, tool in offered.items() if tool.step}
@@ -32,15 +32,15 @@ class Selected:
         for name in ("iw-card", "iw-selected"):
             self.box.add_class(name)
 
-    def show(self, words: Iterable[Description], there: Callable[[Step], bool]) -> None:
-        """Say what the panels say, and offer what they name, else every panel; but for what is `there` already."""
-        said = list(words)
-        html = "".join(one.html() for one in said)
-        self.said = bool(html)
-        self.text.value = html or instruction("Click a token: what the panels say of it stands here.")
-        steps = {step.tool: step for one in said for step in one.steps}
+    def show(self, found: Iterable[Description], is_shown: Callable[[Step], bool]) -> None:
+        """Show the panels' descriptions; offer the steps that they suggest, then the usual ones, unless shown."""
+        descriptions = list(found)
+        html = "".join(one.html() for one in descriptions)
+        self.has_text = bool(html)
+        self.text.value = html or instruction("Click a token: what the panels find about it is listed here.")
+        steps = {step.tool: step for one in descriptions for step in one.steps}
         steps |= {name: step for name, step in self._usual.items() if name not in steps}
-        self._steps = dict([(name, step) for name, step in steps.items() if not there(step)][:STEPS])
+        self._steps = dict([(name, step) for name, step in steps.items() if not is_shown(step)][:STEPS])
         for name, button in self.steps.items():
             shown_if(button, name in self._steps)
             if name in self._steps:

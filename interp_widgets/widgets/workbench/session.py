@@ -1,4 +1,4 @@
-"""A session: what a workbench's screen shows, in one file, to be opened again with the same results."""
+"""A session: the screen of a workbench in one file, which opens again with the same results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..base.workbench import SHARED
 _CLASS = "class of interp_widgets"
 _CHAT = "messages of a chat"
 _SAME = ("weight_hash", "dtype", "backend", "processed")
-"""What has to be the same of a model for its results to be taken."""
+"""Facts about a model that must be unchanged for its results to be reused."""
 
 
 @record
@@ -32,7 +32,7 @@ class SavedPanel(Record):
     tab: str
     """The name of its tab in a stack; empty for a panel that is no stack."""
     answers: Sequence[Any]
-    """Its results, one per model that was asked; none where they are to be computed again."""
+    """Its results, one per model; none if they must be computed again."""
 
 
 @record
@@ -43,7 +43,7 @@ class SavedTool(Record):
     options: Mapping[str, Any]
     """Its options by their names."""
     left_out: Sequence[str]
-    """Options whose values no file can hold, such as models."""
+    """Options whose values cannot be saved, such as models."""
     panels: Sequence[SavedPanel]
 
 
@@ -52,11 +52,11 @@ class Session(Result):
     """The screen of a workbench, as `Workbench.save` writes it."""
 
     models: Sequence[Any]
-    """Of each model, what loads it again and what tells it from others."""
+    """For each model, the facts to load it again and to recognise it."""
     shared: Mapping[str, Any]
     """Prompt, response and selection."""
     view: str
-    """Which of two models is looked at."""
+    """The view of two models."""
     shown: Sequence[str]
     """The tabs that are shown."""
     tools: Sequence[SavedTool]
@@ -99,7 +99,7 @@ def opened_models(session: Session, given: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def differences(session: Session, models: Sequence[Any]) -> list[str]:
-    """In what the models differ from those that the session was saved with, in words; empty where results hold."""
+    """How the models differ from those of the saved session, in words; empty if its results can be used."""
     found = []
     for facts, model in zip(session.models, models, strict=True):
         now = _facts(model)
@@ -111,7 +111,7 @@ def differences(session: Session, models: Sequence[Any]) -> list[str]:
 
 
 def restore(tool: Any, saved: SavedTool) -> None:
-    """Give the panels of a tab the results that they had, for the questions that their options ask."""
+    """Give the panels of a tab their saved results, for the requests that their options make."""
     for one in saved.panels:
         if one.tab and one.tab not in tool.fitting:
             continue
@@ -122,7 +122,7 @@ def restore(tool: Any, saved: SavedTool) -> None:
 
 
 def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
-    """The options to open a tab with: those that it still has."""
+    """The saved options of a tab that it still has."""
     known = set(kind.options()) - set(SHARED)  # which the workbench has
     return {name: unpacked(value) for name, value in saved.options.items() if name in known}
 
@@ -145,7 +145,7 @@ def _saved(name: str, tool: Any) -> SavedTool:
         except TypeError:
             left_out.append(option)
     panels = tool.opened_panels if isinstance(tool, Stack) else {"": tool}
-    # what an option that is left out brings cannot be told to be the answer to what is asked without it
+    # the results depend on the options that are left out
     kept = [SavedPanel(tab, [] if left_out else _answers(panel)) for tab, panel in panels.items()]
     return SavedTool(name, options, left_out, [one for one in kept if one.answers])
 
@@ -163,7 +163,7 @@ def _answers(panel: Panel) -> list[Any]:
 
 
 def packed(value: Any) -> Any:
-    """A value as a result can hold it; TypeError for one that none can."""
+    """A value in a form that a result can hold; TypeError if there is none."""
     if isinstance(value, ChatText):
         return {_CHAT: value.messages}
     if value is None or isinstance(value, bool | int | float | str | np.ndarray | np.generic | Record):
@@ -182,7 +182,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """The value that was packed; ValueError for a class that is none of the package's."""
+    """The value that was packed; ValueError for a class from outside the package."""
     if isinstance(value, tuple | list):
         return tuple(unpacked(part) for part in value)
     if not isinstance(value, Mapping):

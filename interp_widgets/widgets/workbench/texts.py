@@ -1,4 +1,4 @@
-"""The prompt and the response above all panels of the screen: boxes to write in, and the tokens that were read."""
+"""Prompt and response above all panels of the screen: text boxes, and their tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Texts(WrittenResponse):
     response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
     """The selected response token, -1 for none."""
     above = ()
-    """It is what stands above the others."""
+    """Its own controls are the shared ones."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         return {} if "prompt" in keywords else {"prompt": opening_prompt().prompt}
@@ -98,7 +98,7 @@ class Texts(WrittenResponse):
         }
 
     def write(self) -> None:
-        """Let the model write a response, whatever stands there."""
+        """Let the model write a response that replaces the present one."""
         with self.hold():
             self.response_token, self.response = -1, ""
         self.go()
@@ -118,7 +118,7 @@ class Texts(WrittenResponse):
 
     @property
     def _one_view(self) -> str:
-        """Whose probabilities are drawn: of a view of both models B's."""
+        """The model whose probabilities are drawn: B in a view of both."""
         return self.view if self.view in ("A", "B") else "B"
 
     def _show_tokens(self, result: ResponseProbabilities, axes: tuple[Any, ...]) -> None:
@@ -132,7 +132,7 @@ class Texts(WrittenResponse):
         self.response_token = response_token if response_token < len(result.response_tokens) else -1
 
     def _roles(self, count: int) -> list[str]:
-        """Before each token of a chat where another role begins, its name; nothing for a text."""
+        """The role's name at each token of a chat where another role begins; empty for a text."""
         if not isinstance(self.prompt, ChatText):
             return []
         roles = read_prompt(self.models[0], self.prompt).roles or ()
@@ -141,13 +141,13 @@ class Texts(WrittenResponse):
         return [role if at == 0 or roles[at - 1] != role else "" for at, role in enumerate(roles)]
 
     def label_strips(self) -> None:
-        """What the strips say while no panel shades them."""
+        """Set the strips' labels while no panel shades them."""
         self.prompt_strip.label, self.prompt_strip.labels = "Prompt", []
         self.prompt_strip.set_values(None)
         self.label_response()
 
     def label_response(self) -> None:
-        """What the response's strip says while no panel shades it."""
+        """Set the label of the response's strip while no panel shades it."""
         whose = f" under {self._one_view}" if len(self.models) > 1 else ""
         self.response_strip.label = f"Response · bar: probability{whose}"
         self.response_strip.set_values(None)

@@ -1,4 +1,4 @@
-"""What may be asked of every row of a data set: the analyses of the panels, as each is called with a row."""
+"""The analyses that can run on every row of a data set."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ MODULES = ("attn", "mlp")
 
 
 @dataclass(frozen=True)
-class Question:
+class RowAnalysis:
     """An analysis of one row."""
 
     label: str
     """Its name in the list."""
-    analysis: Callable[..., Any]
+    function: Callable[..., Any]
     cost: Callable[[Model, int], Cost]
-    """Of a prompt of so many tokens."""
-    opens: str
-    """The panel that shows a case of it."""
+    """Cost for a prompt with this number of tokens."""
     needs_subject: bool = False
     whole_answer: bool = False
-    """Whether it is about all of the answer; else about its first token."""
+    """Whether it analyses the whole answer, not only its first token."""
 
     def lines(self, options: Mapping[str, str], name: str, variable: str) -> list[str]:
-        """Lines of a cell that define a function of that name for one row."""
+        """Lines of a cell that define a function called `name` for one row."""
         row = {field: f"row[{column!r}]" for field, column in options.items() if column}
         arguments = [variable, row["prompt"]]
         if self.needs_subject:
@@ -51,71 +49,71 @@ class Question:
         elif "target" in row:
             before = [f"    answer = {variable}.split({row['prompt']}, {row['target']})[1]"]
             arguments.append("target=answer[0]")
-        if self.analysis is ablate_modules:
+        if self.function is ablate_modules:
             arguments.append(f"kinds={list(MODULES)!r}")
-        return [f"def {name}(row):", *before, f"    return {self.analysis.__name__}({', '.join(arguments)})"]
+        return [f"def {name}(row):", *before, f"    return {self.function.__name__}({', '.join(arguments)})"]
 
 
-QUESTIONS: Mapping[str, Question] = {
-    "lens": Question("Logit lens: what is predicted, from which layer on", logit_lens, logit_lens_cost, "logit lens"),
-    "modules": Question(
+ANALYSES: Mapping[str, RowAnalysis] = {
+    "lens": RowAnalysis("Logit lens: what is predicted, from which layer on", logit_lens, logit_lens_cost),
+    "modules": RowAnalysis(
         "Ablation: which attention or MLP it needs most", ablate_modules,
-        lambda model, n: ablation_cost(model, n, MODULES), "ablation",
+        lambda model, n: ablation_cost(model, n, MODULES),
     ),
-    "heads": Question(
+    "heads": RowAnalysis(
         "Ablation: which head it needs most", ablate_heads,
-        lambda model, n: ablation_cost(model, n, what="heads"), "ablation",
+        lambda model, n: ablation_cost(model, n, what="heads"),
     ),
-    "tracing": Question(
-        "Causal tracing: where the subject is read", causal_trace, causal_trace_cost, "tracing", needs_subject=True
+    "tracing": RowAnalysis(
+        "Causal tracing: where the subject is read", causal_trace, causal_trace_cost, needs_subject=True
     ),
-    "decomposition": Question(
+    "decomposition": RowAnalysis(
         "Token decomposition: which token brings the answer", decompose_logit,
-        lambda model, n: decomposition_cost(model, n, lens=False), "token decomposition",
+        lambda model, n: decomposition_cost(model, n, lens=False),
     ),
-    "saliency": Question(
+    "saliency": RowAnalysis(
         "Saliency: which token the answer depends on", prompt_saliency,
-        lambda model, n: saliency_cost(model, n, 1, "exact"), "saliency", whole_answer=True,
+        lambda model, n: saliency_cost(model, n, 1, "exact"), whole_answer=True,
     ),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question with the columns that a row has its parts in."""
+class ChosenAnalysis:
+    """An analysis and the columns that hold its inputs."""
 
     study: str
-    """Of `QUESTIONS`."""
+    """A key of `ANALYSES`."""
     prompt: str
     target: str = ""
     subject: str = ""
 
     @property
     def columns(self) -> dict[str, str]:
-        """Column by part."""
+        """Column of each input."""
         return {"prompt": self.prompt, "target": self.target, "subject": self.subject}
 
     def parts(self, row: Mapping[str, Any]) -> tuple[str, str, str]:
-        """Prompt, answer and subject of a row, empty where there is no column for it; ValueError for a missing one."""
+        """Prompt, answer and subject of a row; empty without a column, ValueError if the row has no text in it."""
         missing = [column for column in self.columns.values() if column and not isinstance(row.get(column), str)]
         if missing:
-            raise ValueError(f"{missing[0]!r} is no text in this row")
+            raise ValueError(f"{missing[0]!r} is not a text in this row")
         prompt, target, subject = (str(row[column]) if column else "" for column in self.columns.values())
         return prompt, target, subject
 
     def on(self, model: Model) -> Callable[[Mapping[str, Any]], Result]:
-        """The function that a sweep calls with each row."""
-        return partial(_ask, model, self)
+        """The function that a sweep calls for each row."""
+        return partial(_analyse, model, self)
 
 
-def _ask(model: Model, asked: Asked, row: Mapping[str, Any]) -> Result:
-    question = QUESTIONS[asked.study]
-    prompt, target, subject = asked.parts(row)
-    inputs: list[Any] = [prompt, subject] if question.needs_subject else [prompt]
-    options: dict[str, Any] = {"kinds": MODULES} if question.analysis is ablate_modules else {}
-    if target and question.whole_answer:
+def _analyse(model: Model, chosen: ChosenAnalysis, row: Mapping[str, Any]) -> Result:
+    analysis = ANALYSES[chosen.study]
+    prompt, target, subject = chosen.parts(row)
+    inputs: list[Any] = [prompt, subject] if analysis.needs_subject else [prompt]
+    options: dict[str, Any] = {"kinds": MODULES} if analysis.function is ablate_modules else {}
+    if target and analysis.whole_answer:
         inputs.append(target)
     elif target:
         options["target"] = model.split(prompt, target)[1][0]
-    result: Result = question.analysis(model, *inputs, **options)
+    result: Result = analysis.function(model, *inputs, **options)
     return result
