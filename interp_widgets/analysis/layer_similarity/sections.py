@@ -74,8 +74,8 @@ class LayerSections(Result):
         """The result as one sentence."""
         if not self.change_points:
             return f"No sections: three sections need {MIN_LAYERS} layers or more, there are {len(self.layers)}."
+        gain = f"{self.bic_gain:.1f}".replace("-", "−")
         if not self.clear:
-            gain = f"{self.bic_gain:.1f}".replace("-", "−")
             return (
                 f"No clear sections: three sections do not beat a single mean by BIC (gain {gain}, "
                 f"and above 0 in {100 * self.clear_share:.0f} % of bootstrap samples of {self.tasks} tasks)."
