@@ -484,21 +484,6 @@ def test_bokeh_both_ways(nb: Any) -> None:
     nb.page.wait_for_function("() => Bokeh.documents.length <= 1")
 
 
-def test_a_title_wider_than_its_figure_is_written_smaller(nb: Any) -> None:
-    nb.make("bokeh_title.ipynb", STRIP, BOKEH.replace('title="Density"', 'title="Density of the bars"'))
-    nb.run_all()
-    nb.bokeh_idle()
-    scale = """() => {
-        const plot = Bokeh.index.roots[0], title = [...plot.children_views()].find(view => view.model.type === 'Title');
-        return [title._text_box.font_size_scale, title.layout.bbox.width - title._text_box.size().width];
-    }"""
-    assert nb.page.evaluate(scale)[0] == 1
-    nb.py(code="plot.title.text_font_size = '24px'; plot.title.text = 'Density of the bars, ' * 5")
-    nb.page.wait_for_function(f"() => ({scale})()[0] < 1")
-    nb.bokeh_idle()
-    assert nb.page.evaluate(scale)[1] > -1
-
-
 def test_what_changes_while_a_view_is_made_is_drawn(nb: Any) -> None:
     """A figure sent as a whole, and a change of it, come between the beginning and the end of the making of a view."""
     nb.make("bokeh_meanwhile.ipynb", STRIP, BOKEH, "host")

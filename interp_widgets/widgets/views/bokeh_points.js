@@ -8,7 +8,6 @@ const MANY_POINTS = 'many points';  // tag of a renderer whose dots are drawn he
 const FEWEST_POINTS = 2000;  // below, Bokeh's own drawing is as fast and smoother
 const SUBPIXELS = 4;  // places within a pixel, each way, that a dot is drawn for
 const STAMPS = new Map();
-const SMALLEST_TITLE = 11;  // pixels
 
 // How far a place is outside of a shape of this radius, in pixels; shapes as Bokeh draws them.
 const OUTSIDE = {
@@ -186,25 +185,6 @@ const TIP_STYLE = '.bk-tooltip-row-label { color: var(--iw-tip-muted); }';
 
 const LOOKS_AFTER_CHANGE = 4;  // paintings after a change: sizes of labels and frame settle in two or three
 
-// Writes a title that is wider than its figure in smaller letters: Bokeh would cut it.
-function fitTitle(title) {
-  const fit = () => {
-    const text = title._text_view, graphics = text.graphics;
-    text.graphics = () => {
-      const box = graphics.call(text), room = title.layout?.bbox.width ?? 0, own = parseFloat(title.model.text_font_size);
-      box.visuals = title.visuals.text.values();
-      const { width } = box.size();
-      if (room > 0 && width > room) box.font_size_scale = Math.min(1, Math.max(room / width, SMALLEST_TITLE / own));
-      return box;
-    };
-  };
-  const make = title._init_text;
-  title._init_text = async () => { await make.call(title); fit(); };
-  fit();
-  title.compute_geometry();
-  if (title._text_box?.font_size_scale < 1) repaint({ roots: [title.plot_view] });
-}
-
 // Makes the tooltips of a hover tool follow the theme, and keeps them away while the figure is dragged or zoomed.
 function dressTooltips(hover) {
   const dress = () => { for (const tip of hover.ttmodels.values()) tip.setv({ css_classes: ['iw-bokeh-tip'], stylesheets: [TIP_STYLE] }); };
@@ -252,6 +232,5 @@ function improveViews(views) {
     if (view.model.type === 'GlyphRenderer' && view.model.tags.includes(NAMES)) drawNames(view);
     if (view.frame && view.model.tags?.includes(EQUAL_ASPECT)) keepAspect(view);
     if (view.model.type === 'HoverTool') dressTooltips(view);
-    if (view.model.type === 'Title') fitTitle(view);
   }
 }
