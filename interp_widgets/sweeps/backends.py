@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from interp_widgets.arguments import short
 
@@ -82,10 +82,13 @@ class _UserExecutor:
         self.ahead = _AHEAD * (workers or _UNKNOWN_WORKERS)
 
     def submit(self, *call: Any) -> Future[Any]:
-        future: Future[Any] = self._executor.submit(*call)
+        try:
+            future: Future[Any] = self._executor.submit(*call)
+        except BrokenExecutor:  # died since the last check
+            self.restart()
         return future
 
-    def restart(self) -> None:
+    def restart(self) -> NoReturn:
         """Raise RuntimeError: only the user can restart this executor."""
         raise RuntimeError(
             "a process of the backend died, so it accepts no more items. Finished rows are kept in out=, if given: "

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -414,6 +415,14 @@ def test_a_dead_executor_of_the_users_says_how_to_go_on(tmp_path: Path) -> None:
     assert len(kept.rows) >= 10
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert sweep(call, range(30), backend=pool, out=tmp_path / "out").n_failed == 0
+
+
+def test_an_executor_that_died_before_an_item_was_sent_says_how_to_go_on() -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with pytest.raises(BrokenProcessPool):
+            pool.submit(os._exit, 1).result()
+        with pytest.raises(RuntimeError, match="run the same line again to go on"):
+            sweep(len, ["a", "bc"], backend=pool)
 
 
 def test_a_forked_process_does_not_wait_for_threads_that_it_has_not() -> None:
