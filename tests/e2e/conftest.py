@@ -410,10 +410,16 @@ class Notebook:
                 self.screenshot(f"{name}_{theme.split()[-1].lower()}_{width}", panel)
                 over = panel.evaluate("panel => panel.scrollWidth - panel.clientWidth")
                 assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
-                above = panel.evaluate(FIRST_PICTURE) if first else 0
+                above = self.first_picture(panel) if first else 0
                 assert above <= first, f"the first picture is {above} pixels below the top of the panel at {width}"
         self.set_theme(LIGHT)
         self.resize(1400, TALL)
+
+    def first_picture(self, panel: Any) -> float:
+        """How many pixels below the panel's top its first picture begins, once there is one and nothing moves."""
+        self.page.wait_for_function(f"panel => Number.isFinite(({FIRST_PICTURE})(panel))", arg=panel.element_handle())
+        self.rests()
+        return float(panel.evaluate(FIRST_PICTURE))
 
     def center(self, locator: Any, x: float = 0.5, y: float = 0.5) -> tuple[float, float]:
         """A point of an element in page pixels, by shares of its width and height, scrolled into view first."""
