@@ -265,8 +265,14 @@ class Network:
         away) is one, and Gemma's is the actual factor. A norm or factor between two matrices (BitNet, Falcon-H1) is
         part of neither.
         """
+        if name in ("ln1_w", "ln1_b"):
+            _ = self.capabilities  # determined again where a module was replaced
+        return self.last_weight(name, layer, grouped=grouped)
+
+    def last_weight(self, name: str, layer: int | None = None, *, grouped: bool = False) -> Tensor:
+        """`weight` for later steps of one call: the model is not examined again, see `last_capabilities`."""
         value = self._held_weight(name, layer, grouped=grouped)
-        if name in ("ln1_w", "ln1_b") and self.capabilities.norms_behind_attention:
+        if name in ("ln1_w", "ln1_b") and self.last_capabilities.norms_behind_attention:
             return torch.ones_like(value) if name == "ln1_w" else torch.zeros_like(value)
         return value
 

@@ -34,6 +34,7 @@ RIGHT: dict[str, Callable[[Model], dict[str, Any]]] = {
     "token_embeddings": lambda model: {"ids": IDS},
     "embed": lambda model: {"batch": torch.tensor([IDS])},
     "weight": lambda model: {"name": "W_Q", "layer": 0},
+    "last_weight": lambda model: {"name": "ln1_w", "layer": 0},
 }
 WITHOUT_ARGUMENTS = {"provenance", "free_memory", "frozen"}
 

@@ -13,7 +13,7 @@ any changes made by the user's hooks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -163,7 +163,7 @@ class LinearisedBlock:
         return self.norm1 if self.norm2 is None else self.norm2
 
     def _weight(self, name: str, *, grouped: bool = False) -> Tensor:
-        return self.model.weight(name, self.index, grouped=grouped).to(self.dtype)
+        return self.model.last_weight(name, self.index, grouped=grouped).to(self.dtype)
 
     def _values(self) -> tuple[Tensor, Tensor]:
         """W_V (d_model, n_kv_heads * d_head) and b_V; shared heads once."""
@@ -488,7 +488,8 @@ def linearise(model: Network, ids: Sequence[int], last: int, *, slope: Activatio
     batch = model._batch(ids if hooked else ids[: last + 1])
     n, layers = last + 1, model.n_layers
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
-    readers = [_BlockReader(model, index, n, slope, dtype) for index in range(layers)]
+    known = frozenset(model.tl_model.hook_dict)  # a bridge builds this table at every access
+    readers = [_BlockReader(model, index, n, slope, dtype, known) for index in range(layers)]
     residual = torch.empty(layers + 1, model.d_model, dtype=dtype, device=model.device)
     start: list[Tensor] = []
 
@@ -513,11 +514,12 @@ def linearise(model: Network, ids: Sequence[int], last: int, *, slope: Activatio
 class _BlockReader:
     """Hooks that collect the fixed values of one layer."""
 
-    def __init__(self, model: Network, index: int, n: int, slope: ActivationSlope, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: Network, index: int, n: int, slope: ActivationSlope, dtype: torch.dtype, known: Set[str]
+    ) -> None:
         self.model, self.index, self.n, self.dtype = model, index, n, dtype
         self.rule: ActivationSlope = slope
         self.seen: dict[str, Tensor] = {}
-        known = model.tl_model.hook_dict
         prefix = f"blocks.{index}."
         self.has_mlp = f"{prefix}mlp.hook_post" in known
         self.gated = f"{prefix}mlp.hook_pre_linear" in known
@@ -565,7 +567,7 @@ class _BlockReader:
         if self.rule == "step":
             return pre * (pre > 0)
         if self.bias_outside:
-            value -= self.model.weight("b_in", self.index).to(self.dtype)
+            value -= self.model.last_weight("b_in", self.index).to(self.dtype)
         gate = _activation(self.model, self.index)(pre)
         return torch.where(_is_zero(linear), gate.to(self.dtype), value.div_(linear))
 
@@ -576,14 +578,14 @@ class _BlockReader:
 
     def _factor(self, label: str, before: Tensor, after: Tensor) -> Tensor:
         """(n, d_model) output over input of an RMSNorm."""
-        weight = self.model.weight(f"{label}_w", self.index).to(self.dtype)
+        weight = self.model.last_weight(f"{label}_w", self.index).to(self.dtype)
         exact = weight / self.seen[f"{label}.hook_scale"].to(self.dtype)
         return rounded_gain(exact, before, after.to(self.dtype))
 
     def _norm(self, label: str) -> LinearisedNorm | None:
         if label not in self.norms or f"{label}.hook_scale" not in self.seen:  # none, or taken out of the block
             return None
-        weight, shift = (self.model.weight(f"{label}_{part}", self.index).to(self.dtype) for part in "wb")
+        weight, shift = (self.model.last_weight(f"{label}_{part}", self.index).to(self.dtype) for part in "wb")
         scale = self.seen.pop(f"{label}.hook_scale").to(self.dtype)
         factor = self.seen.pop(f"{label}.factor", None)
         return LinearisedNorm(scale, weight, shift, self.model.normalization == "LayerNorm", factor)
