@@ -106,8 +106,8 @@ def compare_sweeps(
         resamples: number of bootstrap draws, and of permutations.
 
     Raises:
-        ValueError: neither or both of ``second`` and ``by``, different items, other than two groups, or an unknown
-                measure.
+        ValueError: neither or both of ``second`` and ``by``, different items, other than two groups, an unknown
+                measure, or no number that both have.
 
     Example:
         >>> from functools import partial
@@ -123,6 +123,11 @@ def compare_sweeps(
         raise ValueError(f"names must be two names, got {len(names)}")
     left, right = (first, second) if second is not None else (first, first)
     shared = [name for name in left.number_measures if name in right.number_measures]
+    if not shared:
+        raise ValueError(
+            f"the sweeps have no measure in common that is a number: the first has {_listed(left)}, the second "
+            f"{_listed(right)}; sweep the same function, or give both a measure= of one name"
+        )
     if unknown := [name for name in measures or () if name not in shared]:
         raise ValueError(f"measures must be of {', '.join(map(repr, shared))}, got {unknown[0]!r}")
     wanted = list(measures or shared)
@@ -134,9 +139,7 @@ def compare_sweeps(
         pairs = [tuple(first.numbers(name)[values == group] for group in names) for name in wanted]
     compare = _paired if second is not None else _unpaired
     rows = [compare(*pair, seed, resamples) for pair in pairs]
-    n, mean, difference, interval, p, effect = (
-        (list(column) for column in zip(*rows, strict=True)) if rows else [[]] * 6
-    )
+    n, mean, difference, interval, p, effect = (list(column) for column in zip(*rows, strict=True))
     return SweepComparison(
         names=tuple(names),
         measured=wanted,
@@ -150,6 +153,10 @@ def compare_sweeps(
         paired=second is not None,
         provenance=provenance(seed=seed, resamples=resamples, by=by),
     )
+
+
+def _listed(result: SweepResult) -> str:
+    return ", ".join(map(repr, result.number_measures)) or "none"
 
 
 _Row = tuple[tuple[int, int], tuple[float, float], float, tuple[float, float], float, float]

@@ -89,6 +89,10 @@ def test_bad_input_gets_a_sentence() -> None:
         (lambda: compare_sweeps(one, one, measures=["z"]), "measures must be of 'x', got 'z'"),
         (lambda: compare_sweeps(labelled, by="kind"), "groups must be two values of 'kind', got 'a', 'b', 'c'"),
         (lambda: compare_sweeps(labelled, by="kind", groups=["a", "a"]), "groups must be two values of 'kind'"),
+        (
+            lambda: compare_sweeps(one, measured(y=BEFORE)),
+            "no measure in common that is a number: the first has 'x', the second 'y'; sweep the same function",
+        ),
         (lambda: compare_sweeps(one, one, names=["a"]), "names must be two names, got 1"),
         (lambda: compare_sweeps(labelled, by="sort"), "texts must be one of 'kind', got 'sort'"),
     ]:

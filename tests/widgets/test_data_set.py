@@ -27,7 +27,7 @@ from interp_widgets import (
 from interp_widgets.figures.strips import Strips
 from interp_widgets.figures.theme import PALETTE8
 from interp_widgets.widgets.data_set.analyses import ANALYSES, ChosenAnalysis
-from interp_widgets.widgets.data_set.tables import same_rows
+from interp_widgets.widgets.data_set.tables import same_rows, statistics_of
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import told_of_broken_weights
@@ -252,3 +252,12 @@ def test_strips_without_groups_say_so() -> None:
     with pytest.raises(ValueError, match="nothing yet"):
         strips.scene()
     assert not np.any(strips.source.data["score"])
+
+
+def test_without_a_number_there_is_nothing_to_compare() -> None:
+    def fails(row: str) -> dict[str, float]:
+        raise ValueError(row)
+
+    failed = [sweep(fails, ["a", "b"]) for _ in range(2)]
+    for view, group in (("A", ""), ("difference", ""), ("A", "kind")):
+        assert (statistics_of(failed, view, group).rows, statistics_of(failed, view, group).comparison) == ([], None)

@@ -85,9 +85,10 @@ class Statistics:
 def statistics_of(results: Sequence[SweepResult], view: str, group: str) -> Statistics:
     """The table of all numbers, and the comparison of two models or two groups, if there is one."""
     one = results[view == "B" and len(results) > 1]
-    if view == "difference" and len(results) > 1:
+    numbers = set.intersection(*(set(result.number_measures) for result in results))  # none where every row failed
+    if numbers and view == "difference" and len(results) > 1:
         return _compared(compare_sweeps(results[1], results[0], names=["B", "A"], resamples=RESAMPLES))
-    if group and group in columns_of_result(one) and len(set(one.groups(group)) - {""}) == 2:
+    if numbers and group and group in columns_of_result(one) and len(set(one.groups(group)) - {""}) == 2:
         return _compared(compare_sweeps(one, by=group, resamples=RESAMPLES))
     table: list[Any] = one.summary(resamples=RESAMPLES).to_dict("records")
     columns = [{"label": "number"}, {"label": "mean", **_RIGHT}, {"label": "95 % interval"}]
