@@ -1,4 +1,5 @@
-"""`Patch`: the replacement of activations that ablation, causal tracing, steering and erasing compile to.
+"""`Patch`: the replacement of activations that ablation and causal tracing compile to; `interventions`: any change of
+activations in a ``with``, such as steering and erasing.
 
 A patch names a site of a layer, positions, and the value that goes there. In a map the engine runs many cells, each
 with its own patches, as one batch (`interp_widgets.models.engine.patched`). Inside `patched_passes`, patches apply to
@@ -64,6 +65,8 @@ class Patch:
     """(n,) the cell of a map that each row belongs to."""
     index: Tensor | None = None
     """(n,) head or neuron of each row; inside `patched_passes` a single one, (1,)."""
+    keeps_bos: bool = False
+    """Inside `patched_passes`, whether a patch of all positions leaves out the BOS."""
 
     def __post_init__(self) -> None:
         for name in ("cells", "positions", "index"):
@@ -115,7 +118,8 @@ class Patch:
         if heads and value.ndim == 3:  # neurons
             value = value[..., None]
         if self.positions is None:
-            hit, number = torch.ones_like(grid, dtype=torch.bool), torch.zeros_like(grid)
+            hit = grid >= 0 if self.keeps_bos else torch.ones_like(grid, dtype=torch.bool)
+            number = torch.zeros_like(grid)
         else:
             # entry 0 is the BOS, at position -1; the last entry stands for all later positions
             table = torch.full((int(self.positions.max()) + 3,), -1, dtype=torch.long)

@@ -16,6 +16,7 @@ from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ablation import (
     AblatedPrediction,
     Ablation,
+    ablate_heads,
     ablate_modules,
     ablated_prediction,
     ablation,
@@ -322,6 +323,32 @@ def test_mean_and_resample_put_what_they_say(options: dict[str, Any]) -> None:
         torch.testing.assert_close(model.run(IDS).logits, clean, atol=limit(model, single=1e-5), rtol=0)
     with ablation(model, other):
         assert (model.run(IDS).logits - clean).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("replacement", ["zero", "mean", "resample"])
+def test_every_position_is_the_same_in_a_map_and_in_a_context(replacement: str, backend: str) -> None:
+    """A BOS is set to zero, but keeps its value with a mean or another prompt's values."""
+    model = tiny_model("llama", backend, dtype=torch.float64)
+    prompt, other, target = "the capital of France", "the capital of a", 7
+    ids = model.tokens(prompt)
+    assert ids[0] == model.bos_token_id
+    options: dict[str, Any] = {"mean": {"reference": [other]}, "resample": {"corrupted": other}}.get(replacement, {})
+    found = ablate_heads(model, prompt, target, layers=[1], replacement=replacement, **options)
+    clean = float(model.run(ids).logits[0, -1, target])
+    for head, effect in enumerate(found.effect[0]):
+        one = Ablation("head", 1, index=head)
+        if replacement == "mean":
+            one = mean_ablation(model, one, [other])
+        if replacement == "resample":
+            one = resample_ablation(model, one, other)
+        with ablation(model, one):
+            run = model.run(ids, capture="blocks.1.attn.hook_z")
+        assert clean - float(run.logits[0, -1, target]) == pytest.approx(effect, abs=limit(model, single=1e-5))
+        with_bos = model.run(ids, capture="blocks.1.attn.hook_z").activations["blocks.1.attn.hook_z"][0, 0, head]
+        kept = torch.equal(run.activations["blocks.1.attn.hook_z"][0, 0, head], with_bos)
+        assert kept == (replacement != "zero")
+    assert np.abs(found.effect).max() > 1e-6
 
 
 def test_one_position_is_resampled_as_one_row() -> None:

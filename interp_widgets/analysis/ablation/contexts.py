@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -50,8 +51,9 @@ class Ablation(Record):
     """Layer, from 0."""
 
     position: int | Sequence[int] | None = None
-    """One position or several, counted from 0 without a BOS; None for every position, including a BOS and tokens still
-    to be generated. Negative ones are refused, since the end moves during generation."""
+    """One position or several, counted from 0 without a BOS; None for every position, including tokens still to be
+    generated, and a BOS, which keeps its value if the replacement is ``"mean"``, since it attends only to itself.
+    Negative ones are refused, since the end moves during generation."""
 
     index: int | None = None
     """Which head or neuron, from 0; None for the other kinds."""
@@ -233,10 +235,10 @@ def _patches(model: Model, ablated: Ablation) -> list[Patch]:
     rows = rows[:, None] if ablated.kind == "neuron" else rows
     positions = None if ablated.positions is None else torch.tensor(ablated.positions)
     number = None if ablated.index is None else torch.tensor([ablated.index])
+    patch = partial(Patch, layer=ablated.layer, positions=positions, keeps_bos=ablated.replacement == "mean")
     if ablated.kind == "both":  # the block as a whole adds the value to the stream
-        attention = Patch("attn", ablated.layer, torch.zeros_like(rows), positions)
-        return [attention, Patch("mlp", ablated.layer, rows, positions)]
-    return [Patch(ablated.kind, ablated.layer, rows, positions, index=number)]
+        return [patch("attn", values=torch.zeros_like(rows)), patch("mlp", values=rows)]
+    return [patch(ablated.kind, values=rows, index=number)]
 
 
 # ---- means and other prompts

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.ablation import Ablation, Kind, mean_ablation, resample_ablation
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
@@ -49,25 +48,20 @@ class AblationSpec:
     head: int | None = None
     replacement_value: ReplacementValue = ZERO
 
-    def make(self, model: Model, prediction: Prediction, *, ahead: int = 0, check: Any = None) -> Ablation:
-        """The ablation for one model; up to ``ahead`` tokens may be generated after the context."""
+    def make(self, model: Model, prediction: Prediction, *, check: Any = None) -> Ablation:
+        """The ablation for one model."""
         plain = Ablation(self.kind, self.layer, self.position, self.head)  # type: ignore[arg-type]
         value = self.replacement_value
         if value.replacement == "mean":
-            if self.position is None:
-                # A BOS keeps its value, as in the maps, since it attends only to itself
-                count = read_prompt(model, prediction.read(model)[0]).n_shown + ahead
-                plain = Ablation(plain.kind, plain.layer, range(count), plain.index)
             return mean_ablation(model, plain, value.reference, check=check)
         if value.replacement == "resample":
             return resample_ablation(model, plain, Continued(value.corrupted, prediction).read_by(model))
         return plain
 
-    def code(self, name: str, prediction: Prediction, count: int) -> str:
-        """The source text that makes it for the model called ``name``, over up to ``count`` tokens."""
+    def code(self, name: str, prediction: Prediction) -> str:
+        """The source text that makes it for the model called ``name``."""
         value = self.replacement_value
-        everywhere = self.position is None and value.replacement == "mean"
-        options = {"position": range(count) if everywhere else self.position, "index": self.head}
+        options = {"position": self.position, "index": self.head}
         plain = call(
             "Ablation", repr(self.kind), str(self.layer),
             **{key: option for key, option in options.items() if option is not None},

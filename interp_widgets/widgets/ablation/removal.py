@@ -172,7 +172,7 @@ class Removal(MapPanel):
         picked, imports, lines = self.picked, [request.method], request.lines(self.models)
         if picked is not None:
             name, prediction = model_variables(self.models)[0 if self.view == "A" else -1], request.inputs[0].prediction
-            without = picked.code(name, prediction, len(self.texts.axis))
+            without = picked.code(name, prediction)
             table = call("ablated_prediction", name, prediction.code(name)[1], "without", top=TOP)
             lines += ["", *makers([picked]), f"without = {without}", f"next_tokens = {table}", ""]
             imports += ["Ablation", "ablated_prediction"]

@@ -48,7 +48,7 @@ class WritingRequest:
 
     def answer(self, model: Model, *, progress: Any, check: Any, on_partial: Any) -> AblatedTextResult:
         """Let one model write both texts."""
-        ablations = [spec.make(model, self.prediction, ahead=self.max_new_tokens, check=check) for spec in self.specs]
+        ablations = [spec.make(model, self.prediction, check=check) for spec in self.specs]
         ids = self.prediction.read(model)[0]
         return ablated_text(model, ids, ablations, **self.options, progress=progress, check=check)
 
@@ -145,13 +145,13 @@ class AblatedText(Sampling, PredictionPanel):
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: WritingRequest) -> str:
-        prediction, count = request.prediction, len(self.texts.axis) + request.max_new_tokens
+        prediction = request.prediction
         lines: list[str] = [*makers(request.specs), ""] if makers(request.specs) else []
         for index in pair_view.shown_indices(self):
             name = model_variables(self.models)[index]
             before, ids, _ = prediction.code(name)
             lines += [line for line in before if line not in lines]
-            lines += ["ablations = [", *(f"    {spec.code(name, prediction, count)},".replace("\n", "\n    ")
+            lines += ["ablations = [", *(f"    {spec.code(name, prediction)},".replace("\n", "\n    ")
                                          for spec in request.specs), "]"]  # fmt: skip
             lines += [f"with ablation({name}, ablations):",
                       f"    text = {call(f'{name}.generate', ids, **request.options)}"]  # fmt: skip
