@@ -23,7 +23,7 @@ from interp_widgets.atomic import whole_file
 from interp_widgets.data.files import parse_json, read_tensors, short
 
 from .network import Network
-from .patching import Change, interventions, site_hook
+from .patching import Patch, patched_passes
 from .placement import has_plain_weights
 from .weights import own_weight
 
@@ -197,8 +197,8 @@ class ModelEdit:
             undo = failed.enter_context(ExitStack())
             for layer, edit in self.layers.items():
                 _edit_layer(model, layer, edit, undo)
-            changes = [(site_hook("resid", at, model.n_layers), _except_bos(edit)) for at, edit in self.streams.items()]
-            undo.enter_context(interventions(model, changes, all_threads=True))
+            patches = [Patch("resid", at, _change(edit), keeps_bos=True) for at, edit in self.streams.items()]
+            undo.enter_context(patched_passes(model, patches, all_threads=True))
             model.applied.append((self.name, undo))
             failed.pop_all()
 
@@ -347,14 +347,14 @@ def _matches(value: Tensor, expected: Tensor, model: Network) -> bool:
     return torch.allclose(value, expected, rtol=0, atol=close * size)
 
 
-def _except_bos(edit: StreamEdit) -> Change:
-    """The edit at every token except a BOS, whose position is -1."""
+def _change(edit: StreamEdit) -> Callable[[Tensor], Tensor]:
+    """The edit's change of the stream, with its tensors moved to a device once."""
     moved: dict[torch.device, StreamEdit] = {}
 
-    def change(value: Tensor, positions: Tensor) -> Tensor:
+    def change(value: Tensor) -> Tensor:
         if value.device not in moved:
             moved[value.device] = edit.to(value.device, torch.promote_types(value.dtype, torch.float32))
-        return torch.where((positions >= 0)[..., None], moved[value.device].change(value), value)
+        return moved[value.device].change(value)
 
     return change
 

@@ -1,5 +1,4 @@
-"""`Patch`: the replacement of activations that ablation and causal tracing compile to; `interventions`: any change of
-activations in a ``with``, such as steering and erasing.
+"""`Patch`: the change of activations behind ablation, causal tracing, steering, erasing and edits of the stream.
 
 A patch names a site of a layer, positions, and the value that goes there. In a map the engine runs many cells, each
 with its own patches, as one batch (`interp_widgets.models.engine.patched`). Inside `patched_passes`, patches apply to
@@ -122,7 +121,7 @@ class Patch:
             number = torch.zeros_like(grid)
         else:
             # entry 0 is the BOS, at position -1; the last entry stands for all later positions
-            table = torch.full((int(self.positions.max()) + 3,), -1, dtype=torch.long)
+            table = torch.full((max(self.positions.tolist(), default=-1) + 3,), -1, dtype=torch.long)
             several = isinstance(self.values, Tensor) and len(self.values) > 1
             table[self.positions + 1] = torch.arange(len(self.positions)) if several else 0
             table = table.to(grid.device)
@@ -177,13 +176,15 @@ def site_changes(
     return [(f"blocks.{layer}.hook_resid_pre", keep), (f"blocks.{layer}.hook_mlp_in", enter)]
 
 
-def patched_passes(model: Network, patches: Sequence[Patch]) -> AbstractContextManager[None]:
+def patched_passes(
+    model: Network, patches: Sequence[Patch], *, all_threads: bool = False
+) -> AbstractContextManager[None]:
     """Context manager that applies patches in every pass of this thread through the model; see `interventions`.
 
     Where two patches change the same value, the later one acts last.
     """
     changes = [change for patch in patches for change in site_changes(model, patch.site, patch.layer, patch.within)]
-    return interventions(model, changes)
+    return interventions(model, changes, all_threads=all_threads)
 
 
 def entries_for(network: Network, hooks: Iterable[tuple[str, Any]]) -> tuple[Entry | None, ...]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from interp_widgets.models import Model, engine, load_model
 from interp_widgets.models.engine.equations import Equations
 from interp_widgets.models.engine.jacobian import AutogradJacobian
+from interp_widgets.models.engine.routes import checked_routes, last_checked_routes
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import HALF_SEED, tiny_config, tiny_hf, tiny_model
 from tests.tolerances import limit
@@ -207,6 +208,18 @@ def test_a_window_counts_positions_not_tokens_of_the_row() -> None:
     assert engine.can_pack(model, len(IDS))
     for ids, logits in zip(SEQUENCES, in_rows(model, SEQUENCES), strict=True):
         assert largest(logits - own_logits(model, ids)[0]) < floor(model)
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "attention_chunk_size"])
+def test_routes_are_compared_again_past_every_length_that_the_config_declares(name: str) -> None:
+    hf_model = tiny_hf("llama", dtype=torch.float64)
+    setattr(hf_model.config, name, 20)  # which this architecture does not read
+    model = load_model(hf_model, backend="bridge", dtype=torch.float64)
+    short = checked_routes(model, 8).tokens
+    assert 8 <= short <= 20
+    assert checked_routes(model, 20).tokens == short
+    assert checked_routes(model, 21).tokens == 24
+    assert last_checked_routes(model, 40).cover(40)
 
 
 def test_equations_that_let_sequences_see_each_other_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,14 @@ def stream_indices(model: Model, layers: Any) -> tuple[int, ...]:
     return tuple(index(layer, model.n_layers + 1, "layer", owner) for layer in numbers)
 
 
+def distinct_streams(model: Model, layers: Any) -> tuple[int, ...]:
+    """`stream_indices` of which none is named twice."""
+    numbers = stream_indices(model, layers)
+    if len(set(numbers)) != len(numbers):
+        raise ValueError(f"layer must name every stream once, got {list(numbers)}")
+    return numbers
+
+
 def neuron_indices(model: Model, neurons: Any) -> tuple[int, ...]:
     """The numbers of MLP neurons of one layer, in the order given; all of them for None."""
     return indices(neurons, model.d_mlp, "neuron", f"model with {model.d_mlp} neurons per layer")

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis._core.checks import check_choice, check_range, stream_indices
+from interp_widgets.analysis._core.checks import check_choice, check_range, distinct_streams
 from interp_widgets.analysis._core.directions import span_basis
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.run import RunOptions
@@ -67,7 +67,7 @@ def inlp_edit(
     check_range("rounds", rounds, 1, model.d_model - 1)
     check_range("penalty", penalty, 1e-9)
     run = RunOptions(progress, check, batch_size)
-    layers = _layers(model, layer)
+    layers = distinct_streams(model, layer)
     states, target = _states(model, data, pool, "inlp_edit", run, extra=rounds * len(layers))
     streams, done = {}, len(target)
     for at in layers:
@@ -123,7 +123,7 @@ def leace_edit(
     from concept_erasure import LeaceFitter
 
     run = RunOptions(progress, check, batch_size)
-    layers = _layers(model, range(1, model.n_layers + 1) if layer is None else layer)
+    layers = distinct_streams(model, range(1, model.n_layers + 1) if layer is None else layer)
     states, target = _states(model, data, pool, "leace_edit", run, extra=len(layers))
     streams = {}
     for number, at in enumerate(layers, start=1):
@@ -143,13 +143,6 @@ def projection(basis: NDArray[np.float64]) -> StreamEdit:
     rows = torch.from_numpy(basis.copy()).float()
     nothing: Tensor = torch.zeros(rows.shape[1])
     return StreamEdit(rows.T.contiguous(), rows, nothing, nothing)
-
-
-def _layers(model: Model, layer: Layers) -> tuple[int, ...]:
-    layers = tuple(stream_indices(model, layer))
-    if len(set(layers)) != len(layers):
-        raise ValueError(f"layer must name every stream once, got {list(layers)}")
-    return layers
 
 
 def _states(

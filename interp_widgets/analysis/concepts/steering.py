@@ -12,12 +12,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp_widgets.analysis._core.checks import stream_indices
+from interp_widgets.analysis._core.checks import distinct_streams
 from interp_widgets.analysis._core.directions import span_basis
 from interp_widgets.analysis._core.tensors import wide_type
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.patching import interventions, site_hook
+from interp_widgets.models.patching import Patch, patched_passes
 
 
 @checked
@@ -61,15 +61,8 @@ def steer(
     unit = _units(model, direction, single=True)[0]
     if not np.isfinite(strength):
         raise ValueError(f"strength must be a finite number, got {strength}")
-    chosen = _position_tensor(model, positions)
     added = (strength * unit).to(model.device, model.dtype)
-
-    def add(value: Tensor, at: Tensor) -> Tensor:
-        if chosen is None:
-            return value + added
-        return value + added * torch.isin(at, chosen)[..., None]
-
-    with interventions(model, _stream_changes(model, layer, add)):
+    with patched_passes(model, _stream_patches(model, layer, lambda value: value + added, positions)):
         yield
 
 
@@ -98,19 +91,17 @@ def erase(
     model.capabilities.require("residual_stream", "erase")
     units = _units(model, direction, single=False)
     basis = torch.from_numpy(span_basis(units.numpy())).T.to(model.device, wide_type(model.dtype))  # (d_model, rank)
-    chosen = _position_tensor(model, positions)
 
-    def remove(value: Tensor, at: Tensor) -> Tensor:
+    def remove(value: Tensor) -> Tensor:
         wide = value.to(basis.dtype)
-        left = (wide - (wide @ basis) @ basis.T).to(value.dtype)
-        return left if chosen is None else torch.where(torch.isin(at, chosen)[..., None], left, value)
+        return (wide - (wide @ basis) @ basis.T).to(value.dtype)
 
-    with interventions(model, _stream_changes(model, layer, remove)):
+    with patched_passes(model, _stream_patches(model, layer, remove, positions)):
         yield
 
 
-def _position_tensor(model: Model, positions: Any) -> Tensor | None:
-    """The positions as a tensor on the model's device; None for every position."""
+def _position_tensor(positions: Any) -> Tensor | None:
+    """The positions as a tensor; None for every position."""
     if positions is None:
         return None
     listed = list(positions) if isinstance(positions, Iterable) else [f"{positions} alone"]
@@ -120,7 +111,7 @@ def _position_tensor(model: Model, positions: Any) -> Tensor | None:
                 f"positions must be a list of int from 0 on, got {position}: count from the beginning, since the "
                 "end moves during generation"
             )
-    return torch.tensor([int(position) for position in listed], dtype=torch.long, device=model.device)
+    return torch.tensor([int(position) for position in listed], dtype=torch.long)
 
 
 def _units(model: Model, direction: ArrayLike | Tensor, *, single: bool) -> Tensor:
@@ -143,11 +134,8 @@ def _units(model: Model, direction: ArrayLike | Tensor, *, single: bool) -> Tens
     return unit
 
 
-def _stream_changes(
-    model: Model, layer: SupportsIndex | Sequence[SupportsIndex], change: Callable[[Tensor, Tensor], Tensor]
-) -> list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]:
-    layers = stream_indices(model, layer)
-    if len(set(layers)) != len(layers):
-        raise ValueError(f"layer must name every stream once, got {list(layers)}")
-    names = [site_hook("resid", each, model.n_layers) for each in layers]
-    return [(name, change) for name in names]
+def _stream_patches(
+    model: Model, layer: SupportsIndex | Sequence[SupportsIndex], change: Callable[[Tensor], Tensor], positions: Any
+) -> list[Patch]:
+    chosen = _position_tensor(positions)
+    return [Patch("resid", each, change, chosen) for each in distinct_streams(model, layer)]

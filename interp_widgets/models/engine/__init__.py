@@ -6,7 +6,8 @@ inside a bridge), for all others. Each route (whole pass, prefix, patched run, d
 own pass before it is first used on a model (`routes`).
 
 While the user has hooks on the model, whole sequences run through the model's own modules, so that every hook sees the
-same positions as in a normal pass. Only this module implements that rule.
+same positions as in a normal pass. This module applies that rule; the passes outside it (`linearised`, a mixture's
+early exit) ask `has_hooks` as well.
 """
 
 from __future__ import annotations
@@ -57,7 +58,6 @@ __all__ = [
     "prefix",
     "read_out",
     "residual_streams",
-    "run_blocks",
     "streams_at",
     "token_logits",
     "trace",
@@ -334,13 +334,6 @@ def residual_streams(network: Network, ids: Any) -> Tensor:
         if route.equations is not None:
             return native.residual_streams(route.equations, network.embed(batch))
         return modules.residual_streams(network, batch, whole=route.hooked)
-
-
-def run_blocks(network: Network, batch: Tensor, hooks: Sequence[tuple[str, Callable[..., Tensor]]]) -> None:
-    """Run token ids (batch, positions) through all blocks with these hooks; the unembedding is skipped unless the user
-    has hooks on the model."""
-    with network.lock:
-        modules.run_blocks(network, batch, hooks, whole=has_hooks(network.tl_model))
 
 
 @torch.no_grad()

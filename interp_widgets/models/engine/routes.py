@@ -22,6 +22,7 @@ from ..network import Network
 from ..patching import Patch, Site
 from ..state import SELF_SCALING, last_remembered, remembered
 from ..stopping import unstoppable
+from ..twin import boundaries
 from . import modules, native
 from .equations import Equations
 from .jacobian import NativeJacobian
@@ -44,6 +45,12 @@ class CheckedRoutes:
     """Whether the unembedding can be split into blocks; None until compared."""
     tokens: int = 0
     """Length of the longest sequence compared; 0 before the first comparison."""
+    boundaries: tuple[int, ...] = ()
+    """Lengths beyond which the model may compute differently, ascending."""
+
+    def cover(self, tokens: int) -> bool:
+        """Whether a comparison holds for sequences of this length."""
+        return self.tokens > 0 and not any(self.tokens <= boundary < tokens for boundary in self.boundaries)
 
 
 def checked_routes(network: Network, tokens: int) -> CheckedRoutes:
@@ -52,10 +59,11 @@ def checked_routes(network: Network, tokens: int) -> CheckedRoutes:
     If the model has hooks or its logits are NaN, none is used and the next call compares again.
     """
     with dense_routes(network.tl_model):
-        held = remembered(network, "routes", CheckedRoutes)
-        if held.tokens == 0 or _passes_boundary(network, held.tokens, tokens):
+        held = remembered(network, "routes", lambda: CheckedRoutes(boundaries=_boundaries(network)))
+        if not held.cover(tokens):
             with unstoppable():
-                compared = CheckedRoutes() if has_hooks(network.tl_model) else _compare(network, tokens)
+                hooked = has_hooks(network.tl_model)
+                compared = CheckedRoutes() if hooked else _compare(network, tokens, held.boundaries)
             held.equations, held.cache, held.split = compared.equations, compared.cache, compared.split
             held.tokens = compared.tokens
     return held
@@ -64,22 +72,17 @@ def checked_routes(network: Network, tokens: int) -> CheckedRoutes:
 def last_checked_routes(network: Network, tokens: int) -> CheckedRoutes:
     """The result of the last `checked_routes`, for steps after a pass; does not check the model for changes."""
     held: CheckedRoutes | None = last_remembered(network, "routes")
-    if held is None or held.tokens == 0 or _passes_boundary(network, held.tokens, tokens):
-        return checked_routes(network, tokens)
-    return held
+    return checked_routes(network, tokens) if held is None or not held.cover(tokens) else held
 
 
-def _boundaries(network: Network) -> list[int]:
+def _boundaries(network: Network) -> tuple[int, ...]:
     """Lengths beyond which a model computes differently: attention windows, original contexts of rotary embeddings."""
-    config = getattr(getattr(network.tl_model, "original_model", None), "config", None)
+    config, cfg = getattr(getattr(network.tl_model, "original_model", None), "config", None), network.tl_model.cfg
     if config is None:
-        cfg = network.tl_model.cfg
         lengths = [getattr(cfg, "window_size", None), getattr(cfg, "rotary_original_max_position_embeddings", None)]
     else:
-        config = config.get_text_config()
-        rope = getattr(config, "rope_parameters", None) or {}
-        lengths = [getattr(config, "sliding_window", None), rope.get("original_max_position_embeddings")]
-    return sorted({int(length) for length in lengths if isinstance(length, int) and 0 < length < network.n_ctx})
+        lengths = list(boundaries(config.get_text_config()))
+    return tuple(sorted({length for length in lengths if isinstance(length, int) and 0 < length < network.n_ctx}))
 
 
 def scaled_by_length(network: Network) -> bool:
@@ -90,18 +93,14 @@ def scaled_by_length(network: Network) -> bool:
     return any(kind.get("rope_type") in SELF_SCALING for kind in kinds)
 
 
-def _passes_boundary(network: Network, compared: int, tokens: int) -> bool:
-    return any(compared <= boundary < tokens for boundary in _boundaries(network))
-
-
 @torch.no_grad()
-def _compare(network: Network, tokens: int) -> CheckedRoutes:
+def _compare(network: Network, tokens: int, boundaries: tuple[int, ...]) -> CheckedRoutes:
     """Compare every route on a random sequence with the model's own logits; if these are NaN, no route is used.
 
     The sequence is short, or slightly longer than the last boundary that ``tokens`` tokens exceed.
     """
     tl_model = network.tl_model
-    beyond = max((boundary + 4 for boundary in _boundaries(network) if boundary < tokens), default=0)
+    beyond = max((boundary + 4 for boundary in boundaries if boundary < tokens), default=0)
     ids = probe_ids(network.d_vocab, network.n_ctx, at_least=beyond).to(network.device)
     count = ids.shape[1]
     embeddings = network.token_embeddings(ids[0])[None]
