@@ -123,8 +123,9 @@ def neuron_tokens(
     model.capabilities.require("unembedding", "neuron_tokens")
     if not model.capabilities.input_norms and "blocks.0.ln1.hook_scale" in model.hook_names:
         raise ValueError(
-            "neuron_tokens needs MLPs whose output is added to the residual stream without a norm after the sum, which "
-            f"{model.capabilities.architecture} does not have; use ablate_neurons, which runs the whole model"
+            "neuron_tokens needs MLPs whose output stays in the residual stream as it was added, which "
+            f"{model.capabilities.architecture} does not have: its blocks normalise the sum; use ablate_neurons, "
+            "which runs the whole model"
         )
     check_range("top", top)
     layer, chosen = layer_index(model, layer), neuron_indices(model, neurons)
