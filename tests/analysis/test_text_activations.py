@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from interp_widgets.analysis.ffn_concepts import ffn_concepts, text_activations
 from interp_widgets.analysis.ffn_concepts.text_activations import layer_activations
 from interp_widgets.data.demo_texts import demo_texts
 from interp_widgets.models import Model, engine
+from interp_widgets.models.engine import mlp_values
 from interp_widgets.models.engine.equations import Block
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
@@ -86,6 +88,22 @@ def test_one_pass_reads_several_layers_and_nothing_runs_behind_the_last(
         assert both[layer].layer == layer
         np.testing.assert_allclose(both[layer].values, alone.values, rtol=1e-5, atol=1e-6)
     assert layer_activations(model, TEXTS, {}) == {}
+
+
+def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", "bridge")
+    wanted = text_activations(model, TEXTS, layer=1).values
+    own, sizes = mlp_values, list[int]()
+
+    def small(network: Model, batch: torch.Tensor, *rest: Any) -> Any:
+        sizes.append(len(batch))
+        if len(batch) > 1:
+            raise torch.OutOfMemoryError("out of memory")
+        return own(network, batch, *rest)
+
+    monkeypatch.setattr(sys.modules[layer_activations.__module__], "mlp_values", small)
+    np.testing.assert_allclose(text_activations(model, TEXTS, layer=1).values, wanted, rtol=1e-4, atol=1e-6)
+    assert max(sizes) == len(TEXTS) > 1
 
 
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -166,3 +166,25 @@ class Runner:
         what = f"sequence of {self.length} tokens"
         run_chunks(count, lambda start: self.size(tokens(start)), work,
                    what=what, log=self.log, check=self.check, after=after)  # fmt: skip
+
+    def run_texts(
+        self, texts: Sequence[Sequence[int]], work: Callable[[list[int], torch.Tensor], None], *, padded: bool = False
+    ) -> None:
+        """Call ``work`` with the numbers and the token ids (chunk, tokens) of texts, the longest first.
+
+        The texts of a chunk have one length, unless they may be ``padded`` at their ends with their last token.
+        """
+        groups: dict[int, list[int]] = {}
+        for number in sorted(range(len(texts)), key=lambda number: -len(texts[number])):
+            groups.setdefault(0 if padded else len(texts[number]), []).append(number)
+        for group in groups.values():
+
+            def tokens(start: int, group: list[int] = group) -> int:
+                return len(texts[group[start]])
+
+            def chunk(start: int, stop: int, group: list[int] = group) -> None:
+                chosen, width = group[start:stop], len(texts[group[start]])
+                rows = [[*texts[i], *[texts[i][-1]] * (width - len(texts[i]))] for i in chosen]
+                work(chosen, torch.tensor(rows, device=self.model.device))
+
+            self.run(len(group), tokens, chunk)

@@ -19,7 +19,6 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.analysis.bias.bias_neurons import rank_in_layer
 from interp_widgets.analysis.bias.probes import BiasProbes
-from interp_widgets.analysis.bias.states import run_by_length
 from interp_widgets.analysis.ffn_concepts.neurons import value_vectors
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.labelled import BiasData, labelled_texts
@@ -132,17 +131,18 @@ def gap_attribution(
     model.capabilities.require("mlp_neurons", "suppression_edit", using="mlp")
     labelled = labelled_texts(data)
     read = [read_prompt(model, text, what="text") for text in labelled.texts]
-    if min(len(one.ids) for one in read) < 2:
+    ids_of = [one.ids for one in read]
+    if min(map(len, ids_of)) < 2:
         raise ValueError("a sentence needs at least two tokens, counting the BOS, to be scored: give longer ones")
     run = RunOptions(progress, check, batch_size)
-    longest, total = max(len(one.ids) for one in read), len(read) * (model.n_layers + 1)
+    longest, total = max(map(len, ids_of)), len(read) * (model.n_layers + 1)
     runner = Runner(model, longest, run.batch_size, run.check, run.progress, total=total)
     scores = np.zeros(len(read))
 
     def score(rows: list[int], ids: Tensor) -> None:
         scores[rows] = to_numpy(_log_probability(ids, model.run(ids).logits))
 
-    run_by_length(model, runner, read, score)
+    runner.run_texts(ids_of, score)
     side = np.where(labelled.biased, 1.0, -1.0)
     gaps = (side * scores).reshape(-1, 2).sum(axis=1)
     weight = side * np.repeat(np.sign(gaps), 2) / len(gaps)
@@ -152,7 +152,7 @@ def gap_attribution(
         def add(rows: list[int], ids: Tensor, layer: int = layer) -> None:
             shares[layer] += weight[rows] @ _integrated_gradients(model, ids, layer, steps)
 
-        run_by_length(model, runner, read, add)
+        runner.run_texts(ids_of, add)
     check_finite(shares, lambda layer, neuron: f"the attribution of neuron {neuron} of layer {layer}")
     return shares
 

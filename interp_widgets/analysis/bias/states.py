@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -31,25 +30,6 @@ def biased_and_benign(data: BiasData | LabelledTexts) -> LabelledTexts:
     return labelled
 
 
-def run_by_length(
-    model: Model, runner: Runner, read: Sequence[Prompt], work: Callable[[list[int], Tensor], None]
-) -> None:
-    """Call ``work`` with the indices and the token ids (texts, tokens) of texts of equal length, the longest first."""
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for i, prompt in enumerate(read):
-        by_length[len(prompt.ids)].append(i)
-    for length, rows in sorted(by_length.items(), reverse=True):
-
-        def tokens(_: int, length: int = length) -> int:
-            return length
-
-        def chunk(start: int, stop: int, rows: list[int] = rows) -> None:
-            chosen = rows[start:stop]
-            work(chosen, torch.tensor([read[i].ids for i in chosen], device=model.device))
-
-        runner.run(len(rows), tokens, chunk)
-
-
 @torch.no_grad()
 def pooled_states(model: Model, read: Sequence[Prompt], pool: Pool, run: RunOptions) -> NDArray[np.float64]:
     """(texts, layers + 1, d_model) streams entering layer 0 and leaving every block, each the mean over a text's tokens
@@ -64,6 +44,6 @@ def pooled_states(model: Model, read: Sequence[Prompt], pool: Pool, run: RunOpti
             pooled = wide(stream[:, first:]).mean(dim=1) if pool == "mean" else stream[:, -1]
             states[rows, layer] = to_numpy(pooled)
 
-    run_by_length(model, runner, read, work)
+    runner.run_texts([prompt.ids for prompt in read], work)
     check_finite(states, lambda text, layer, _: f"the hidden state of text {text} at layer {layer}")
     return states

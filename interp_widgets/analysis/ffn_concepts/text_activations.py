@@ -12,6 +12,7 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints, float64
 from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, row_of
+from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -21,9 +22,6 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import can_pad, mlp_values
-
-_TOKENS = 1024
-"""Tokens per pass, including padding."""
 
 
 class TopText(NamedTuple):
@@ -210,19 +208,15 @@ def _over_texts(
     read = [read_prompt(model, text, prepend_bos=prepend_bos) for text in texts]
     offsets = np.concatenate([[0], np.cumsum([item.n_shown for item in read])])
     values = {layer: np.empty((offsets[-1], len(item.numbers)), dtype=np.float32) for layer, item in chosen.items()}
-    order = sorted(range(len(read)), key=lambda text: -len(read[text].ids))
-    padded, done = can_pad(model), 0
-    while done < len(order):
-        length = len(read[order[done]].ids)
-        batch = order[done : done + max(1, _TOKENS // length)]
-        batch = [text for text in batch if padded or len(read[text].ids) == length]
-        run.stop_if_cancelled()
-        rows = [[*read[text].ids, *read[text].ids[-1:] * (length - len(read[text].ids))] for text in batch]
-        for layer, activations in mlp_values(model, torch.tensor(rows, device=model.device), site, take).items():
+    ids = [item.ids for item in read]
+
+    def work(batch: list[int], rows: Tensor) -> None:
+        for layer, activations in mlp_values(model, rows, site, take).items():
             for text, rows_of_text in zip(batch, to_numpy(activations), strict=True):
-                values[layer][offsets[text] : offsets[text + 1]] = rows_of_text[read[text].offset : len(read[text].ids)]
-        done += len(batch)
-        run.report(done, len(order))
+                values[layer][offsets[text] : offsets[text + 1]] = rows_of_text[read[text].offset : len(ids[text])]
+
+    runner = Runner(model, max(map(len, ids)), check=run.check, progress=run.progress, total=len(ids))
+    runner.run_texts(ids, work, padded=can_pad(model))
     tokens = tuple(token for item in read for token in item.tokens())
     for layer, item in chosen.items():
         check_finite(
