@@ -238,7 +238,8 @@ class ModelEdit:
             return
         if model.quantised or model.offloaded or not has_plain_weights(model.tl_model):
             raise ValueError(
-                f"the weights of {model.name} are quantised or kept elsewhere and cannot be edited: load it whole"
+                f"the weights of {model.name} are quantised or offloaded and cannot be edited: load it unquantised, "
+                "without device_map"
             )
         for layer, edit in self.layers.items():
             values = own_weight(model.tl_model, "W_out", layer)

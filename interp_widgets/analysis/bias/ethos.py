@@ -75,7 +75,7 @@ def ethos_edit(
     check_range("steps", steps, 1, 100_000)
     check_range("learning_rate", learning_rate, 1e-9, 1.0)
     if any(norms_output(model, layer) for layer in range(model.n_layers)):
-        raise ValueError(f"ethos_edit needs MLPs whose output is not normalised; {model.name} norms what they write")
+        raise ValueError(f"ethos_edit needs MLPs whose output is not normalised; {model.name} normalises it")
     run = RunOptions(progress, check)
     deltas = []
     for number, (what, texts) in enumerate((("biased", biased), ("auxiliary", auxiliary))):

@@ -67,7 +67,7 @@ def lope_edit(
         raise ValueError(f"alpha must be a finite number of 0 or more, got {alpha}")
     if any(norms_output(model, layer) for layer in range(model.n_layers)):
         raise ValueError(
-            f"lope needs MLPs whose output is not normalised; {model.name} norms what they write, which would "
+            f"lope needs MLPs whose output is not normalised; {model.name} normalises it, which would "
             "rescale it along the probes: use erase(model, probes.direction, layer=...)"
         )
     neurons = rank_bias_neurons(model, probes, k=k)

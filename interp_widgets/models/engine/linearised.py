@@ -538,8 +538,8 @@ class _BlockReader:
         def keep(value: Tensor, hook: Any) -> Tensor:
             if value.ndim < 3:
                 raise ValueError(
-                    f"layer {self.index} of {self.model.name} computes {name.split('.')[0]} without a batch axis, so "
-                    "that its parts cannot be told apart: use a model with ordinary blocks"
+                    f"layer {self.index} of {self.model.name} computes {name.split('.')[0]} without a batch axis, "
+                    "which a linearised pass needs: use a model with standard transformer blocks"
                 )
             shown = value[0, :, : self.n, : self.n] if name == "attn.hook_pattern" else value[0, : self.n]
             if name.endswith("hook_scale") and shown.ndim == 3:  # one copy per head, where the user split the inputs
