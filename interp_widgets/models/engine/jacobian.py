@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
+from ..memory import is_out_of_memory
 from ..mixture_of_depths.graft import mixture_in_force
 from ..mixture_of_depths.mixture import mix
 from ..stopping import stop_point
@@ -505,21 +506,17 @@ def _batched_or_each(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tens
     try:
         return torch.vmap(function)(rows)
     except (RuntimeError, NotImplementedError) as error:
-        if _is_memory_error(error):
+        if is_out_of_memory(error):
             raise
     try:
         return torch.stack([function(row) for row in rows])
     except (RuntimeError, NotImplementedError) as error:
-        if _is_memory_error(error):
+        if is_out_of_memory(error):
             raise
         # also where an operation cannot be part of functorch at all: a real fault shows in reverse mode again
         raise NoForwardMode(f"no forward-mode derivative: {str(error).splitlines()[0]}") from error
 
 
-def _is_memory_error(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "memory" in str(error).lower()
-
-
 def _is_batching_error(error: RuntimeError) -> bool:
     text = str(error).lower()
-    return not _is_memory_error(error) and any(word in text for word in ("vmap", "batch", "functorch", "tensorwrapper"))
+    return not is_out_of_memory(error) and any(word in text for word in ("vmap", "batch", "functorch", "tensorwrapper"))
