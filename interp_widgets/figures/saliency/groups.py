@@ -47,12 +47,19 @@ class GroupStrips(Strips):
         strips = [
             Strip(
                 _where(test), test.names[side], test.values[side], [result.names[i] for i in members], list(members),
-                test.mean[side], test.interval[side], PALETTE8[side],
+                test.mean[side], test.interval[side], _color(result, test, side),
             )
             for test in tests
             for side, members in enumerate(result.rows_of(test))
         ]  # fmt: skip
         self.show(strips, subtitle=_verdicts(tests))
+
+
+def _color(result: SaliencyDatasetResult, test: GroupComparison, side: int) -> str:
+    """The colour of a model in every chart; groups of responses get colours that no model has."""
+    if test.kind == "models":
+        return PALETTE8[result.model_names.index(test.names[side])]
+    return PALETTE8[2 + side]
 
 
 def _verdicts(tests: Sequence[GroupComparison]) -> str:
