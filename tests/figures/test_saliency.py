@@ -220,6 +220,7 @@ def test_group_strips_show_every_case_and_the_tests_numbers() -> None:
     assert list(zip(chart.summary.data["low"], chart.summary.data["high"], strict=True)) == list(test.interval)
     assert [factor[1] for factor in chart.figure.x_range.factors] == ["tuned (n 10)", "base (n 10)"]
     assert f"Welch p {test.welch_p:.2g}" in chart._subtitle.text
+    assert f"d {test.cohens_d:.2f}".replace("-", "−") in chart._subtitle.text
     assert test.claim in chart._subtitle.text
     assert list(chart.summary.data["color"]) == [PALETTE8[1], PALETTE8[0]], "a model keeps its colour"
     chart.update(data, kind="followed")

@@ -68,7 +68,8 @@ def _verdicts(tests: Sequence[GroupComparison]) -> str:
         test = tests[0]
         p_values = f"Welch p {test.welch_p:.2g} · permutation p {test.permutation_p:.2g} ({test.claim})"
         p_values += f"\nSpearman p {test.spearman_p:.2g} (two-sided)" if test.kind == "followed" else ""
-        return f"{_difference(test)} · d {test.cohens_d:.2f}\n{p_values}"
+        size = f"{test.cohens_d:.2f}".replace("-", "\u2212")
+        return f"{_difference(test)} · d {size}\n{p_values}"
     lines = []
     for test in tests[:_MOST_LINES]:
         p_value = f"Welch p {test.welch_p:.2g}" if test.holm_p is None else f"Holm p {test.holm_p:.2g}"
