@@ -54,7 +54,7 @@ class Attribution(Panel):
     foil = field(
         str, label="Foil", placeholder="one token", width="short", group="attribution",
         help="The token to compare each response token with", shown_if=lambda panel: panel.target == "logit_difference",
-        required="the target logit_difference needs a foil: type the token to compare the response with",
+        required="a logit difference needs a foil: type the token to compare the response with",
     )  # fmt: skip
     steps = field(
         Annotated[int, Bounds(1, 1024)], 32, label="Steps", width="short", group="attribution",
