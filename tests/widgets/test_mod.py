@@ -108,6 +108,7 @@ def test_a_demo_model_opens_on_the_mixture_that_ships(wire: Any) -> None:
             settle(panel)
             np.testing.assert_allclose(bytes_floats(route.strip.values), route.heat.matrix[-1], atol=1e-6)
             seen = [(one.vmin, one.vmax, one.lut, one.lut_dark) for one in (route.strip, route.heat)]
+            assert route.strip.legend
             assert seen[0] == seen[1]
         panel.tab = "tune"
         assert len(panel["tune"].curves.task) == 600

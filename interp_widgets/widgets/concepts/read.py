@@ -127,7 +127,7 @@ class PromptReading(ConceptPanel):
         fold = self.controls.fold(first, [self.controls.row("solver", "n_concepts")])
         self.inputs.children = [self.controls.row("prompt"), first, fold]
         self._filling = False
-        self.strips = [TokenStrip(max_lines=6, value_label="gaps") for _ in self.models]
+        self.strips = [TokenStrip(max_lines=6, value_label="gaps", legend=True) for _ in self.models]
         self.strip_boxes = [W.VBox([strip]) for strip in self.strips]
         self.words = W.HTML("")
         self.words.add_class("iw-hint")
