@@ -202,7 +202,8 @@ class PromptReading(ConceptPanel):
                 {"label": "weight", "align": "right", "title": "in units of the concept's gap"},
             ]  # fmt: skip
             rows = [[name, weight] for name, weight in zip(read.sparse.names, read.weights, strict=True)]
-            caption = f"“{visible(tokens[at])}” ({at}) as a sum; {read.sparse.error:.0%} of its norm is left over"
+            caption = f"“{visible(tokens[at])}” ({at}) as a sum, longest part first; "
+            caption += f"{read.sparse.error:.0%} of its norm is left over"
             table.show(list(read.sparse.names), heads, rows, caption)
         self.words.value = self._sentence()
 
