@@ -63,6 +63,11 @@ def judge(lesson: str, names: dict[str, Any]) -> Callable[[int, Any], None]:
     return check
 
 
+def above(found: Any) -> Any:
+    """(positions,) layers above each token's exit layer."""
+    return found.n_layers - 1 - found.exit_layer
+
+
 EXERCISES: dict[str, dict[int, Exercise]] = {
     "01_saliency": {
         1: Exercise(
@@ -233,24 +238,24 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
             ),
         ),
         3: Exercise(
-            near(lambda its: (its.found.n_layers - 1 - its.found.exit_layer).mean() / its.found.n_layers, 0.005),
-            "A token that exits at layer 4 of 0..5 leaves out one layer of six. Take the mean over the tokens.",
+            near(lambda its: above(its.found)[above(its.found) > 0].mean(), 0.01),
+            "found.exit_layer has a layer per token, and found.n_layers - 1 is the last layer: take the difference.",
             (
                 (
-                    lambda its: (its.found.exit_layer < its.found.n_layers - 1).mean(),
-                    "That is the share of tokens that leave early, each by some layers, not by all.",
+                    lambda its: above(its.found).mean(),
+                    "That is over all tokens. Leave out those that exit at the last layer.",
                 ),
                 (
-                    lambda its: (its.found.n_layers - its.found.exit_layer).mean() / its.found.n_layers,
+                    lambda its: above(its.found)[above(its.found) > 0].mean() + 1,
                     "The exit layer itself is computed; count the layers above it.",
                 ),
                 (
-                    lambda its: (its.found.exit_layer + 1).mean() / its.found.n_layers,
-                    "That is the share that is computed. Take the rest.",
+                    lambda its: its.found.exit_layer[above(its.found) > 0].mean() + 1,
+                    "That is how many layers are computed. Count the others.",
                 ),
                 (
-                    lambda its: (its.found.n_layers - 1 - its.found.exit_layer).mean(),
-                    "That is a number of layers per token. Divide by the layers there are.",
+                    lambda its: above(its.found).mean() / its.found.n_layers,
+                    "That is a share of all layers, over all tokens. Count layers, of the tokens that exit early.",
                 ),
             ),
         ),

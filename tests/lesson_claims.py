@@ -411,6 +411,8 @@ for line in ("0 | 13.3 % |", "1,152 | 11.3 % ± 3.0", "on the last 3 layers | 83
              "63.1 % ± 7.5", "64.2 % ± 5.5"):
     assert line in measured, line""",
         "this mixture predicts worse than the base model it was made from": "assert sparse_loss > base_loss",
+        "Over all tokens it is 36 % of the layers": """\
+assert abs((found.n_layers - 1 - found.exit_layer).mean() / found.n_layers - 0.36) < 0.005""",
         "The first hardly falls.": """\
 timed = speed.to_frame()
 assert timed.computed.min() > 0.95 and timed.runs.min() < 0.7""",

@@ -64,7 +64,7 @@ WRONG = {
     "09_mixture_of_depths": {
         "answer_1": "hit.any(axis=0).mean() - hit[-1].mean()",
         "answer_2": "before['equal'].mean() / after['router'].mean()",
-        "answer_3": "(found.exit_layer < found.n_layers - 1).mean()",
+        "answer_3": "(found.n_layers - 1 - found.exit_layer).mean()",
     },
     "10_your_own_probe": {
         "answer_1": "(0, 5)",

@@ -101,7 +101,7 @@ def test_journey(opened: Any) -> None:
     token.click()
     nb.wait_py("panel.prompt_token >= 0", True)
     nb.wait_py("panel.busy", False)
-    expect(panel.get_by_text("as a sum;", exact=False).first).to_contain_text("red")
+    expect(panel.get_by_text("as a sum, longest part first", exact=False).first).to_contain_text("red")
     nb.looks("concepts_read", nb.panel, height=2600)
 
     # steering: the sliders are live
@@ -141,7 +141,7 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("(panel.stream, panel.sets[-1].layer, panel.busy)", (2, 2, False))
     open_tab(nb, "Base and tuned")
     expect(panel.get_by_text("Mean cosine distance within groups", exact=False)).to_be_visible()
-    expect(panel.get_by_text("Moved: 1 − cosine", exact=False)).to_be_visible()
+    expect(panel.get_by_text("Most moved first: 1 − cosine", exact=False)).to_be_visible()
     assert panel.get_by_role("button", name="difference").locator("visible=true").count() == 0  # about both models
     open_tab(nb, "Map")
     panel.get_by_role("button", name="difference").locator("visible=true").click()

@@ -24,7 +24,7 @@ from interp_widgets.figures.saliency import (
     PositionProfile,
 )
 from interp_widgets.figures.static.scene import text_width
-from interp_widgets.figures.theme import MARK
+from interp_widgets.figures.theme import MARK, PALETTE8
 
 RNG = np.random.default_rng(0)
 WORDS = [
@@ -220,8 +220,11 @@ def test_group_strips_show_every_case_and_the_tests_numbers() -> None:
     assert list(zip(chart.summary.data["low"], chart.summary.data["high"], strict=True)) == list(test.interval)
     assert [factor[1] for factor in chart.figure.x_range.factors] == ["tuned (n 10)", "base (n 10)"]
     assert f"Welch p {test.welch_p:.2g}" in chart._subtitle.text
+    assert f"d {test.cohens_d:.2f}".replace("-", "−") in chart._subtitle.text
     assert test.claim in chart._subtitle.text
+    assert list(chart.summary.data["color"]) == [PALETTE8[1], PALETTE8[0]], "a model keeps its colour"
     chart.update(data, kind="followed")
+    assert list(chart.summary.data["color"]) == [PALETTE8[2], PALETTE8[3]] * 2
     assert len(chart.figure.x_range.factors) == 4
     assert "followed" in chart.figure.title.text
     assert chart._subtitle.text.splitlines()[1].startswith("tuned · all cases: difference")

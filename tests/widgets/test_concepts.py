@@ -330,6 +330,9 @@ def test_reads_the_prompt_in_the_template(pair: Any, browse: Any, own: ConceptSe
     reading = read_prompt_concepts(pair.tuned, own, text)
     gaps = reading.projection / own.gap
     assert panel["read"].strips[0].tokens == list(reading.tokens)
+    strip, heat = panel["read"].strips[0], panel["read"].maps.views[0]
+    assert strip.legend
+    assert (strip.vmin, strip.vmax) == (heat.vmin, heat.vmax), "the same number has one scale"
     np.testing.assert_allclose(bytes_floats(panel["read"].strips[0].values), gaps[:, own.index("lion")], atol=1e-4)
     heat = panel["read"].heat
     assert heat.row_labels[0] == "lion"

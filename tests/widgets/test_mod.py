@@ -108,6 +108,7 @@ def test_a_demo_model_opens_on_the_mixture_that_ships(wire: Any) -> None:
             settle(panel)
             np.testing.assert_allclose(bytes_floats(route.strip.values), route.heat.matrix[-1], atol=1e-6)
             seen = [(one.vmin, one.vmax, one.lut, one.lut_dark) for one in (route.strip, route.heat)]
+            assert route.strip.legend
             assert seen[0] == seen[1]
         panel.tab = "tune"
         assert len(panel["tune"].curves.task) == 600
@@ -222,6 +223,8 @@ def test_speed_is_measured(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert panel.status.error == "", panel.status.trace
     assert [row[0] for row in speed.picture.tables[0].rows] == [1, 2]
     assert speed.picture.tables[0].rows[-1][-1] == "dense"
+    ends = {column["label"]: column["align"] for column in speed.picture.tables[0].columns}
+    assert ends["tokens/s"] == ends["routes"] == "right" != ends["text"]
     assert speed.picture.tables[0].columns[0]["title"].startswith("Routes per token")
     assert "measured on this machine: 3 tokens, mean of 8 texts each" in speed.picture.tables[0].caption
     assert panel.result is panel["route"].result, "the viewer's result is the routing still"

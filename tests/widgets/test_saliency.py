@@ -457,7 +457,7 @@ def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pyt
 def test_200_rapid_moves_of_a_slider_end_where_they_end(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned)
     slider = panel["map"].controls["threshold"]
-    assert slider.description == "b, map"
+    assert slider.description == "Map threshold"
     for step in range(200):
         wire.type(slider, value=(step % 20) / 2)
     assert panel.threshold == slider.value == 9.5
@@ -518,15 +518,15 @@ def test_a_saved_page_says_what_its_result_depends_on_and_nothing_else(pair: Any
     assert panel.current.question() == {
         "Prompt": PROMPT, "Response": RESPONSE, "Method": "exact: embedding replaced", "Target": "probability",
         "Replaced by": "default", "Floor": "0.01",
-        "Rows": "automatic", "Show": "scores 0 to L", "L, levels": "10",
-        "b, map": "0.0", "b, density": "7.0", "p, density": "4",
+        "Rows": "automatic", "Show": "scores", "Levels": "10",
+        "Map threshold": "0.0", "Density threshold": "7.0", "Density norm": "4",
     }  # fmt: skip
     cases = [SaliencyCase(PROMPT, f" the {word}", (13, 48), True, word) for word in ("cats", "dogs")]
     with panel.hold():
         panel.cases, panel.generate, panel.method, panel.tab = cases, False, "first_order", "data_set"
     assert settle(panel).status.state == "done", panel.status.error
     asked = panel.current.question()
-    assert (asked["Method"], asked["L, levels"]) == ("first order: gradient × embedding", "10")
+    assert (asked["Method"], asked["Levels"]) == ("first order: gradient × embedding", "10")
     assert not {"Prompt", "Response", "Most tokens", "Temperature"} & set(asked), "nothing was written"
     panel.generate = True
     assert settle(panel).status.state == "done", panel.status.error

@@ -207,7 +207,8 @@ class SaliencyDatasetResult(Result):
     def summary(self) -> str:
         """A few readable lines: counts, then each comparison over all cases with its response lengths."""
         scored, silent = int(np.isfinite(self.score).sum()), int(self.all_under_floor.sum())
-        dropped = f"{self.n_dropped - silent} dropped (response under {self.min_response} tokens)"
+        least = f"{self.min_response} token{'s' * (self.min_response != 1)}"
+        dropped = f"{self.n_dropped - silent} dropped (response under {least})"
         dropped += f", {silent} dropped (no response token of importance {self.min_importance:g})" if silent else ""
         lines = [f"{scored} scored, {dropped}, {self.n_failed} failed"]
         lines += [self._floor_line(i) for i in range(len(self.model_names)) if self.min_importance > 0]

@@ -47,12 +47,19 @@ class GroupStrips(Strips):
         strips = [
             Strip(
                 _where(test), test.names[side], test.values[side], [result.names[i] for i in members], list(members),
-                test.mean[side], test.interval[side], PALETTE8[side],
+                test.mean[side], test.interval[side], _color(result, test, side),
             )
             for test in tests
             for side, members in enumerate(result.rows_of(test))
         ]  # fmt: skip
         self.show(strips, subtitle=_verdicts(tests))
+
+
+def _color(result: SaliencyDatasetResult, test: GroupComparison, side: int) -> str:
+    """The colour of a model in every chart; groups of responses get colours that no model has."""
+    if test.kind == "models":
+        return PALETTE8[result.model_names.index(test.names[side])]
+    return PALETTE8[2 + side]
 
 
 def _verdicts(tests: Sequence[GroupComparison]) -> str:
@@ -61,7 +68,8 @@ def _verdicts(tests: Sequence[GroupComparison]) -> str:
         test = tests[0]
         p_values = f"Welch p {test.welch_p:.2g} · permutation p {test.permutation_p:.2g} ({test.claim})"
         p_values += f"\nSpearman p {test.spearman_p:.2g} (two-sided)" if test.kind == "followed" else ""
-        return f"{_difference(test)} · d {test.cohens_d:.2f}\n{p_values}"
+        size = f"{test.cohens_d:.2f}".replace("-", "\u2212")
+        return f"{_difference(test)} · d {size}\n{p_values}"
     lines = []
     for test in tests[:_MOST_LINES]:
         p_value = f"Welch p {test.welch_p:.2g}" if test.holm_p is None else f"Holm p {test.holm_p:.2g}"

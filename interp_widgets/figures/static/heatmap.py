@@ -254,8 +254,8 @@ def _ticks(low: float, high: float, tall: float, *, log: bool) -> list[float]:
 
     shares = np.log1p if log else np.asarray
     powers = [10.0**k for k in range(300) if low < 10.0**k < high] if log else []
-    inner = powers if log else [0.0 if abs(v) < (high - low) * 1e-9 else float(v)
-                                for v in MaxNLocator(max(1, int(tall / 34))).tick_values(low, high)]  # fmt: skip
+    places = MaxNLocator(max(1, int(tall / 34)), steps=(1, 2, 5, 10)).tick_values(low, high)
+    inner = powers if log else [0.0 if abs(v) < (high - low) * 1e-9 else float(v) for v in places]
     ticks = [low]
     for value in inner:
         apart = min(float(shares(value) - shares(ticks[-1])), float(shares(high) - shares(value)))

@@ -91,7 +91,7 @@ class DirectionComparison(ConceptPanel):
         heads = [{"label": name} | ({"align": "right"} if i > 1 else {}) for i, name in enumerate(COLUMNS)]
         self.table.view.empty = "No concept matches." if self.search else "Waiting for the second model."
         rows = self._rows(self.search)[:MOST_LISTED]
-        caption = "Moved: 1 − cosine of a concept's two directions; 0: the same direction, 1: an unrelated one"
+        caption = "Most moved first: 1 − cosine of a concept's two directions; 0: the same one, 1: an unrelated one"
         self.table.show([line[0] for line in rows], heads, rows, caption if rows else "")
 
     def draw_selection(self) -> None:

@@ -31,7 +31,7 @@ class Library:
 
     def __init__(self, browser: ConceptBrowser) -> None:
         self.browser = browser
-        self.name = TextLine(description="Name", placeholder="ideally the one word to steer towards")
+        self.name = TextLine(description="Name", placeholder="best a single word")
         self.group = TextLine(description="Group", placeholder=OWN)
         self.stimuli = TextLines(
             description="Stimuli, one per line", rows=4,
@@ -46,7 +46,7 @@ class Library:
         )
         self.path = TextLine(description="Path", placeholder="a folder of concepts, or a saved set (.npz)")
         self.path.add_class("iw-grow")
-        self.keep = W.Checkbox(value=True, description="add to the list (else replace it)", indent=False)
+        self.keep = W.Checkbox(value=True, description="add to the list, do not replace it", indent=False)
         self.not_opened = Hint(self.path, self.keep)
         self.open_button = click(
             W.Button(description="Open", tooltip="Load the folder or the set"), self.not_opened.of(self.open)

@@ -120,7 +120,7 @@ class Steering(Sampling, ConceptPanel):
     steer_from = field(T.Int(-1, min=-1))
     """The first stream to change; -1 for that of the directions."""
     steer_on = field(bool, label="and all later ones", help="Change all later streams too")
-    control_seed = field(Seed, label="Random direction", width="short", help="Seed of the random direction")
+    control_seed = field(Seed, label="Random seed", width="short", help="Seed of the random direction")
 
     def build(self) -> None:
         self.start = W.IntSlider(

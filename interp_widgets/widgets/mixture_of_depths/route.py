@@ -77,7 +77,9 @@ class MixtureRouting(MixtureReading):
         hint = W.HTML("0: as tuned")
         self.inputs.children = self.controls.rows(before={"routes": self.mixture_boxes}, after={"routes": [hint]})
         self.state, self.key_line, self.story = W.HTML(""), W.HTML(KEY), W.HTML("")
-        self.strips = pair_view.SideBySide(self, lambda: TokenStrip(empty="No prompt yet", max_lines=4))
+        self.strips = pair_view.SideBySide(
+            self, lambda: TokenStrip(empty="No prompt yet", max_lines=4, legend=True, mark_name="they differ")
+        )
         self.maps = pair_view.SideBySide(
             self, lambda: Heatmap(
                 row_name="route", column_name="token", y_label="route", x_label="token read",
@@ -303,7 +305,7 @@ class MixtureRouting(MixtureReading):
             if result.top_k < result.k:
                 skipped = (result.n_layers - 1 - result.exit_layer).astype(np.float64)
                 strip.set_values(skipped, vmin=0.0, vmax=float(max(result.k - 1, 1)))
-                strip.label = f"{letter}Prompt, shaded by the number of layers not needed"
+                strip.label = f"{letter}Prompt, shaded by layers not needed"
             elif heat.is_empty:
                 strip.set_values(None)
                 strip.label = f"{letter}Prompt"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -287,6 +287,8 @@ class TableView(ValueView):
 
     tips: ClassVar[Mapping[str, str]] = {}
     """Tooltips of the column headings, by column."""
+    written: ClassVar[Collection[str]] = ()
+    """Columns of numbers that are written out as text: they are aligned as numbers are."""
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
@@ -312,7 +314,7 @@ class TableView(ValueView):
 
     def _fill(self, table: Table, result: Any, letter: str) -> None:
         frame = self.frame_of(result)
-        numeric = [frame[name].dtype.kind in "iuf" for name in frame.columns]
+        numeric = [name in self.written or frame[name].dtype.kind in "iuf" for name in frame.columns]
         caption = self.caption(result, letter)
         if len(frame) > MOST_ROWS:
             caption += f": the first {MOST_ROWS} of {len(frame):,} rows"

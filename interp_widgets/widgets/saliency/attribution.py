@@ -54,7 +54,7 @@ class Attribution(Panel):
     foil = field(
         str, label="Foil", placeholder="one token", width="short", group="attribution",
         help="The token to compare each response token with", shown_if=lambda panel: panel.target == "logit_difference",
-        required="the target logit_difference needs a foil: type the token to compare the response with",
+        required="a logit difference needs a foil: type the token to compare the response with",
     )  # fmt: skip
     steps = field(
         Annotated[int, Bounds(1, 1024)], 32, label="Steps", width="short", group="attribution",
@@ -99,16 +99,16 @@ class DensityPanel(Attribution):
     """Base of the panels with scores from 0 to L and their density."""
 
     levels = field(
-        Annotated[int, Bounds(1, 100)], 10, label="L, levels", width="short", redraws=True,
-        help="Scores are integers from 0 to L",
+        Annotated[int, Bounds(1, 100)], 10, label="Levels", width="short", redraws=True,
+        help="L: scores are integers from 0 to this",
     )  # fmt: skip
     density_threshold = field(
         Annotated[float, Bounds(0.0, lambda panel: panel.levels, 0.5, slider=True, shown_as=".1f")], 7.0,
-        label="b, density", redraws=True, argument="threshold",
-        help="Scores at or below it count as 0 in the density",
+        label="Density threshold", redraws=True, argument="threshold",
+        help="b: scores at or below it count as 0 in the density",
     )  # fmt: skip
     p = field(
-        Annotated[float, Bounds(1.01, 64.0, 0.5)], 4.0, label="p, density", width="short", redraws=True,
+        Annotated[float, Bounds(1.01, 64.0, 0.5)], 4.0, label="Density norm", width="short", redraws=True,
         help="Order p of the norm in the density",
     )  # fmt: skip
     min_importance = field(

@@ -42,7 +42,7 @@ LINES = 4
 """Lines of a strip before it scrolls, so that the map begins on the first screen."""
 NOTED = 10_000
 """Most cells for which each has its own tooltip."""
-VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
+VALUE_LABELS = {"score": "scores", "importance": "importance"}
 
 
 class SaliencyMap(ResponsePanel, DensityPanel):
@@ -52,11 +52,11 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     analysis = staticmethod(prompt_saliency)
     values = field(
         VALUE_LABELS, "score", label="Show", redraws=True,
-        help="Scores 0 to L, each column scaled by its own maximum, or the raw importance",
+        help="Scores in levels, each column scaled by its own maximum, or the raw importance",
     )  # fmt: skip
     threshold = field(
         Annotated[float, Bounds(0.0, lambda panel: panel.levels, 0.5, slider=True, shown_as=".1f")], 0.0,
-        label="b, map", redraws=True, help="Scores at or below it count as 0 in the map",
+        label="Map threshold", redraws=True, help="b: scores at or below it count as 0 in the map",
     )  # fmt: skip
     rows = field(
         ROWS_LABELS, "automatic", label="Rows", argument="spans",

@@ -57,7 +57,7 @@ class Verdict:
         """A short warning about a map that cannot be trusted; empty otherwise."""
         if self.agreement is not None and not self.agreement >= PARTLY:
             return f"agrees poorly with exact: rank correlation {_signed(self.agreement)}"
-        return {True: "", False: "worse than random", None: "no better than random"}[self.faithful.beats_random]
+        return {True: "", False: "worse than random", None: "not told apart from random"}[self.faithful.beats_random]
 
     @property
     def sentences(self) -> str:

@@ -73,7 +73,7 @@ function render({ model, el, signal }) {
     return parts.join(' · ');
   };
   const describe = i => {
-    const value = valueText(i), mark = inSpans(model.get('marks'), i) ? ', marked' : '';
+    const value = valueText(i), mark = inSpans(model.get('marks'), i) ? `, ${model.get('mark_name')}` : '';
     return `${isolate(`‘${visible(tokens[i])}’`)} (${i})${value ? ': ' + value : ''}${mark}`;
   };
 
@@ -228,7 +228,7 @@ function render({ model, el, signal }) {
   function name(i) {
     if (!spans[i]) return;
     const value = valueText(i), special = spans[i].classList.contains('iw-special') ? 'special token ' : '';
-    const marked = inSpans(model.get('marks'), i) ? ', marked' : '';
+    const marked = inSpans(model.get('marks'), i) ? `, ${model.get('mark_name')}` : '';
     spans[i].ariaLabel = `${special}${tokens[i] === '' ? 'empty' : visible(tokens[i])}${value ? ', ' + value : ''}${marked}`;
   }
 

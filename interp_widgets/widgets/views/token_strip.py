@@ -73,6 +73,8 @@ class TokenStrip(View):
     """The brushed tokens [start, end), or empty."""
     marks = t.List(t.List(t.Int())).tag(sync=True)
     """Marked spans [[start, end), …], sorted and apart."""
+    mark_name = t.Unicode("marked").tag(sync=True)
+    """What a mark says about a token."""
     marking = t.Bool(False).tag(sync=True)
     """Whether a drag marks instead of brushing."""
     label = t.Unicode("").tag(sync=True)
