@@ -518,7 +518,7 @@ def test_a_saved_page_says_what_its_result_depends_on_and_nothing_else(pair: Any
     assert panel.current.question() == {
         "Prompt": PROMPT, "Response": RESPONSE, "Method": "exact: embedding replaced", "Target": "probability",
         "Replaced by": "default", "Floor": "0.01",
-        "Rows": "automatic", "Show": "scores 0 to L", "L, levels": "10",
+        "Rows": "automatic", "Show": "scores", "L, levels": "10",
         "b, map": "0.0", "b, density": "7.0", "p, density": "4",
     }  # fmt: skip
     cases = [SaliencyCase(PROMPT, f" the {word}", (13, 48), True, word) for word in ("cats", "dogs")]

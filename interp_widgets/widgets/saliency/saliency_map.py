@@ -42,7 +42,7 @@ LINES = 4
 """Lines of a strip before it scrolls, so that the map begins on the first screen."""
 NOTED = 10_000
 """Most cells for which each has its own tooltip."""
-VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
+VALUE_LABELS = {"score": "scores", "importance": "importance"}
 
 
 class SaliencyMap(ResponsePanel, DensityPanel):
@@ -569,7 +569,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             start, end = self._rows.spans[i]
             position = start if end == start + 1 else f"{start}–{end - 1}"
             rows.append([position, names[i], *values])
-        what = "all response tokens (density)"
+        what = "all response tokens"
         if column is not None:
             starts = pair_view.all_starts(self.results)
             chances = ", ".join(
