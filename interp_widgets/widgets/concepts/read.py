@@ -127,7 +127,7 @@ class PromptReading(ConceptPanel):
         fold = self.controls.fold(first, [self.controls.row("solver", "n_concepts")])
         self.inputs.children = [self.controls.row("prompt"), first, fold]
         self._filling = False
-        self.strips = [TokenStrip(max_lines=6, value_label="gaps") for _ in self.models]
+        self.strips = [TokenStrip(max_lines=6, value_label="gaps", legend=True) for _ in self.models]
         self.strip_boxes = [W.VBox([strip]) for strip in self.strips]
         self.words = W.HTML("")
         self.words.add_class("iw-hint")
@@ -213,19 +213,20 @@ class PromptReading(ConceptPanel):
         if not shown:
             return
         gaps, column, at = [read.gaps for read in shown], self.index_of[concept], shown[0].position
-        largest = pair_view.largest("A", [[read.gaps[:, column] for read in self.results]])  # one scale for A and B
+        rows = self._rows(gaps[-1][at])
+        columns = [self.index_of[name] for name in rows]
+        numbers = [read.gaps[:, columns].T for read in self.results]
+        # one scale for A and B, and for the strip and the map
+        largest = pair_view.largest("A", [[read.gaps[:, [column, *columns]] for read in self.results]])
         with self._fill():
             for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
                 strip.set_tokens(list(read.reading.tokens))
                 strip.set_values(values[:, column], vmin=-largest, vmax=largest, signed=True)
                 strip.label, strip.instruction = f"{start}“{concept}”", "click a token to decompose its state"
                 strip.selected = at
-            rows = self._rows(gaps[-1][at])
-            columns = [self.index_of[name] for name in rows]
-            numbers = [read.gaps[:, columns].T for read in self.results]
             labels = [visible(token) for token in shown[0].reading.tokens]
             for view, heat in self.maps.drawn():
-                end = pair_view.largest(view, [numbers])
+                end = pair_view.largest(view, [numbers]) if view == "difference" else largest
                 heat.title = f"{pair_view.title_start(self, view)}Concepts along the prompt"
                 heat.set_matrix(
                     pair_view.of_view(view, numbers) if rows else None, rows=rows, columns=labels if rows else None,
