@@ -77,7 +77,7 @@ class MixtureRouting(MixtureReading):
         hint = W.HTML("0: as tuned")
         self.inputs.children = self.controls.rows(before={"routes": self.mixture_boxes}, after={"routes": [hint]})
         self.state, self.key_line, self.story = W.HTML(""), W.HTML(KEY), W.HTML("")
-        self.strips = pair_view.SideBySide(self, lambda: TokenStrip(empty="No prompt yet", max_lines=4))
+        self.strips = pair_view.SideBySide(self, lambda: TokenStrip(empty="No prompt yet", max_lines=4, legend=True))
         self.maps = pair_view.SideBySide(
             self, lambda: Heatmap(
                 row_name="route", column_name="token", y_label="route", x_label="token read",
