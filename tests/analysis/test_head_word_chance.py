@@ -82,7 +82,7 @@ def test_the_demo_is_above_chance_and_says_so(tmp_path: Any) -> None:
     chance = head_word_chance(demo_pair().base, top=30, shuffles=4)
     value, mean, low, high = chance.totals()["pairs"]
     assert low < mean < high < value
-    assert f"{(value - mean) / value:.0%} are more than chance" in chance.in_words()
+    assert f"{(value - mean) / value:.0%} of them beyond chance" in chance.in_words()
     assert str(chance.heads_above) + " of 36 heads" in chance.in_words()
     frame = chance.to_frame()
     assert len(frame) == 36

@@ -93,3 +93,15 @@ def test_journey(opened: Any, tmp_path: Any) -> None:
     assert nb.py("(screen.shown, screen.view)") == (("ablation", "decomposition"), "difference")
     assert nb.py("screen.selected.text.value") == said
     nb.no_error_outputs()
+
+
+def test_every_tab_ends_above_the_fold(opened: Any) -> None:
+    for pair in (
+        ("ablation", "decomposition"), ("concepts", "data_set"), ("head_words", "ffn_concepts"), ("bias", "clusters"),
+        ("layer_similarity", "mixture_of_depths"),
+    ):  # fmt: skip
+        opened.py(code=f"screen.show(*{pair!r})")
+        opened.wait_py(SETTLED, (False, ""))
+        opened.bokeh_idle()
+        opened.rests()
+        assert opened.page.locator(".iw-screen").bounding_box()["height"] < 900, pair

@@ -157,7 +157,7 @@ def test_a_long_search_for_chance_waits_for_its_button(
     assert not hidden(heads.chance_button)
     wire.click(heads.chance_button)
     settle(panel)
-    assert "Beside chance:" in heads.grid.chance.value
+    assert "Against chance:" in heads.grid.chance.value
     assert len(heads.chance) == 1
     assert hidden(heads.chance_button)
 

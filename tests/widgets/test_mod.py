@@ -858,7 +858,7 @@ def test_saves(base: Any, view: Any, tmp_path: Path) -> None:
     assert ModReport.load(tmp_path / "tune.npz").done == 4
     page = (tmp_path / "route.html").read_text()
     assert all(text in page for text in ("Routes per token", "Mixture", PROMPT)), "the question"
-    assert "learning rate" not in page, "which is another one"
+    assert "Learning rate" not in page, "which is another one"
     panel.save(tmp_path / "tune.html")
     page = (tmp_path / "tune.html").read_text()
-    assert "learning rate" in page, "how it was tuned"
+    assert "Learning rate" in page, "how it was tuned"

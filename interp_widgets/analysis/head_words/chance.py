@@ -112,14 +112,14 @@ class HeadWordChance(Result):
         (pairs, chance, low, high), cosine = self.totals()["pairs"], self.totals()["cosine"]
         luck = self.n_pairs.size / 40
         verdict = (
-            f"{(pairs - chance) / pairs:.0%} are more than chance" if pairs > high
-            else "no more than chance gives" if pairs >= low else "fewer than chance gives"
+            f"{(pairs - chance) / pairs:.0%} of them beyond chance" if pairs > high
+            else "no more than by chance" if pairs >= low else "fewer than by chance"
         )  # fmt: skip
         return (
-            f"{pairs:,.0f} pairs in all heads: {verdict}. With the word vectors shuffled there are {chance:,.0f} "
-            f"({low:,.0f} to {high:,.0f}, 19 times of 20; {self.shuffles} shuffles), their mean cosine is "
+            f"{pairs:,.0f} pairs in all heads, {verdict}. With shuffled word vectors there are {chance:,.0f} "
+            f"on average (95 % of shuffles: {low:,.0f} to {high:,.0f}; {self.shuffles} made), and their mean cosine is "
             f"{cosine[1]:.2f} ({cosine[2]:.2f} to {cosine[3]:.2f}) instead of {cosine[0]:.2f}. {self.heads_above} of "
-            f"{self.n_pairs.size} heads have more than chance gives; luck alone makes about {luck:.1g}."
+            f"{self.n_pairs.size} heads have more pairs than by chance; about {luck:.1g} would by luck alone."
         )
 
     def head_in_words(self, layer: int, head: int) -> str:

@@ -102,6 +102,7 @@ class Maps:
         self.maps = {name: pair.views[0] for name, pair in self.pairs.items()}
         self.grid = W.VBox([pair.box for pair in self.pairs.values()])
         self._columns = "iw-maps-3" if in_row == 3 else "iw-maps"
+        self.grid.add_class("iw-pairs")
         self.grid.add_class(self._columns)
         self.on_pin: Callable[[str, int, int], object] = lambda name, row, column: None
         """Called with map name, row and column when a cell is pinned, and with -1, -1 when it is unpinned."""

@@ -169,7 +169,7 @@ class AblatedText(Sampling, PredictionPanel):
 
 
 def _count(specs: Sequence[AblationSpec]) -> str:
-    return {0: "no ablation", 1: "1 ablation"}.get(len(specs), f"{len(specs)} ablations")
+    return {0: "the ablations listed (none)", 1: "1 ablation"}.get(len(specs), f"{len(specs)} ablations")
 
 
 def differences(texts: AblatedTextResult) -> tuple[tuple[list[list[int]], list[list[int]]], str]:

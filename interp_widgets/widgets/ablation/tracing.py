@@ -86,7 +86,7 @@ class CausalTracing(MapPanel):
         self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
         self.strips = pair_view.SideBySide(
             self, lambda: TokenStrip(
-                marking=True, empty="No prompt yet", max_lines=4, value_label=f"{UNIT} by its embedding",
+                marking=True, empty="No prompt yet", max_lines=4, value_label=f"{UNIT} by its embedding", legend=True,
             )
         )  # fmt: skip
         self.strip = self.strips.views[0]

@@ -49,7 +49,7 @@ class DataScores(BiasOptions):
         self.watch(self.table, "selected", self._picked)
         chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         chart.add_class("iw-chart")
-        self.plot.children = [self.summary, chart, self.table, self.message]
+        self.arrange([self.summary, chart], spare=[self.table, self.message])
 
     def request(self) -> Request:
         return scores_request(self.examples())

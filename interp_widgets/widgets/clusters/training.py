@@ -34,6 +34,8 @@ CURVES = {
 }
 PLAY = 900
 """Milliseconds per checkpoint."""
+SCREEN_HEIGHT = 320
+"""Pixels of the map on a workbench's screen."""
 OPERATIONS = 4e11
 """Operations per checkpoint: states, clusters and neighbours of a run of the paper's sizes, 32 wide."""
 
@@ -103,10 +105,14 @@ class TrainingClusters(ClusterOptions):
             box = W.VBox([BokehFigure(chart.figure, on_error=self.show_error)])
             box.add_class("iw-chart")
             boxes.append(box)
-        charts = row(*boxes)
-        charts.layout.align_items = "flex-start"
         for name in ("iw-chart", "iw-small"):
             self.summary.add_class(name)
+        if self.screen is not None:  # where space is short
+            self.plane.figure.height = SCREEN_HEIGHT
+            self.arrange([self.summary, boxes[0]], spare=[boxes[1]])
+            return
+        charts = row(*boxes)
+        charts.layout.align_items = "flex-start"
         self.plot.children = [self.summary, charts]
 
     def _file(self) -> File | None:

@@ -37,6 +37,8 @@ SAMPLED = 8
 """Rows whose cost stands for that of all."""
 DRAWN = 40
 """Rows of a table in a saved picture."""
+SCREEN_HEIGHT = 190
+"""Pixels of the chart on a workbench's screen."""
 NONE = "none"
 
 
@@ -120,6 +122,8 @@ class DataSetExplorer(Panel):
             text.add_class("iw-chart")
             text.add_class("iw-small")
         if self.screen is not None:  # where room is short
+            self.strips.figure.height = SCREEN_HEIGHT
+            self.table.add_class("iw-tall")
             self.plot.children = [self.figure, self.table, self.opened]
             self.details.children = [self.read, self.summary]
         else:

@@ -89,7 +89,9 @@ class LayerNeurons(TextOptions, PredictionPanel):
 
     def build(self) -> None:
         self.inputs.children = self.text_inputs()
-        self.strip = TokenStrip(label="Prompt", instruction="click a token to read the neurons there", max_lines=4)
+        self.strip = TokenStrip(
+            label="Prompt", instruction="click a token to read the neurons there", max_lines=4, legend=True
+        )
         self.summary = W.HTML("")
         self.chart = NeuronScatter()
         self.chart.source.selected.on_change("indices", guarded(self, self._dot_tapped))

@@ -66,7 +66,7 @@ class TopTexts:
 
     def __init__(self, panel: Any, what: Callable[[int], str]) -> None:
         self.panel, self.what = panel, what
-        self.strips = [TokenStrip(empty="No texts yet", max_lines=14) for _ in panel.models]
+        self.strips = [TokenStrip(empty="No texts yet", max_lines=14, legend=True) for _ in panel.models]
         self.parts = [W.VBox([strip]) for strip in self.strips]
         controls = panel.controls.rows("texts")
         self.box = W.VBox([*controls, *self.parts])

@@ -33,7 +33,7 @@ LISTED = 300
 
 COLOURS = {
     "pairs": "number of pairs",
-    "excess": "pairs more than chance",
+    "excess": "pairs beyond chance",
     "energy": "energy",
     "count": "dimensions per kept pair",
     "word": "dimensions with the word",
@@ -159,7 +159,7 @@ class HeadGrid:
         """Show the number of pairs against the chance level."""
         panel = self.panel
         lines = [
-            f"{start}<b>Beside chance:</b> {escape(chance.in_words())}"
+            f"{start}<b>Against chance:</b> {escape(chance.in_words())}"
             for start, chance in zip(pair_view.all_starts(panel.chance), panel.chance, strict=True)
         ]
         self.chance.value = "<br>".join(lines or ([escape(panel.chance_sentence)] if panel.chance_sentence else []))

@@ -297,7 +297,7 @@ class MixtureOptions(T.HasTraits):
         new_row=True, help="Number of routes: one for each of the last k layers",
     )  # fmt: skip
     top_k = field(
-        Annotated[int, Bounds(0, lambda panel: 10_000)], label="top-K (0: all)", group="tune", width="short",
+        Annotated[int, Bounds(0, lambda panel: 10_000)], label="Top-K (0: all)", group="tune", width="short",
         help="Routes that each token uses while tuning; 0: all k",
     )  # fmt: skip
     distill = field(
@@ -306,27 +306,27 @@ class MixtureOptions(T.HasTraits):
     )  # fmt: skip
     lora = field(bool, label="LoRA", group="tune", argument=None, help="Tune LoRA adapters too")
     rank = field(
-        Annotated[int, Bounds(1, lambda panel: 4096)], 8, label="rank", group="tune", width="short", argument=None,
+        Annotated[int, Bounds(1, lambda panel: 4096)], 8, label="Rank", group="tune", width="short", argument=None,
         shown_if=lambda panel: panel.lora, help="Rank of the LoRA adapters",
     )  # fmt: skip
     lora_layers = field(
-        LORA_LABELS, "last", label="on", group="tune", argument=None, shown_if=lambda panel: panel.lora,
+        LORA_LABELS, "last", label="LoRA on", group="tune", argument=None, shown_if=lambda panel: panel.lora,
         help="Which layers get adapters",
     )  # fmt: skip
     steps = field(
-        Annotated[int, Bounds(1, lambda panel: 10_000_000)], 100, label="steps", group="tune", width="short",
+        Annotated[int, Bounds(1, lambda panel: 10_000_000)], 100, label="Steps", group="tune", width="short",
         new_row=True, argument=None, help="Total steps, including those before a resume",
     )  # fmt: skip
     batch_size = field(
-        Annotated[int, Bounds(1, lambda panel: 4096)], 16, label="batch", group="tune", width="short", argument=None,
+        Annotated[int, Bounds(1, lambda panel: 4096)], 16, label="Batch", group="tune", width="short", argument=None,
         help="Examples per step",
     )  # fmt: skip
     learning_rate = field(
-        Annotated[float, Bounds(step=1e-4)], 3e-4, label="learning rate", group="tune", width="short", argument=None,
+        Annotated[float, Bounds(step=1e-4)], 3e-4, label="Learning rate", group="tune", width="short", argument=None,
         help="Learning rate of AdamW",
     )  # fmt: skip
     seed = field(
-        Seed, label="seed", group="tune", width="short",
+        Seed, label="Seed", group="tune", width="short",
         help="Seed of the router's and adapters' initial weights and of the data order",
     )  # fmt: skip
     dataset = field(T.Any(None), argument=None)

@@ -80,11 +80,11 @@ class StudyPanel(MixturePanel, ProbePanel):
     batch_size = variant(MixtureOptions.batch_size, argument="")
     learning_rate = variant(MixtureOptions.learning_rate, argument="")
     grid_steps = field(
-        Annotated[int, Bounds(1, lambda panel: 10_000_000)], 40, label="steps per tuning", group="grid",
+        Annotated[int, Bounds(1, lambda panel: 10_000_000)], 40, label="Steps per tuning", group="grid",
         width="short", argument="steps", help="Steps of each tuning of a study",
     )  # fmt: skip
     n_problems = field(
-        Annotated[int, Bounds(1, lambda panel: 100_000)], 20, label="held-out problems", group="grid", width="short",
+        Annotated[int, Bounds(1, lambda panel: 100_000)], 20, label="Held-out problems", group="grid", width="short",
         help="How many of the held-out problems to solve",
     )  # fmt: skip
     problem_file = field(
@@ -170,7 +170,7 @@ class SeededStudy(StudyPanel):
 
     seed = variant(MixtureOptions.seed, argument="first_seed")
     grid_seeds = field(
-        Annotated[int, Bounds(1, 20)], 1, label="seeds", group="grid", width="short", argument="n_seeds",
+        Annotated[int, Bounds(1, 20)], 1, label="Seeds", group="grid", width="short", argument="n_seeds",
         help="Tunings per cell or variant, each with its own seed; two or more give confidence intervals",
     )  # fmt: skip
 

@@ -569,7 +569,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             start, end = self._rows.spans[i]
             position = start if end == start + 1 else f"{start}–{end - 1}"
             rows.append([position, names[i], *values])
-        what = "all response tokens (density)"
+        what = "all response tokens"
         if column is not None:
             starts = pair_view.all_starts(self.results)
             chances = ", ".join(

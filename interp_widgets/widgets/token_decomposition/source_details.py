@@ -110,7 +110,8 @@ class SourceDetails:
         if comparing:
             heads.append({"label": "B − A", "align": "right", "title": "Difference of the shares"})
         views = pair_view.drawn(self.panel)
-        ends = [f" {view}" for view in views] if len(views) > 1 else [""]
+        named = comparing and self.panel.shown != "difference"
+        ends = [f" {view}" for view in views] if named else [""]
         norms = f"Share of the parts' norms {where}"
         heads += [{"label": f"norm{end}", "align": "right", "title": norms + after(view)}
                   for view, end in zip(views, ends, strict=True)]  # fmt: skip

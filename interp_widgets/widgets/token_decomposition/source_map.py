@@ -32,7 +32,7 @@ class SourceMap:
         self.panel = panel
         self.strips = pair_view.SideBySide(
             panel, lambda: TokenStrip(
-                density_label="share of the norms, last layer", empty="Nothing was read yet.", max_lines=6
+                density_label="share of the norms, last layer", empty="Nothing was read yet.", max_lines=6, legend=True
             )
         )  # fmt: skip
         self.maps = pair_view.SideBySide(
@@ -125,7 +125,7 @@ class SourceMap:
         largest = pair_view.largest(view, [shares])
         letter = f"{view}: " if self.panel.shown == "beside" else ""
         logit = aims(rows[index] for index in pair_view.models_of(view))
-        strip.label = f"{letter}Context, shaded by each token's share of the {logit}{after(view)}"
+        strip.label = f"{letter}Context: share of the {logit}{after(view)}"
         strip.value_label = f"share of the logit{after(view)}"
         strip.set_values(pair_view.of_view(view, shares), vmin=-largest, vmax=largest, signed=True)
         norms = [each.norm_share(-1)[:-1] for each in rows]
@@ -204,7 +204,7 @@ class SourceMap:
             terms = "Parts with the biases spread over them" + (" + BOS" if tokens.bos is not None else "")
         else:
             terms = f"Parts + {self.panel.rows[0].rest.replace(', ', ' + ')}"
-        return f"{terms} equal the residual stream of every layer to {', '.join(errors)} (relative error)."
+        return f"{terms} equal the residual stream of every layer to a relative error of {', '.join(errors)}."
 
     def _logit_in_words(self) -> str:
         """The sum of the logit's shares, as text."""
@@ -218,7 +218,7 @@ class SourceMap:
             if rows.rest != "BOS":
                 terms.append(("biases", logit.bias - (logit.bos or 0.0)))
             words = " ".join(f"{'−' if term < 0 else '+'} {name} {abs(term):.2f}" for name, term in terms)
-            total = f"<b>{signed(tokens + logit.bias)}</b>; the model's own value is {signed(logit.logit)}"
+            total = f"<b>{signed(tokens + logit.bias)}</b>; the model says {signed(logit.logit)}"
             sentences.append(f"{letter}{escape(aim(logit, capital=True))}: {words.removeprefix('+ ')} = {total}.")
         return "<br>".join(sentences)
 

@@ -75,7 +75,10 @@ function render({ model, el, signal }) {
   const fit = (text, room, high) => {
     const [a, b] = text.split(' → '), told = (part, whole) => part === whole || part.length > 2;  // more than "·…"
     if (!b || wide(text) <= room) { const one = cut(text, room); return told(one, text) ? [one] : []; }
-    if (high >= 26) return [cut(a, room), cut(`→${b}`, room)];
+    if (high >= 26) {
+      const two = [cut(a, room), cut(`→${b}`, room)];
+      return told(two[0], a) && told(two[1].slice(1), b) ? two : [];
+    }
     const rest = room - wide(' → '), half = rest / 2;
     const left = cut(a, Math.max(half, rest - wide(b))), right = cut(b, Math.max(half, rest - wide(a)));
     return told(left, a) && told(right, b) ? [`${left} → ${right}`] : [];

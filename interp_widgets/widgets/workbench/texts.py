@@ -161,9 +161,7 @@ class Texts(WrittenResponse):
         for start, result in zip(pair_view.all_starts(self.results), self.results, strict=True):
             if result.rank[at] > 0:
                 best, chance = visible(result.top_tokens[at][0]), decimals(result.top_probability[at, 0])
-                lines.append(
-                    f"{start}“{best}” would be likelier ({chance}); this token is number {result.rank[at] + 1}."
-                )
+                lines.append(f"{start}“{best}” is likelier ({chance}); this token has rank {result.rank[at]:,}.")
         return Description(visible(self.results[0].response_tokens[at]), sentences=tuple(lines))
 
     # what a user does -------------------------------------------------------------------------------------------------

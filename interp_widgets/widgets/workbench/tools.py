@@ -47,15 +47,15 @@ TOOLS: Mapping[str, Tool] = {
         "Decomposition", "What it is made of", _public("TokenDecompositionExplorer"),
         "Which tokens is it made of?",
     ),
-    "data_set": Tool("Data set", "The same over a data set", _public("DataSetExplorer")),
+    "data_set": Tool("Data set", "The same on a data set", _public("DataSetExplorer")),
     "concepts": Tool("Concepts", "Concepts in the states", _public("ConceptBrowser")),
-    "head_words": Tool("Head words", "Words that heads relate", _public("HeadWordBrowser")),
+    "head_words": Tool("Head words", "Word pairs of its heads", _public("HeadWordBrowser")),
     "ffn_concepts": Tool("FFN concepts", "What the MLPs write", _public("FFNConceptBrowser")),
     "bias": Tool("Bias", "Bias in texts and neurons", _public("BiasWorkbench")),
-    "clusters": Tool("Clusters", "Clusters of its states", _public("ClusterExplorer")),
-    "layer_similarity": Tool("Layers", "How alike layers are", _public("LayerSimilarityExplorer")),
+    "clusters": Tool("Clusters", "How its states cluster", _public("ClusterExplorer")),
+    "layer_similarity": Tool("Layers", "How similar its layers are", _public("LayerSimilarityExplorer")),
     "mixture_of_depths": Tool(
-        "Mixture of Depths", "Layers it is read from", _public("MoDRoutingViewer")
+        "Mixture of Depths", "Which layers it is read from", _public("MoDRoutingViewer")
     ),
 }  # fmt: skip
 
