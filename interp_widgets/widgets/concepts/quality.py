@@ -97,7 +97,7 @@ class DirectionQuality(ConceptPanel):
             cells = [number(values[i]) for values in columns]
             change = [number(self.sets[1].auc[i] - self.sets[0].auc[i])] if len(at) > 1 else []
             rows.append([first.names[i], first.groups[i], *cells, *change])
-        caption = "Held-out stimuli in a template without the concept's name; click a heading to sort"
+        caption = "Held-out stimuli in a template without the concept's name"
         self.table.show([first.names[i] for i in listed], heads, rows, caption)
 
     def draw_selection(self) -> None:

@@ -115,7 +115,7 @@ def test_where_the_output_of_mlps_is_normed_neurons_are_ranked_by_what_they_writ
     assert found.cosine[0, 0] >= float(along.max()) - 1e-6
     if found.layer[0, 0] == 1:
         assert found.neuron[0, 0] == int(along.argmax())
-    with pytest.raises(ValueError, match="is not normalised; .* normalises it"):
+    with pytest.raises(ValueError, match=r"is not normalised; .* normalises it"):
         lope_edit(model, probes)
 
 
