@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interp_widgets.compute.memory import Forecast, Speedometer, budget, free_bytes
+from interp_widgets.compute.memory import Forecast, Speedometer, _matmul_speed, budget, free_bytes
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,19 @@ def test_first_forecast_comes_from_a_trial() -> None:
     speed = Speedometer()
     assert 0 < speed.seconds("new", "cpu", 1e9) < 1000
     assert speed.seconds("new", "cpu", 2e9) == pytest.approx(2 * speed.seconds("new", "cpu", 1e9))
+
+
+def test_the_trial_outlasts_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products that wait for other threads at first do not count."""
+    steps = iter([0.0, *[0.0, 0.02] * 4, *[0.0, 0.0004] * 100])
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += next(steps)
+        return now[0]
+
+    monkeypatch.setattr("interp_widgets.compute.memory.time.perf_counter", clock)
+    assert _matmul_speed("cpu") == pytest.approx(2 * 256**3 / 0.0004)
 
 
 def test_forecasts_add_up() -> None:
