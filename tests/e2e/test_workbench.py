@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,3 +78,12 @@ def test_what_is_clicked_in_one_moves_the_others(bench: Any) -> None:
     nb.py(code="lens.look_at(3, 2)")
     nb.wait_py("[panel.layer for panel in bench.panels if panel.has_trait('layer')]", [3, 3, 3])
     nb.wait_py("[panel.prompt_token for panel in bench.panels]", [2] * 4)
+
+
+def test_the_notebook_leaves_no_error_in_the_page(nb: Any) -> None:
+    """Its last cell closes a screen while the page is still making it."""
+    shutil.copytree(Path(__file__).parents[2] / "notebooks", nb.lab.root, dirs_exist_ok=True)
+    nb.open("11_workbench.ipynb")
+    nb.run_all()
+    nb.page.wait_for_timeout(2000)
+    assert nb.errors == []

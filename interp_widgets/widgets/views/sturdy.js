@@ -6,7 +6,10 @@ function reconnect(model) {
   const manager = model.widget_manager, id = model.get('_own_id');
   if (!manager?.get_model || !id) return;  // a page without a kernel
   setTimeout(async () => {  // when anywidget has noticed that the view has started
-    const real = await manager.get_model(id), waiting = Object.getPrototypeOf(real)?._handle_comm_msg;
+    let real;
+    try { real = await manager.get_model(id); } catch { return; }  // closed meanwhile
+    if (!real) return;
+    const waiting = Object.getPrototypeOf(real)?._handle_comm_msg;
     const direct = Object.getPrototypeOf(Object.getPrototypeOf(real))?._handle_comm_msg;
     if (!waiting || !direct || !real.comm) return;
     try {
