@@ -96,7 +96,7 @@ assert (depth["indirect objects"] == 1).mean() > 0.5""",
         "Up to row 2 it is about a coin toss": """\
 tosses = receives.sum(axis=0)
 assert ((14 <= tosses[:3]) & (tosses[:3] <= 26)).all(), tosses""",
-        "a fair coin gives 14 to 26 heads in 95 % of the cases": """\
+        "a fair coin gives 14 to 26 heads in 95% of the cases": """\
 from scipy.stats import binom
 assert binom.interval(0.95, 40, 0.5) == (14, 26)""",
         "it becomes clear in rows 3 to 5.": """\
@@ -225,7 +225,7 @@ assert np.mean([one.query in people and one.key in people for one in found_pairs
 assert np.mean([one.dimensions <= 2 for head in range(6) for one in clean.pairs(5, head)]) > 0.5""",
         "a dimension has many times more in common with itself after tuning than with an unrelated one": """\
 assert 1 - np.nanmean(comparison.dimension_change) > 5 * (1 - np.nanmean(comparison.other_dimension_change))""",
-        "In the last layer: 100 % against 36 %": """\
+        "In the last layer: 100% against 36%": """\
 strongest = test.sort_values("holm_p").iloc[0]
 assert (round(strongest.instruction_mean), round(strongest.general_mean)) == (100, 36), strongest
 assert strongest.holm_p < 1e-6 and strongest.instruction_std == 0""",
@@ -243,7 +243,7 @@ for component, sign, wanted in ((1, "-", "offered showed passed handed gave"), (
     assert set(wanted.split()) <= side, side""",
         "The first twenty components of layer 0 explain less than those of any other layer.": """\
 assert opening.cumulative[:, 19].argmin() == 0""",
-        "The first twenty components of layer 5 explain 30 % of its variance where noise gives 23 %": """\
+        "The first twenty components of layer 5 explain 30% of its variance where noise gives 23%": """\
 assert (round(concepts.cumulative[5, 19], 2), round(chance[19], 2)) == (0.30, 0.23)
 assert concepts.cumulative[0, 19] < chance[19]""",
         "The curve rises with depth": """\
@@ -278,7 +278,7 @@ assert (round(changes[0], 2), round(changes[1], 3)) == (0.89, 0.995), changes"""
 shown = compared.change_table()
 column = next(name for name in shown.columns if name.startswith("head"))
 assert shown[column].max() - shown[column].min() < 0.02""",
-        "The last group reads 83 % against 50 %": """\
+        "The last group reads 83% against 50%": """\
 verbs = verb_table(*heads, groups=3).iloc[-1]
 assert [round(verbs[name]) for name in ("instruction_mean", "general_mean", "instruction_verbs")] == [83, 50, 3]""",
         "the word list of the demo knows nine of the 45": """\
@@ -317,7 +317,7 @@ assert np.mean(word_auc >= 0.9) > told(tuned) > told(base) and np.median(word_au
 assert 0.95 < np.mean(named) < 0.98
 from interp_widgets.analysis.concepts import word_aucs
 assert np.allclose(word_auc, word_aucs(concepts), atol=1e-3)  # rounding breaks ties""",
-        "the tuned model's directions tell 23 % of the concepts instead of 89 %": """\
+        "the tuned model's directions tell 23% of the concepts instead of 89%": """\
 assert abs(np.mean(hidden_auc >= 0.9) - 0.23) < 0.01 and abs(told(tuned) - 0.89) < 0.01
 assert all(name.lower() not in text.lower().split() for name, text in zip(name_of, hidden))""",
         "the words that are left (*Paris* beside France) do as well": """\
@@ -403,15 +403,15 @@ assert 0 <= solved((mixed.argmax(-1) == right).numpy()) - solved(base_right) < 0
 assert solved(base_right) == 0 < solved(base_right | ends)""",
         "is up to 11 points wide on each side": """\
 assert round(196 * np.sqrt(0.25 / 80)) == 11""",
-        "would have about 70 % of the tokens right": "assert abs(hit.any(axis=0).mean() - 0.7) < 0.01",
-        "the mixture solves 11 % ± 3 of 300 held-out problems, the base model 13 %": """\
+        "would have about 70% of the tokens right": "assert abs(hit.any(axis=0).mean() - 0.7) < 0.01",
+        "the mixture solves 11% ± 3 of 300 held-out problems, the base model 13%": """\
 from pathlib import Path
 measured = Path("../benchmarks/RESULTS.md").read_text(encoding="utf-8")
-for line in ("0 | 13.3 % |", "1,152 | 11.3 % ± 3.0", "on the last 3 layers | 83,136 | 23.3 % ± 2.5", "64.9 % ± 2.1",
-             "63.1 % ± 7.5", "64.2 % ± 5.5"):
+for line in ("0 | 13.3% |", "1,152 | 11.3% ± 3.0", "on the last 3 layers | 83,136 | 23.3% ± 2.5", "64.9% ± 2.1",
+             "63.1% ± 7.5", "64.2% ± 5.5"):
     assert line in measured, line""",
         "this mixture predicts worse than the base model it was made from": "assert sparse_loss > base_loss",
-        "Over all tokens it is 36 % of the layers": """\
+        "Over all tokens it is 36% of the layers": """\
 assert abs((found.n_layers - 1 - found.exit_layer).mean() / found.n_layers - 0.36) < 0.005""",
         "The first hardly falls.": """\
 timed = speed.to_frame()

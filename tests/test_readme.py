@@ -28,7 +28,7 @@ def written(name: str, value: float) -> str:
         return f"{value:.2f} s"
     if name.endswith("points"):
         return f"{value:.1f} points"
-    return f"{100 * value:.1f} %"
+    return f"{100 * value:.1f}%"
 
 
 def rows() -> dict[str, str]:

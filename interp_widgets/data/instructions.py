@@ -35,7 +35,7 @@ _SEQUENCE_TASKS = ("repeat", "reverse", "first", "last", "count")
 HARD_TASKS = (*_SEQUENCE_TASKS, "odd", "list")
 """The tasks that are learned last, whose answer depends on the order of words or on earlier text."""
 UNSOLVED_TASKS: tuple[str, ...] = ("list", "repeat", "reverse")
-"""Tasks that the shipped model gets wrong in over 15 % of cases, even with phrasings and inputs from its training."""
+"""Tasks that the shipped model gets wrong in over 15% of cases, even with phrasings and inputs from its training."""
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,14 @@ class Strip:
     """Table row of each case."""
     mean: float
     interval: Sequence[float]
-    """95 % interval of the mean."""
+    """95% interval of the mean."""
     color: str = PALETTE8[0]
 
 
 class Strips(Chart):
     """Groups of numbers side by side; a tapped point selects its row of the source, whose column `row` is the case."""
 
-    PARTS: ClassVar[tuple[str, ...]] = ("one case", "middle half", "mean and its 95 % interval")
+    PARTS: ClassVar[tuple[str, ...]] = ("one case", "middle half", "mean and its 95% interval")
     """Names of the parts of the chart."""
 
     def __init__(self, name: str, title: str, measure: str) -> None:

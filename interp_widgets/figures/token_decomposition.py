@@ -62,7 +62,7 @@ class PartTrajectories(Chart):
             columns=columns, tooltips=tips, height=340, x_range=Range1d(-0.3, 1.3), y_range=Range1d(0, 1),
         )  # fmt: skip
         if kind == "norm_share":
-            self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0 %")
+            self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0%")
         self.lines = empty_source(f"parts_lines_{kind}", ("xs", "ys", "source", "model", "color", "dash"))
         drawn = self.figure.multi_line(
             xs="xs", ys="ys", source=self.lines, line_color="color", line_dash="dash", line_width=2.5, name="lines"
@@ -183,7 +183,7 @@ class PartTrajectories(Chart):
         return paths
 
     def _written(self, value: float) -> str:
-        return f"{100 * value:.1f} %" if self.kind == "norm_share" else f"{value:.2f}"
+        return f"{100 * value:.1f}%" if self.kind == "norm_share" else f"{value:.2f}"
 
     def _set_axes(self, layers: int, values: Sequence[float]) -> None:
         self.name_layers(layers)
@@ -247,7 +247,7 @@ class LogitShareBars(Chart):
             rows["at"] += [index + shift for index in range(count)]
             rows["token"] += [*map(visible_token, result.tokens[: count - 1]), rest_name(result)]
             rows["share"] += shares
-            rows["part"] += [f"{100 * share / result.logit:.0f} %" if result.logit else "–" for share in shares]
+            rows["part"] += [f"{100 * share / result.logit:.0f}%" if result.logit else "–" for share in shares]
             rows["model"] += [name] * count
             rows["color"] += [*[PALETTE8[model]] * (count - 1), _paler(PALETTE8[model])]
         self._bars.glyph.width = 0.95 * width

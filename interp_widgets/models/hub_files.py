@@ -404,7 +404,7 @@ def _first_line(error: BaseException) -> str:
 def check_tokenizer(tokenizer: Any, d_vocab: int, name: str) -> None:
     """Raise a LoadError if a tokenizer cannot belong to a vocabulary of ``d_vocab`` entries.
 
-    Vocabularies are often padded to a round number, so a tokenizer may be smaller by 5 % (or 256 entries).
+    Vocabularies are often padded to a round number, so a tokenizer may be smaller by 5% (or 256 entries).
     """
     size = 1 + max(tokenizer.get_vocab().values(), default=-1)
     if size > d_vocab or d_vocab - size > max(256, d_vocab // 20):

@@ -73,8 +73,8 @@ def load_model(
         tokenizer: the tokenizer of a transformers model or of a folder without one; default: the one in its folder.
         chat_template: a Jinja template that writes a list of messages as text; default: the tokenizer's.
         device: default ``"cuda"`` if available, else ``"cpu"``; a transformers model stays on its own device.
-        dtype: default on a CPU ``torch.float32`` if that takes at most 80 % of the available memory, else the file's;
-            on other devices the file's (saliency maps in bfloat16 differed by 5 to 18 % from float32); a mixture of
+        dtype: default on a CPU ``torch.float32`` if that takes at most 80% of the available memory, else the file's;
+            on other devices the file's (saliency maps in bfloat16 differed by 5 to 18% from float32); a mixture of
             depths is float32, and a transformers model keeps its own. A name such as ``"bfloat16"`` is accepted;
             `Model.dtype` and the model's repr show the dtype.
         backend: ``"hooked"`` (HookedTransformer), ``"bridge"`` (TransformerBridge), or ``"auto"``: HookedTransformer

@@ -51,7 +51,7 @@ class SweepComparison(Result):
     """(measures,) first minus second mean."""
 
     interval: Floats = with_axes("measures", 2)
-    """(measures, 2) 95 % bootstrap interval of the difference."""
+    """(measures, 2) 95% bootstrap interval of the difference."""
 
     permutation_p: Floats = with_axes("measures")
     """(measures,) two-sided p-value of a permutation test, which permutes the signs of the differences (two sweeps) or

@@ -108,7 +108,7 @@ class SweepResult(Result):
         )
 
     def summary(self, *, seed: int = 0, resamples: int = 9999) -> pd.DataFrame:
-        """One row per numeric measure: n, mean, 95 % bootstrap interval of the mean, and standard deviation.
+        """One row per numeric measure: n, mean, 95% bootstrap interval of the mean, and standard deviation.
 
         Items without the measure are excluded and not counted in `n`. For fewer than two items the interval is NaN.
         """

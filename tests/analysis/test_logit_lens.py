@@ -518,7 +518,7 @@ def peak_bytes(function: Any) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_the_tensor_of_all_logits_is_never_made(backend: str) -> None:
-    """13 rows, 128 positions, 50,257 tokens: under 5 % of that tensor, streams of a 768 wide model included."""
+    """13 rows, 128 positions, 50,257 tokens: under 5% of that tensor, streams of a 768 wide model included."""
     vocab, width, layers, length = 50257, 16, 12, 128
     model = load_model(_gpt2(vocab, width, layers), backend=backend)
     ids = [(7919 * i) % vocab for i in range(length)]

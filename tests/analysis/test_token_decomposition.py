@@ -590,8 +590,8 @@ def test_the_cost_is_near_the_count() -> None:
 @pytest.mark.slow
 def test_facts_come_from_their_subject() -> None:
     """On facts in wordings never trained on, a token of the subject brings far more of the object's logit than another
-    token does (over 60 prompts: 7.0 against 1.5 logits, more in 97 % of them; the largest share is a subject's in
-    90 %)."""
+    token does (over 60 prompts: 7.0 against 1.5 logits, more in 97% of them; the largest share is a subject's in
+    90%)."""
     model = demo_pair().base
     prompts = fact_prompts("held_out")
     chosen = [prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:24]]

@@ -111,7 +111,7 @@ def test_journey(opened: Any) -> None:
     nb.page.mouse.click(*cell_at(nb, maps.nth(1), 4, 8, (6, 9)))
     expect(panel.get_by_text("The clean MLP output of layer 4 at “·of” (8) restores")).to_be_visible()
     nb.page.mouse.move(*cell_at(nb, maps.nth(0), 1, 8, (6, 9)))
-    expect(nb.page.locator(".iw-tip:popover-open")).to_contain_text("95 % interval")
+    expect(nb.page.locator(".iw-tip:popover-open")).to_contain_text("95% interval")
     nb.looks("ablation_tracing", panel, height=3000, first=420)
 
 

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 def test_journey(nb: Any) -> None:
     panel = nb.show("ClusterExplorer(pair)").panel
-    expect(panel.get_by_text("Step 3,350: the model solves 85 %", exact=False)).to_be_visible()
+    expect(panel.get_by_text("Step 3,350: the model solves 85%", exact=False)).to_be_visible()
     nb.bokeh_idle()
     for theme in ("Light", "Dark"):
         nb.set_theme(f"JupyterLab {theme}")

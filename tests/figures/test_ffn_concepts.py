@@ -131,7 +131,7 @@ def test_the_variance_is_the_results_and_the_chosen_layer_is_marked() -> None:
     assert chart.lines.data["layer"] == [0, 1]
     np.testing.assert_allclose(chart.lines.data["ys"][1], result.cumulative[1])
     assert (chart.mark.location, chart.mark.visible) == (3, True)
-    assert f"{100 * result.cumulative[2, 2]:.0f} %" in chart._subtitle.text
+    assert f"{100 * result.cumulative[2, 2]:.0f}%" in chart._subtitle.text
     chart.update([result], layer=0)
     assert (chart.chosen.data["layer"], chart.mark.visible) == ([0], False)
 

@@ -128,7 +128,7 @@ def test_lines_of_the_norms_sum_to_one() -> None:
     assert list(named)[-1] == "3 others together"
     assert chart.lines.data["color"][-1] == QUIET
     assert chart.source.data["row"][:5] == ["0", "1", "2", "3", "output"]
-    assert chart.source.data["shown"][0].endswith(" %")
+    assert chart.source.data["shown"][0].endswith("%")
 
 
 def test_one_left_over_has_its_own_line() -> None:

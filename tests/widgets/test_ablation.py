@@ -419,7 +419,7 @@ def test_tracing_of_the_examples_subject(pair: Any, traced: AblationPanel) -> No
         np.testing.assert_allclose(heat.matrix, expected.effect[number], atol=1e-5)
         assert heat.column_marks == [[1, 3]]
         low, high = (f"{value:.3g}" for value in expected.interval[number, 0, LAST])
-        assert heat.notes[LAST] == f"95 % interval {low} to {high}"
+        assert heat.notes[LAST] == f"95% interval {low} to {high}"
     assert panel["tracing"].strip.marks == [[1, 3]]
     assert "has probability <b>0.999</b> in the clean run" in panel["tracing"].words.value
     assert "on “Eiffel Tower”" in panel["tracing"].words.value
@@ -452,7 +452,7 @@ def test_a_traced_cell_in_words(pair: Any, traced: AblationPanel, wire: Any) -> 
     assert (panel.layer, panel.position, panel.prompt_token) == (2, LAST, LAST)
     effect = panel.result.effect[0, 2, LAST]
     assert f"<b>{effect:.3g}</b>" in panel["tracing"].cell.value
-    assert "95 % interval" in panel["tracing"].cell.value
+    assert "95% interval" in panel["tracing"].cell.value
     wire.type(panel["tracing"].strip, selected=2)
     assert panel.prompt_token == 2
     assert maps(panel, "tracing")["mlp"].cross == [2, 2]

@@ -43,7 +43,7 @@ def test_it_opens_on_the_training_that_ships(view: Any, pair: Any) -> None:
     stored, run = read_instruction_run().clusters(), read_instruction_run()
     assert panel.result.equals(stored)
     assert "Step 3,350" in panel.summary.value
-    assert "85 % of the training subset and 60 % of the validation set" in panel.summary.value
+    assert "85% of the training subset and 60% of the validation set" in panel.summary.value
     xy = np.column_stack([panel.plane.source.data[axis] for axis in "xy"])
     np.testing.assert_array_equal(xy, stored.subset_xy[-1, 6])
     assert panel.plane.source.data["task"] == [one.task for one in run.task.training_subset()]

@@ -120,8 +120,8 @@ def test_groups_of_rows_are_compared(view: Any, pair: Any) -> None:
     assert set(panel.strips.source.data["color"]) == {PALETTE8[0]}, "the model's, not the group's"
     panel.group = ""
     settle(panel)
-    assert labels(panel.summary) == ["number", "mean", "95 % interval"]
-    ends = [end for interval in column(panel.summary, "95 % interval") for end in interval.split(" to ")]
+    assert labels(panel.summary) == ["number", "mean", "95% interval"]
+    ends = [end for interval in column(panel.summary, "95% interval") for end in interval.split(" to ")]
     assert len({len(end.partition(".")[2]) for end in ends}) == 1, ends
 
 

@@ -107,7 +107,7 @@ def test_it_opens_with_the_components_of_the_last_layer(pair: Any, browse: Any, 
         assert row[5:] == [None] * 4
     assert "<b>20</b> of 192 components" in tab(panel).summary.value
     share = 100 * found[0].cumulative[LAST, 19]
-    assert f"<b>{share:.0f} %</b>" in tab(panel).summary.value
+    assert f"<b>{share:.0f}%</b>" in tab(panel).summary.value
     assert tab(panel).layers.rows[3][3] == pytest.approx(100 * found[0].cumulative[3, 19])
     assert "comparison" not in panel.fitting
 

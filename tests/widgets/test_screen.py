@@ -155,7 +155,7 @@ def test_components_and_neurons_are_told_in_words(pair: Any, show: Any, wire: An
     browser.component = 2
     result = browser["concepts"].shown_result
     share = 100 * result.explained_variance[0, 2]
-    assert f"Component 2, layer 0 of B</div><p>It explains {share:.1f} % of the variance" in text_of(screen)
+    assert f"Component 2, layer 0 of B</div><p>It explains {share:.1f}% of the variance" in text_of(screen)
     assert f"Positive side: {', '.join(result.words(0, 2, sign='+')[:6])}." in text_of(screen)
     browser.open_tab("neurons", neuron=5, layer=1)
     assert screen.wait(120)

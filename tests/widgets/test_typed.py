@@ -156,7 +156,7 @@ def test_boxes_of_names_and_stimuli(panel_of: Callable[[str], Any], tmp_path: An
     for text in (PASTED, HALF, "x" * 252, "a\0b"):
         menu.name.value = text
         menu.write.click()
-        assert "the file name" in menu._panel.status.error
+        assert "the file name" in menu.not_saved.sentence
         assert len(menu._panel.status.error) < 300
     assert list(tmp_path.iterdir()) == []
 

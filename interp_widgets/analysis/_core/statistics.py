@@ -300,7 +300,7 @@ def bootstrap_mean(
     resamples: int = 9999,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """The 95 % bootstrap interval of the mean row: (2, columns), low and high; arguments as in `resampled_means`."""
+    """The 95% bootstrap interval of the mean row: (2, columns), low and high; arguments as in `resampled_means`."""
     means = resampled_means(rows, clusters=clusters, resamples=resamples, seed=seed)
     tail = (1 - 0.95) / 2
     return np.quantile(means, [tail, 1 - tail], axis=0)

@@ -102,7 +102,7 @@ def ablate_modules(
             ``foil``, or ``"kl"``: KL(before‖after) of the whole next-token distribution, in nats.
         foil: text or id of one token, for ``"logit_difference"``.
         prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
-        batch_size: cells per chunk; by default what 60 % of the free memory holds.
+        batch_size: cells per chunk; by default what 60% of the free memory holds.
         progress: called with (done, total) cells after every chunk.
         check: called before every layer of every chunk; raises to cancel.
         on_partial: receives a partial result a few times, NaN where nothing is computed yet.

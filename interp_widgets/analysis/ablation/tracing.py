@@ -104,7 +104,7 @@ class CausalTraceResult(PromptResult):
 
     @property
     def interval(self) -> NDArray[np.floating[Any]]:
-        """(kinds, layers, positions, 2) 95 % interval of the effect over the noise samples, by Student's t; NaN for a
+        """(kinds, layers, positions, 2) 95% interval of the effect over the noise samples, by Student's t; NaN for a
         single sample."""
         return _interval(self.restored - self.corrupted)
 
@@ -164,7 +164,7 @@ class CausalTraceResult(PromptResult):
 
 
 def _interval(gain: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-    """(..., 2) 95 % interval of the mean over the last axis."""
+    """(..., 2) 95% interval of the mean over the last axis."""
     samples = gain.shape[-1]
     if samples < 2:
         return np.full((*gain.shape[:-1], 2), np.nan)
@@ -226,7 +226,7 @@ def causal_trace(
         samples: how many times noise is drawn.
         seed: of the noise; the first samples are the same for any number of them.
         prepend_bos: overrides the model's BOS policy for a text.
-        batch_size: runs per chunk, and noise samples at once; by default what 60 % of the free memory holds and a
+        batch_size: runs per chunk, and noise samples at once; by default what 60% of the free memory holds and a
             cancel can wait for.
         progress: called with (done, total) runs after every chunk.
         check: called before every chunk and layer; raises to cancel.

@@ -51,7 +51,7 @@ class BBQMetrics(Record):
     """Questions with a disambiguated context."""
     category: str = OVERALL
     intervals: Sequence[Sequence[float]] | None = with_axes(4, 2, default=None)
-    """95 % bootstrap intervals of the four scores above, in that order, over the questions' templates."""
+    """95% bootstrap intervals of the four scores above, in that order, over the questions' templates."""
 
 
 @checked
@@ -265,7 +265,7 @@ def answer_continuations(model: Model, question: BBQQuestion) -> list[Continuati
 def _intervals(
     counts: NDArray[np.float64], templates: Sequence[tuple[str, str]], resamples: int, seed: int
 ) -> tuple[tuple[float, float], ...]:
-    """95 % bootstrap intervals of the four scores; whole templates are resampled."""
+    """95% bootstrap intervals of the four scores; whole templates are resampled."""
     names = list(dict.fromkeys(templates))
     totals = np.zeros((len(names), 2, 4))
     np.add.at(totals, [names.index(name) for name in templates], counts)

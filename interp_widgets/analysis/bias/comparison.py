@@ -37,7 +37,7 @@ _RESAMPLES = 9999
 
 @record
 class DebiasChange(Record):
-    """How much an edit changes the scores of one domain, with 95 % bootstrap intervals over target terms.
+    """How much an edit changes the scores of one domain, with 95% bootstrap intervals over target terms.
 
     Both models are scored on the same resampled terms, so an interval without 0 is a significant change.
     """
@@ -67,7 +67,7 @@ class DebiasScores(Record):
     perplexity: float | None = field(kw_only=True)
     """Perplexity of the texts: exp of the mean negative log-probability per token."""
     perplexity_interval: Sequence[float] | None = field(kw_only=True)
-    """95 % bootstrap interval over texts."""
+    """95% bootstrap interval over texts."""
     perplexity_ratio: Sequence[float] | None = field(kw_only=True)
     """Perplexity divided by that of the unedited model, and its interval over the same resampled texts."""
     crows: float | None = field(kw_only=True)

@@ -37,7 +37,7 @@ class CrowsMetrics(Record):
     """Percent of pairs whose sentence about the disadvantaged group is more likely; 50 is no preference. Pairs of
     equal likelihood count as not preferred."""
     interval: Sequence[float] = with_axes(2)
-    """95 % bootstrap interval of ``preferred`` over pairs."""
+    """95% bootstrap interval of ``preferred`` over pairs."""
     difference: float = field(kw_only=True)
     """Mean absolute difference of the two log-likelihoods, in nats."""
     preferred_stereo: float | None = field(kw_only=True)

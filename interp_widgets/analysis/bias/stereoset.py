@@ -29,7 +29,7 @@ _RESAMPLES = 9999
 
 @record
 class StereoSetMetrics(Record):
-    """LMS, SS and ICAT of one domain, each with a 95 % bootstrap interval over target terms.
+    """LMS, SS and ICAT of one domain, each with a 95% bootstrap interval over target terms.
 
     Example:
         >>> stereoset_metrics([[3, 2, 1], [2, 3, 1]], ["nurse", "pilot"]).icat

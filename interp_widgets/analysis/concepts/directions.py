@@ -59,7 +59,7 @@ def concept_directions(
     with the sign for which the concept scores higher.
 
     ``discriminant``: the mean difference times the inverse of the covariance within concepts (Fisher's linear
-    discriminant, covariance shrunk by 1 % towards a multiple of the identity), which downweights variation between
+    discriminant, covariance shrunk by 1% towards a multiple of the identity), which downweights variation between
     stimuli of one concept, such as their wording. Use it for reading and the mean difference for steering.
 
     Quality is measured on held-out stimuli in a template without the concept's name, which would leak the label. The

@@ -78,7 +78,7 @@ class HeadWordChance(Result):
 
     @property
     def pair_interval(self) -> Floats:
-        """(2, layers, heads) 95 % prediction interval of the number of pairs with one more shuffle."""
+        """(2, layers, heads) 95% prediction interval of the number of pairs with one more shuffle."""
         return prediction_interval(self.chance_pairs)
 
     @property
@@ -97,7 +97,7 @@ class HeadWordChance(Result):
         return int((self.n_pairs > self.pair_interval[1]).sum())
 
     def totals(self) -> dict[str, tuple[float, float, float, float]]:
-        """``pairs`` and mean ``cosine`` over all heads: the value, the mean of the shuffles, and the 95 % prediction
+        """``pairs`` and mean ``cosine`` over all heads: the value, the mean of the shuffles, and the 95% prediction
         interval of one more shuffle."""
         sums = self.chance_pairs.sum(axis=(1, 2))
         means = ratio(np.nansum(self.chance_cosine * self.chance_pairs, axis=(1, 2)), sums)
@@ -117,7 +117,7 @@ class HeadWordChance(Result):
         )  # fmt: skip
         return (
             f"{pairs:,.0f} pairs in all heads, {verdict}. With shuffled word vectors there are {chance:,.0f} "
-            f"on average (95 % of shuffles: {low:,.0f} to {high:,.0f}; {self.shuffles} made), and their mean cosine is "
+            f"on average (95% of shuffles: {low:,.0f} to {high:,.0f}; {self.shuffles} made), and their mean cosine is "
             f"{cosine[1]:.2f} ({cosine[2]:.2f} to {cosine[3]:.2f}) instead of {cosine[0]:.2f}. {self.heads_above} of "
             f"{self.n_pairs.size} heads have more pairs than by chance; about {luck:.1g} would by luck alone."
         )

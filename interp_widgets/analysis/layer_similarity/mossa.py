@@ -60,7 +60,7 @@ class MossaResult(Result):
     chance: Floats = with_axes("tasks", "layers")
     """(tasks, layers) mean biased CKA with the texts of one model shuffled."""
     dimensions: Ints = with_axes("tasks", "layers")
-    """(tasks, layers) components that explain 99 % of the variance of the model's states, at most texts - 1."""
+    """(tasks, layers) components that explain 99% of the variance of the model's states, at most texts - 1."""
     texts: Ints = with_axes("tasks")
     """(tasks,) number of different texts."""
     flesch_kincaid: Floats = with_axes("tasks")
@@ -254,7 +254,7 @@ class TaskCorrelations(Result):
     r: Floats = with_axes("quantities", "layers")
     """(quantities, layers) Pearson's r; NaN if the quantity is equal for all tasks, as the number of texts often is."""
     low: Floats = with_axes("quantities", "layers")
-    """Lower end of the 95 % interval, by Fisher's transformation."""
+    """Lower end of the 95% interval, by Fisher's transformation."""
     high: Floats = with_axes("quantities", "layers")
     """Upper end of the interval."""
     p: Floats = with_axes("quantities", "layers")
@@ -304,7 +304,7 @@ def task_correlations(result: MossaResult) -> TaskCorrelations:
 
 
 def _pearson(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float, float, float]:
-    """r, the ends of its 95 % interval, and two-sided p; NaN if x or y is constant or not finite."""
+    """r, the ends of its 95% interval, and two-sided p; NaN if x or y is constant or not finite."""
     import scipy.stats
 
     if not (np.isfinite(x).all() and np.isfinite(y).all() and np.ptp(x) > 0 and np.ptp(y) > 0):

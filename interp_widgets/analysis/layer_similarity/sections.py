@@ -44,7 +44,7 @@ class LayerSections(Result):
     """(layers,) mean difference over tasks."""
 
     low: Floats = with_axes("layers", nan=False)
-    """(layers,) lower end of the 95 % bootstrap interval of the mean, over tasks."""
+    """(layers,) lower end of the 95% bootstrap interval of the mean, over tasks."""
 
     high: Floats = with_axes("layers", nan=False)
     """(layers,) upper end of the interval."""
@@ -56,7 +56,7 @@ class LayerSections(Result):
     """First layers of the second and the third section in the best fit, clear or not; empty for too few layers."""
 
     change_intervals: Sequence[Sequence[int]]
-    """Lowest and highest layer of each change point in 95 % of bootstrap samples of the tasks."""
+    """Lowest and highest layer of each change point in 95% of bootstrap samples of the tasks."""
 
     means: Sequence[float]
     """The fitted mean of each section."""
@@ -78,14 +78,14 @@ class LayerSections(Result):
         if not self.clear:
             return (
                 f"No clear sections: three sections do not beat a single mean by BIC (gain {gain}, "
-                f"and above 0 in {100 * self.clear_share:.0f} % of bootstrap samples of {self.tasks} tasks)."
+                f"and above 0 in {100 * self.clear_share:.0f}% of bootstrap samples of {self.tasks} tasks)."
             )
         first, second = self.change_points
         (low_1, high_1), (low_2, high_2) = self.change_intervals
         start, end = int(self.layers[0]), int(self.layers[-1])
         return (
             f"Shared layers {start}–{first - 1}, transition layers {first}–{second - 1}, refinement layers "
-            f"{second}–{end}: change points {first} ({low_1} to {high_1}) and {second} ({low_2} to {high_2}), 95 % "
+            f"{second}–{end}: change points {first} ({low_1} to {high_1}) and {second} ({low_2} to {high_2}), 95% "
             f"intervals over {self.tasks} tasks, BIC gain {gain}."
         )
 
@@ -110,7 +110,7 @@ def layer_sections(
     Two change points are found by least squares on the mean over tasks, each section at least 2 layers long. The
     sections are clear if their BIC is below that of a single mean, L ln(RSS / L) + k ln L, where a mean counts as one
     parameter and a change point as three, since it is searched for (Hall et al. 2013). Counted as one, sections would be
-    found in 10 to 20 % of white noise over 6 to 32 layers; counted as three, in at most 1 in 30. If the errors of
+    found in 10 to 20% of white noise over 6 to 32 layers; counted as three, in at most 1 in 30. If the errors of
     neighbouring layers are correlated, false positives are more frequent: look at the intervals too.
 
     Args:
@@ -129,7 +129,7 @@ def layer_sections(
     Example:
         >>> change = np.repeat([[-0.1, 0.3, 0.1]], [3, 4, 5], axis=1) + np.arange(6)[:, None] * [[0.01, -0.01] * 6]
         >>> layer_sections(change, layers=range(1, 13)).summary()
-        'Shared layers 1–3, transition layers 4–7, refinement layers 8–12: change points 4 (4 to 4) and 8 (8 to 8), 95 % intervals over 6 tasks, BIC gain 23.9.'
+        'Shared layers 1–3, transition layers 4–7, refinement layers 8–12: change points 4 (4 to 4) and 8 (8 to 8), 95% intervals over 6 tasks, BIC gain 23.9.'
     """  # noqa: E501
     values = float64(difference)
     if values.ndim != 2 or len(values) < 2 or values.shape[1] < 1:

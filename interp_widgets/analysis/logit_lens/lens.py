@@ -114,7 +114,7 @@ def _block_size(cells: int, vocab: int, device: torch.device) -> tuple[int, int]
     """Cells and token ids of one block of logits."""
     if device_kind(device) == "cpu":
         return 512, 1024  # 2 MB of logits and 3 MB of a 768-wide unembedding: both fit in the processor's cache
-    # few large steps, while a block and its exponentials stay under 4 % of all logits
+    # few large steps, while a block and its exponentials stay under 4% of all logits
     return max(256, min(cells * vocab // 64, 2**26) // 4096), 4096
 
 

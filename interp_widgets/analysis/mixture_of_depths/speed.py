@@ -61,7 +61,7 @@ class RoutingSpeed(Result):
 
     @property
     def speed_up_interval(self) -> Floats:
-        """(2, n) ends of the 95 % interval of `speed_up` over the repeats, by Student's t on the log ratios of each
+        """(2, n) ends of the 95% interval of `speed_up` over the repeats, by Student's t on the log ratios of each
         repeat; 1 in the last row, and NaN in the others for fewer than two repeats."""
         logs = np.log(self.seconds[-1] / self.seconds)
         n = logs.shape[1]

@@ -82,7 +82,7 @@ class ModReport(Result):
 
 
 def half_width(values: Floats) -> Floats:
-    """Half of the 95 % confidence interval of a mean over the last axis (seeds), by Student's t; NaN for one seed.
+    """Half of the 95% confidence interval of a mean over the last axis (seeds), by Student's t; NaN for one seed.
 
     >>> half_width(np.array([[0.5, 0.6, 0.7]])).round(3).tolist()
     [0.248]
@@ -107,7 +107,7 @@ class _Accuracy(Result):
 
     @property
     def half_width(self) -> Floats:
-        """Half of the 95 % interval of the mean, of the other axes of `accuracy`; NaN with one seed."""
+        """Half of the 95% interval of the mean, of the other axes of `accuracy`; NaN with one seed."""
         return half_width(self.accuracy)
 
 

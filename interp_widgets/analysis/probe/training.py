@@ -114,7 +114,7 @@ class ProbeResult(Result):
         return tuple(self.classes[i] for i in best.tolist())
 
     def to_frame(self) -> DataFrame:
-        """A row per measure: its mean, and the ends of its 95 % interval."""
+        """A row per measure: its mean, and the ends of its 95% interval."""
         import pandas as pd
 
         rows = []

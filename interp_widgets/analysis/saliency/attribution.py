@@ -91,7 +91,7 @@ def prompt_saliency(
         seed: of ``"random"`` and ``"resample"``.
         max_new_tokens: most tokens that the model writes.
         prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
-        batch_size: rows per chunk; by default limited by 60 % of the free memory and by the delay of a cancel.
+        batch_size: rows per chunk; by default limited by 60% of the free memory and by the delay of a cancel.
         progress: called with (done, total) after every chunk.
         check: called before every chunk; raises to cancel.
         on_partial: receives a partial result a few times, NaN where nothing is computed yet.

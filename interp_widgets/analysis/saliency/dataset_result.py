@@ -127,7 +127,7 @@ class SaliencyDatasetResult(Result):
     """Mean share of a sentence's density in each of its equal segments; NaN without sentences."""
 
     profile_interval: Floats = with_axes("models", 2, SEGMENTS)
-    """95 % bootstrap interval of the profile, drawn over cases: low, high."""
+    """95% bootstrap interval of the profile, drawn over cases: low, high."""
 
     profile_sentences: Ints = with_axes("models")
     """Number of sentences in the profile."""

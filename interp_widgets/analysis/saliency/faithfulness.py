@@ -135,10 +135,10 @@ class FaithfulnessResult(Result):
         }
 
     def advantage(self, measure: Measure = "aopc_comprehensiveness") -> tuple[float, float, float]:
-        """Advantage over a random order in units of the target: the mean, and its 95 % interval low and high.
+        """Advantage over a random order in units of the target: the mean, and its 95% interval low and high.
 
         Above 0 is better, also for measures where lower is better. The interval is a prediction interval for one more
-        random order (Student's t), so that 95 % of random orders have 0 in theirs; NaN for a single random order.
+        random order (Student's t), so that 95% of random orders have 0 in theirs; NaN for a single random order.
         """
         check_choice("measure", measure, Measure)
         values, sign = self._random()[measure], 1 if measure in ("aopc_comprehensiveness", "insertion_area") else -1
@@ -161,7 +161,7 @@ class FaithfulnessResult(Result):
         comparison = {True: "better than", False: "worse than", None: "not told apart from"}[self.beats_random]
         orders = len(self.random_comprehensiveness)
         over = (
-            f"95 % interval {low:+.3g} to {high:+.3g} over {orders} random orders" if orders > 1 else "one random order"
+            f"95% interval {low:+.3g} to {high:+.3g} over {orders} random orders" if orders > 1 else "one random order"
         )
         return (
             f"{comparison} a random order: without its top tokens the {_readable(self.target)} falls by "

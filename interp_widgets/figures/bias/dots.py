@@ -44,14 +44,14 @@ class Series:
 
 
 class IntervalDots(Chart):
-    """Scores between 0 and 100 with their 95 % intervals, a row per domain; dotted is 50, no preference."""
+    """Scores between 0 and 100 with their 95% intervals, a row per domain; dotted is 50, no preference."""
 
     EMPTY: ClassVar[str] = "No scores yet."
     TITLE: ClassVar[str] = "What the model prefers, by domain"
     COLUMNS: ClassVar[tuple[str, ...]] = ("x", "y", "low", "high", "row", "score", "series", "color", "note")
 
     def __init__(self, name: str = "bias_scores") -> None:
-        tips = [("", "@row @series"), ("@score", "@x{0.0} %"), ("95 % interval", "@low{0.0} to @high{0.0}"),
+        tips = [("", "@row @series"), ("@score", "@x{0.0}%"), ("95% interval", "@low{0.0} to @high{0.0}"),
                 ("", "@note")]  # fmt: skip
         self.start(
             name, self.TITLE, ("percent (dotted line: 50, no preference)", ""), columns=self.COLUMNS, tooltips=tips,

@@ -18,7 +18,7 @@ _MPL = {"diamond": "D", "circle": "o", "triangle": "^"}
 
 
 class TradeOff(Chart):
-    """The distance of SS to 50, which an edit should make small, against LMS or the perplexity, with 95 % intervals.
+    """The distance of SS to 50, which an edit should make small, against LMS or the perplexity, with 95% intervals.
 
     The model as it is is a diamond, an edit a circle, and a random edit as large a triangle of the same colour.
     Source: Explainability in Large Language Models (Luo 2024), table 5.4.

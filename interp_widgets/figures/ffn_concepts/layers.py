@@ -90,7 +90,7 @@ class NoteShares(Chart):
     DASHES: ClassVar[dict[str, str]] = {"base": "solid", "tuned": "dashed"}
 
     def __init__(self, result: AnnotationComparison | None = None, **options: Any) -> None:
-        tips = [("", "@category, @model"), ("layer", "@layer"), ("share", "@value{0.0} %"), ("of", "@of components")]
+        tips = [("", "@category, @model"), ("layer", "@layer"), ("share", "@value{0.0}%"), ("of", "@of components")]
         self.start(
             "note_shares", self.TITLES["level"], ("layer", "share (%)"),
             columns=("layer", "value", "category", "model", "of", "color"), tooltips=tips, height=320,

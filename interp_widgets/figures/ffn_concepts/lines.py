@@ -168,7 +168,7 @@ class CumulativeVariance(LayerLines):
                 return self.clear(f"No difference: the two models {why}.")
             values = [("B − A", values[0][1], 100 * (curves[1] - curves[0]))]
         self.put(values, layer, form="{:+.2f} points" if difference else "{:.1%}", place=place)
-        self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0.0" if difference else "0 %")
+        self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0.0" if difference else "0%")
         self.figure.yaxis[0].axis_label = "difference B − A (percentage points)" if difference else self.AXES[1]
         self.mark.location, self.mark.visible = listed, 0 < listed <= max(curve.shape[1] for curve in curves)
         self.subtitle(_variance_words(results, shown, layer, listed))
@@ -180,7 +180,7 @@ def _variance_words(results: Sequence[FFNConceptResult], names: Sequence[str], l
     for result, name in zip(results, names, strict=True):
         if layer in result.layers and 0 < listed <= result.rank:
             share = float(result.cumulative[result.row(layer), listed - 1])
-            shares.append((f"{name} " if len(results) > 1 else "") + f"{100 * share:.0f} %")
+            shares.append((f"{name} " if len(results) > 1 else "") + f"{100 * share:.0f}%")
     return f"layer {layer}, first {listed} components: {', '.join(shares)}" if shares else ""
 
 

@@ -52,4 +52,4 @@ class ComponentWords(Chart):
         self.figure.title.text = plain_label(f"Words along component {component} of layer {layer}")
         share = float(result.explained_variance[result.row(layer), component])
         whose = f"{name} · " if name else ""
-        self.fill(rows, subtitle=f"{whose}{100 * share:.1f} % of the layer's variance")
+        self.fill(rows, subtitle=f"{whose}{100 * share:.1f}% of the layer's variance")

@@ -17,7 +17,7 @@ _NUMBERS = {"text_font_size": "12px", "text_color": QUIET_TEXT, "name": "numbers
 
 
 class AblationBars(Chart):
-    """Held-out accuracy of a tuning and of its variants, with 95 % intervals if there are several seeds.
+    """Held-out accuracy of a tuning and of its variants, with 95% intervals if there are several seeds.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), Fig. 5.4.
     """
@@ -25,7 +25,7 @@ class AblationBars(Chart):
     EMPTY: ClassVar[str] = "No comparison yet."
 
     def __init__(self, result: ModAblations | None = None) -> None:
-        tips = [("", "@name"), ("solved", "@y{0.0 %}"), ("trained", "@trained{0,0} parameters"), ("interval", "@told")]
+        tips = [("", "@name"), ("solved", "@y{0.0%}"), ("trained", "@trained{0,0} parameters"), ("interval", "@told")]
         self.start(
             "mod_ablations", "Accuracy without parts of the method", ("", "problems solved"),
             columns=("x", "y", "name", "trained", "told", "color", "text"), tooltips=tips, height=320,
@@ -51,7 +51,7 @@ class AblationBars(Chart):
             location=0, dimension="width", line_color=QUIET, line_dash="dashed", line_width=2, visible=False
         )
         self.figure.add_layout(self.base)
-        self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0 %")
+        self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0%")
         self.hover(bars)
         self.update(result)
 
@@ -84,7 +84,7 @@ class AblationBars(Chart):
                 "y": mean[at].tolist(),
                 "name": [names[index] for index in at],
                 "trained": [int(result.trained[index]) for index in at],
-                "told": [f"± {half[p]:.1%} (95 %, {seeds} seeds)" if np.isfinite(half[p]) else "one seed" for p in at],
+                "told": [f"± {half[p]:.1%} (95%, {seeds} seeds)" if np.isfinite(half[p]) else "one seed" for p in at],
                 "text": [f"{mean[index]:.0%}" for index in at],
                 "color": [PALETTE8[0] if index == 0 else PALETTE8[4] for index in at],
             },

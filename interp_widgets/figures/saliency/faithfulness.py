@@ -56,7 +56,7 @@ class FaithfulnessCurves(Chart):
             raise ValueError(f"kind must be one of {', '.join(self.TITLES)}, got {kind!r}")
         self.kind = kind
         columns = ("x", "value", "share", "method", "color")
-        tips = [("order", "@method"), ("share of the prompt", "@share{0.#} %"), ("value", "@value{0.0000}")]
+        tips = [("order", "@method"), ("share of the prompt", "@share{0.#}%"), ("value", "@value{0.0000}")]
         self.start(
             f"faithfulness_{kind}", self.TITLES[kind], (self.AXES[kind], "mean probability"), columns=columns,
             tooltips=tips, height=272,

@@ -22,7 +22,7 @@ class GroupStrips(Strips):
     """
 
     EMPTY: ClassVar[str] = "No comparison yet: score a data set with labels or with two models."
-    PARTS = ("one response", "middle half", "mean and its 95 % interval")
+    PARTS = ("one response", "middle half", "mean and its 95% interval")
     TITLES: ClassVar[dict[str, str]] = {
         "followed": "Instruction score, followed or not",
         "models": "Instruction score of the two models",

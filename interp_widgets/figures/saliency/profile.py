@@ -15,9 +15,9 @@ from interp_widgets.figures.theme import PALETTE8
 
 
 class PositionProfile(Chart):
-    """Share of a sentence's density in each of its quarters, one line per model, with 95 % intervals.
+    """Share of a sentence's density in each of its quarters, one line per model, with 95% intervals.
 
-    A uniform density gives 25 % everywhere; a U shape means that the middle of a sentence counts less.
+    A uniform density gives 25% everywhere; a U shape means that the middle of a sentence counts less.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), appendix B.3, Fig. 6.
     """
 
@@ -26,15 +26,15 @@ class PositionProfile(Chart):
 
     def __init__(self, result: SaliencyDatasetResult | None = None) -> None:
         columns = ("x", "share", "low", "high", "segment", "model", "color")
-        tips = [("model", "@model"), ("part", "@segment"), ("share", "@share{0.0 %}"),
-                ("95 % interval", "@low{0.0 %} to @high{0.0 %}")]  # fmt: skip
+        tips = [("model", "@model"), ("part", "@segment"), ("share", "@share{0.0%}"),
+                ("95% interval", "@low{0.0%} to @high{0.0%}")]  # fmt: skip
         self.start(
             "position_profile", "Density by part of the sentence",
             ("part of the sentence", "share of the density (%)"), columns=columns, tooltips=tips, height=280,
             x_range=Range1d(-0.4, 3.4), y_range=Range1d(0, 0.5),
         )  # fmt: skip
         self.hidden = [self.figure.xgrid[0]]
-        self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0 %")
+        self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0%")
         self.name_ticks(self.figure.xaxis[0], self.QUARTERS)
         self.figure.add_layout(
             Span(location=0.25, dimension="width", line_dash="dotted", line_color=QUIET, line_width=1.5)
@@ -75,7 +75,7 @@ class PositionProfile(Chart):
         self.figure.y_range.update(end=top, reset_end=top)
         self.lines.data = lines
         counts = ", ".join(f"{result.model_names[model]} {result.profile_sentences[model]}" for model in models)
-        self.fill(rows, subtitle=f"sentences: {counts}\nbars: 95 % interval over prompts · dotted: no preference")
+        self.fill(rows, subtitle=f"sentences: {counts}\nbars: 95% interval over prompts · dotted: no preference")
 
     def scene(self, *, width: float = 620, height: float = 340) -> Scene:
         """The profile on the screen as a static picture; ValueError if there is none."""

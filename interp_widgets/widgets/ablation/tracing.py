@@ -280,7 +280,7 @@ class CausalTracing(MapPanel):
 
 
 def _intervals(result: CausalTraceResult, kind: str) -> list[str]:
-    """The 95 % interval of each cell of a map in words, row by row."""
+    """The 95% interval of each cell of a map in words, row by row."""
     index = tuple(result.kinds).index(kind)
     effects, intervals = result.effect[index].ravel(), result.interval[index].reshape(-1, 2)
     texts = []
@@ -290,7 +290,7 @@ def _intervals(result: CausalTraceResult, kind: str) -> list[str]:
         elif not np.isfinite(low):
             texts.append("one noise sample, no interval")
         else:
-            texts.append(f"95 % interval {amount(float(low))} to {amount(float(high))}")
+            texts.append(f"95% interval {amount(float(low))} to {amount(float(high))}")
     return texts
 
 

@@ -17,6 +17,7 @@ from ...atomic import whole_file
 from ...compute.memory import describe_bytes
 from ...figures.static import save_scene
 from .controls import TextLine, checked_path
+from .fields import Hint
 from .guard import guarded
 from .workbench import model_name
 
@@ -140,18 +141,19 @@ class SaveMenu:
         self.format = W.Dropdown(options=options, value=options[0][1], description="Format")
         self.name = TextLine(value=file_stem(panel.title), description="File name", continuous_update=False)
         self.write = W.Button(description="Save file", tooltip="Write the file beside the notebook")
-        self.row = W.HBox([self.format, self.name, self.write])
+        self.not_saved = Hint(self.name, self.format)
+        self.row = W.HBox([self.format, self.name, self.write, self.not_saved])
         for name in ("iw-row", "iw-save", "iw-hidden"):
             self.row.add_class(name)
         self._open = False
         self.button.on_click(guarded(panel, self._toggle))
-        self.write.on_click(guarded(panel, self._write))
+        self.write.on_click(guarded(panel, lambda _: self.not_saved.of(self._write)()))
 
     def _toggle(self, _button: Any) -> None:
         self._open = not self._open
         (self.row.remove_class if self._open else self.row.add_class)("iw-hidden")
 
-    def _write(self, _button: Any) -> None:
+    def _write(self) -> None:
         name = checked_path(self.name.value, "the file name")
         if not name or "/" in name or "\\" in name:
             raise ValueError(f"the file name must not contain slashes, got {name!r}")

@@ -34,7 +34,7 @@ class Shell(W.VBox):
     """Its title line; None where it has none of its own."""
 
     live_seconds = Number(LIVE_SECONDS, min=0.0)
-    """Budget in seconds: a change that is forecast to take no longer, and to fit into 60 % of the free memory, is
+    """Budget in seconds: a change that is forecast to take no longer, and to fit into 60% of the free memory, is
     computed at once in the background; anything longer waits for Run."""
     view = T.Enum(("A", "B", "difference", "beside"), default_value="A")
     """With two models: the first, the second, the second minus the first, or the first beside the second."""

@@ -115,15 +115,15 @@ def _summary(result: StereoSetResult | CrowsResult) -> str:
         pairs = result.overall
         low, high = pairs.interval
         return (
-            f"The sentence about the disadvantaged group is likelier in <b>{pairs.preferred:.1f} %</b> of {pairs.n:,} "
-            f"pairs ({low:.1f} to {high:.1f}, a 95 % interval); 50 is no preference."
+            f"The sentence about the disadvantaged group is likelier in <b>{pairs.preferred:.1f}%</b> of {pairs.n:,} "
+            f"pairs ({low:.1f} to {high:.1f}, a 95% interval); 50 is no preference."
         )
     overall = result.overall
     parts = [
         f"{name.upper()} <b>{getattr(overall, name):.1f}</b> ({low:.1f} to {high:.1f})"
         for name in ("ss", "lms", "icat") for low, high in [getattr(overall, f"{name}_interval")]
     ]  # fmt: skip
-    return f"{', '.join(parts)}: {overall.n:,} examples of {overall.n_targets} terms, 95 % intervals over terms."
+    return f"{', '.join(parts)}: {overall.n:,} examples of {overall.n_targets} terms, 95% intervals over terms."
 
 
 def _stereoset_table(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[Any]]]:

@@ -311,7 +311,7 @@ class EditComparison(EditOptions):
                   for label in (list(HEADS)[column] for column in shown)),
             ]  # fmt: skip
             self.table.rows = [[*line[:several], *(line[column + several] for column in shown)] for line in rows]
-            self.table.caption = "Scores with 95 % intervals; changes relative to the unedited model"
+            self.table.caption = "Scores with 95% intervals; changes relative to the unedited model"
         # a saved edit may be for one of the models alone
         edits = list(dict.fromkeys(row.name for i in at for row in results[i].rows if not is_random(row.name)))
         with self.continuations.hold_sync():

@@ -56,7 +56,7 @@ def label_columns(instances: Sequence[InstructionInstance]) -> dict[str, list[st
 
 def percent(value: Any) -> str:
     """A share as a percentage."""
-    return f"{100 * float(value):.0f} %"
+    return f"{100 * float(value):.0f}%"
 
 
 def capitalised(text: str) -> str:

@@ -46,7 +46,7 @@ class DataSetExplorer(Panel):
     """An analysis of the other panels on every row of a data set: numbers per row, compared, with intervals.
 
     At which layer a prediction is settled, which part it needs, which token it depends on: for forty prompts or ten
-    thousand. The chart shows one of the numbers by model or by group. The first table lists all of them with 95 %
+    thousand. The chart shows one of the numbers by model or by group. The first table lists all of them with 95%
     bootstrap intervals; two models or groups are compared by a permutation test (two-sided, Holm over the numbers) and
     Cohen's d. A click on a row opens that case in all panels on the same workbench.
 

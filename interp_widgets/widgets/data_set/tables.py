@@ -91,7 +91,7 @@ def statistics_of(results: Sequence[SweepResult], view: str, group: str) -> Stat
     if numbers and group and group in columns_of_result(one) and len(set(one.groups(group)) - {""}) == 2:
         return _compared(compare_sweeps(one, by=group, resamples=RESAMPLES))
     table: list[Any] = one.summary(resamples=RESAMPLES).to_dict("records")
-    columns = [{"label": "number"}, {"label": "mean", **_RIGHT}, {"label": "95 % interval"}]
+    columns = [{"label": "number"}, {"label": "mean", **_RIGHT}, {"label": "95% interval"}]
     intervals = _intervals([(line["low"], line["high"]) for line in table])
     rows = [
         [readable(line["measure"]), _finite(line["mean"]), interval]
@@ -104,7 +104,7 @@ def _compared(found: SweepComparison) -> Statistics:
     first, second = found.names
     columns = [
         {"label": "number"}, {"label": first, **_RIGHT}, {"label": second, **_RIGHT},
-        {"label": "difference", **_RIGHT}, {"label": "95 % interval", "wrap": True},
+        {"label": "difference", **_RIGHT}, {"label": "95% interval", "wrap": True},
         {"label": "p", **_RIGHT, "title": "Permutation test, two-sided, corrected by Holm's method over the numbers"},
         {"label": "d", **_RIGHT, "title": "Cohen's d"},
     ]  # fmt: skip
@@ -127,10 +127,10 @@ def _counted(
     """The table with the number of rows in its caption if it is the same for all numbers, else in a column."""
     p = "; p by permutation" if comparison else ""
     if len(set(counts)) == 1:
-        return Statistics(f"{what} over {counts[0]} rows, 95 % bootstrap intervals{p}", columns, rows, comparison)
+        return Statistics(f"{what} over {counts[0]} rows, 95% bootstrap intervals{p}", columns, rows, comparison)
     columns = [columns[0], {"label": "rows", **_RIGHT}, *columns[1:]]
     rows = [[row[0], n, *row[1:]] for row, n in zip(rows, counts, strict=True)]
-    return Statistics(f"{what}, 95 % bootstrap intervals{p}", columns, rows, comparison)
+    return Statistics(f"{what}, 95% bootstrap intervals{p}", columns, rows, comparison)
 
 
 def _finite(value: float) -> float | None:

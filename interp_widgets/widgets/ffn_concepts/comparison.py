@@ -222,7 +222,7 @@ def _share_columns() -> list[dict[str, Any]]:
         {"label": "A %", **RIGHT, "title": "Share of the described concepts of A, ± standard error"},
         {"label": "B %", **RIGHT, "title": "The same for B"},
         {"label": "B − A", **RIGHT, "title": "Percentage points"},
-        {"label": "95 % interval", **RIGHT, "title": "Bootstrap interval of the difference"},
+        {"label": "95% interval", **RIGHT, "title": "Bootstrap interval of the difference"},
         {"label": "p", **RIGHT, "title": "Welch's t-test, two-sided"},
         {"label": "Holm p", **RIGHT, "title": "Corrected over the categories"},
         {"label": "perm. p", **RIGHT, "title": "Permutation test"},

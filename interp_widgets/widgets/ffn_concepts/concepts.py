@@ -164,7 +164,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         return Description(
             f"{name[:1].upper()}{name[1:]}",
             (
-                f"It explains {share:.1f} % of the variance of the MLP's output weights.",
+                f"It explains {share:.1f}% of the variance of the MLP's output weights.",
                 f"Positive side: {', '.join(above)}.",
                 f"Negative side: {', '.join(below)}.",
                 *described,
@@ -226,7 +226,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         part = " <b>Stopped early.</b>" if result.partial else ""
         return (
             f"Listed: the first <b>{count}</b> of {result.rank} components of layer {self.layer}, which explain "
-            f"<b>{share:.0f} %</b> of its variance, each by its {result.top} nearest of {len(result.vocabulary):,} "
+            f"<b>{share:.0f}%</b> of its variance, each by its {result.top} nearest of {len(result.vocabulary):,} "
             f"words.{rest}{part}"
         )
 

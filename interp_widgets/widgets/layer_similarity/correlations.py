@@ -69,7 +69,7 @@ class TextCorrelations(ControlOptions):
             else:
                 chart.update(lines, ends=(-1.0, 0.0, 1.0))
         self.summary.value = (
-            f"Pearson's r over {correlations[0].tasks} tasks, including those never tuned on, with 95 % intervals; not "
+            f"Pearson's r over {correlations[0].tasks} tasks, including those never tuned on, with 95% intervals; not "
             "corrected for the number of layers. Syllables are counted by rules for English."
         )
 

@@ -1,4 +1,4 @@
-"""Number of dimensions that explain 99 % of the variance of a task's texts, by layer."""
+"""Number of dimensions that explain 99% of the variance of a task's texts, by layer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LayerDimensions(ControlOptions):
     def build(self) -> None:
         super().build()
         self.summary = W.HTML("")
-        self.chart = ByLayer("layer_dimensions", "Dimensions that explain 99 % of the variance", "dimensions")
+        self.chart = ByLayer("layer_dimensions", "Dimensions that explain 99% of the variance", "dimensions")
         chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         chart.add_class("iw-chart")
         self.plot.children = [self.summary, chart]

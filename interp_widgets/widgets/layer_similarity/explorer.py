@@ -18,7 +18,7 @@ class LayerSimilarityExplorer(Stack):
     *Tasks*: the similarity of a model to the control model of every task, which was tuned on that task alone, by layer;
     with two models also the sections of layers that tuning changes alike, if there are any. *Layers*: every layer
     against every layer, of two models or of one. *Projections*: the texts projected to the plane, by layer.
-    *Dimensions*: how many explain 99 % of the variance. *Texts*: whether CKA is higher for tasks that are harder to
+    *Dimensions*: how many explain 99% of the variance. *Texts*: whether CKA is higher for tasks that are harder to
     read or longer.
 
     ``LayerSimilarityExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share what is selected with other widgets,

@@ -24,12 +24,12 @@ class SpeedView(TableView):
         "routes": "Routes per token; the last row is dense",
         "tokens/s": "Generated tokens divided by the (geometric) mean time, which includes reading the prompt",
         "× dense": "Speed-up: tokens/s relative to the dense row",
-        "95 % interval": "Of the speed-up, over the texts; wide if other programs use the processor",
+        "95% interval": "Of the speed-up, over the texts; wide if other programs use the processor",
         "compared with dense": "Cannot tell: the interval contains 1, no difference",
         "layers run": "Share of layers that ran, over all forward passes",
         "text": "Compared with the dense text",
     }
-    written = ("tokens/s", "× dense", "95 % interval", "layers run")
+    written = ("tokens/s", "× dense", "95% interval", "layers run")
 
     def frame_of(self, result: RoutingSpeed) -> Any:
         import pandas as pd

@@ -207,7 +207,7 @@ class GridView(ValueView):
                     notes.append("not yet computed" if grid.partial else "the loss was NaN")
                 else:
                     seeds = int(known[i, j].sum())
-                    notes.append(f"95 % interval ± {half[i, j]:.1%}" if np.isfinite(half[i, j]) else f"{seeds} seed")
+                    notes.append(f"95% interval ± {half[i, j]:.1%}" if np.isfinite(half[i, j]) else f"{seeds} seed")
         lit = mean[np.isfinite(mean)]
         with self.heat.hold_sync():
             partial = ", partial" if grid.partial else ""

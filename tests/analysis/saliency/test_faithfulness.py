@@ -132,7 +132,7 @@ def test_the_advantage_is_students_interval_for_one_more_order() -> None:
     assert found.beats_random is True
     assert found.verdict == (
         "better than a random order: without its top tokens the log-probability falls by 0.387 more "
-        f"(95 % interval {low:+.3g} to {high:+.3g} over 4 random orders)"
+        f"(95% interval {low:+.3g} to {high:+.3g} over 4 random orders)"
     )
     assert made(comprehensiveness=-0.3, sufficiency=0.1, random=random).beats_random is False
     worse = made(comprehensiveness=-0.3, sufficiency=0.1, random=random).verdict
