@@ -696,7 +696,7 @@ def test_what_is_saved(pair: Any, few: Any, browse: Any, tmp_path: Path) -> None
     assert "1 − M" in panel.save(tmp_path / "bars.svg").read_text()
     assert panel.save(tmp_path / "bars.png").stat().st_size > 2000
     page = panel.save(tmp_path / "all.html").read_text()
-    assert "Head words compared: demo-base, demo-tuned" in page
+    assert "Head words compared: A demo-base, B demo-tuned" in page
     assert "of their kept pairs in common" in page
     assert "How this was made" in page
 

@@ -32,6 +32,12 @@ def labels(panel: Any) -> list[str]:
     return names if len(names) == 1 else [f"{letter}: {name}" for letter, name in zip(LETTERS, names, strict=True)]
 
 
+def page_title(panel: Any) -> str:
+    """The heading of a saved page: ``Logit lens: A demo-base, B demo-tuned``."""
+    names = map(model_name, panel.models)
+    return f"{panel.title}: {', '.join(start + name for start, name in zip(letters(panel.models), names, strict=True))}"
+
+
 def title_start(panel: Any, view: str = "") -> str:
     """Prefix of a picture's title that names the view of two models (by default the current one)."""
     if len(panel.results) < 2:

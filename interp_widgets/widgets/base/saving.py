@@ -19,7 +19,7 @@ from ...figures.static import save_scene
 from .controls import TextLine, checked_path
 from .fields import Hint
 from .guard import guarded
-from .workbench import model_name
+from .pair_view import page_title
 
 TABLES = (".csv", ".parquet")
 PICTURES = (".svg", ".png")
@@ -89,9 +89,13 @@ def _save_page(panel: Any, target: Path) -> None:
         raise ValueError("there is nothing to save yet: press Run or the tab's own button first")
     table = panel.frame() if _has(panel, "frame") else None
     provenance = getattr(panel.results[0], "provenance", None) if panel.results else None
-    title = f"{panel.title}: {', '.join(model_name(model) for model in panel.models)}"
     export_html(
-        title, [panel.plot, panel.details], target, question=panel.question(), provenance=provenance, table=table
+        page_title(panel),
+        [panel.plot, panel.details],
+        target,
+        question=panel.question(),
+        provenance=provenance,
+        table=table,
     )
 
 

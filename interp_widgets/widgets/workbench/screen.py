@@ -20,10 +20,11 @@ from ..base.export import export_html
 from ..base.fields import Controls
 from ..base.guard import guard, guarded, handling
 from ..base.heading import heading
+from ..base.pair_view import page_title
 from ..base.saving import SaveMenu, file_path
 from ..base.shell import Shell
 from ..base.status import StatusLine
-from ..base.workbench import SELECTED, WorkbenchState, model_name
+from ..base.workbench import SELECTED, WorkbenchState
 from .selected import Selected
 from .session import Session, options_of, restore, session_of
 from .texts import Texts
@@ -223,9 +224,8 @@ class Screen(Shell):
         if len(self.models) > 1:
             question["View"] = next(label for label, value in VIEWS if value == self.view)
         facts = self.texts.results[0].provenance if self.texts.results else None
-        title = f"{self.title}: {', '.join(model_name(model) for model in self.models)}"
         views += [self.selected.title, self.selected.text] * self.selected.has_text
-        return export_html(title, views, target, question=question, provenance=facts)
+        return export_html(page_title(self), views, target, question=question, provenance=facts)
 
     # inside -----------------------------------------------------------------------------------------------------------
 
