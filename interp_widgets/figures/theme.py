@@ -25,8 +25,8 @@ MARK = "#d55e00"
 SELECT = "#1f77d0"
 """The selected token or cell."""
 
-SEQUENTIAL256: Scale = tuple(str(color).lower() for color in Viridis256)
-"""Magnitudes on a map: viridis, perceptually uniform."""
+VIRIDIS256: Scale = tuple(str(color).lower() for color in Viridis256)
+"""Magnitudes on a map on a dark page, and of points on either page: viridis, perceptually uniform."""
 
 
 def rgba(color: str) -> tuple[int, int, int, int]:
@@ -95,9 +95,11 @@ DIVERGING_DARK256: Scale = _scale(
 )
 """The same on a dark page: 0 has the colour of the page, and large values are bright."""
 
-TOKENS256: Scale = _scale(
-    ("#e9f6c900", "#d5efc1ff", "#86d0bb", "#3ba6bf", "#2a72b0", "#2b3f8f", "#1d1f5c"), np.linspace(0, 1, 256)
-)
+_BLUES = ("#d5efc1ff", "#86d0bb", "#3ba6bf", "#2a72b0", "#2b3f8f", "#1d1f5c")
+SEQUENTIAL256: Scale = _scale(("#ffffff", *_BLUES), np.linspace(0, 1, 256))
+"""Magnitudes on a map on a light page: white at the lowest value, dark blue at the highest, as behind text."""
+
+TOKENS256: Scale = _scale(("#e9f6c900", *_BLUES), np.linspace(0, 1, 256))
 """Magnitudes behind text on a light page: no colour at the lowest value, dark blue at the highest."""
 
 TOKENS_DARK256: Scale = _scale(
@@ -116,7 +118,7 @@ def lut(colors: Sequence[str]) -> bytes:
 
     Raises ValueError unless there are 256 colours.
 
-    >>> lut(SEQUENTIAL256)[:4].hex()
+    >>> lut(VIRIDIS256)[:4].hex()
     '440154ff'
     """
     if len(colors) != 256:
@@ -159,14 +161,3 @@ def ink(color: str, background: str = "#ffffff") -> str:
     """
     seen = over(color, background)
     return "#ffffff" if contrast("#ffffff", seen) > contrast("#111111", seen) else "#111111"
-
-
-def color_at(value: float, vmin: float, vmax: float, colors: Sequence[str] = SEQUENTIAL256) -> str:
-    """The colour of one value on a scale that runs from vmin to vmax; values outside take the end colours.
-
-    >>> color_at(1.0, 0.0, 1.0) == SEQUENTIAL256[-1]
-    True
-    """
-    span = vmax - vmin
-    fraction = 0.0 if span == 0 else (value - vmin) / span
-    return colors[round(max(0.0, min(1.0, fraction)) * 255)]

@@ -14,6 +14,7 @@ SCALES = {
     name: getattr(theme, name)
     for name in (
         "SEQUENTIAL256",
+        "VIRIDIS256",
         "DIVERGING256",
         "DIVERGING_DARK256",
         "TOKENS256",
@@ -35,7 +36,12 @@ def test_a_scale_has_256_colours_and_packs_into_1024_bytes(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "page", "sign"),
-    [("SEQUENTIAL256", "#ffffff", 1), ("TOKENS256", "#ffffff", -1), ("TOKENS_DARK256", "#111111", 1)],
+    [
+        ("SEQUENTIAL256", "#ffffff", -1),
+        ("TOKENS256", "#ffffff", -1),
+        ("VIRIDIS256", "#111111", 1),
+        ("TOKENS_DARK256", "#111111", 1),
+    ],
 )
 def test_magnitudes_grow_steadily_lighter_or_darker(name: str, page: str, sign: int) -> None:
     steps = sign * np.diff(luminance(SCALES[name], page))

@@ -12,7 +12,7 @@ from interp_widgets.analysis.bias import BiasNeurons
 from interp_widgets.figures.chart import QUIET, QUIET_TEXT, Chart, empty_source, place_ticks
 from interp_widgets.figures.static.charts import plot, subtitle_room
 from interp_widgets.figures.static.scene import POINT, Scene, Sheet
-from interp_widgets.figures.theme import MARK, SEQUENTIAL256
+from interp_widgets.figures.theme import MARK, VIRIDIS256
 
 
 class NeuronDots(Chart):
@@ -32,7 +32,7 @@ class NeuronDots(Chart):
             "bias_neurons", "Neurons that write along the probes", ("probe of layer", "layer of the neuron"),
             columns=columns, tooltips=tips, height=300, x_range=Range1d(0, 1), y_range=Range1d(0, 1),
         )  # fmt: skip
-        self.colors = LinearColorMapper(palette=list(SEQUENTIAL256), low=0, high=1)
+        self.colors = LinearColorMapper(palette=list(VIRIDIS256), low=0, high=1)
         self.picked = empty_source("bias_neurons_picked", ("x", "y"))
         dots = self.figure.scatter(
             x="x", y="y", size="size", source=self.source, fill_color="color", line_color=None, fill_alpha=0.9,
@@ -72,7 +72,7 @@ class NeuronDots(Chart):
         self.colors.high = float(max(one.cosine.max() for one in spanned))
         share = (cosine - self.colors.low) / max(self.colors.high - self.colors.low, 1e-12)
         above = cosine > chance
-        shades = [SEQUENTIAL256[round(255 * own)] if more else QUIET for own, more in zip(share, above, strict=True)]
+        shades = [VIRIDIS256[round(255 * own)] if more else QUIET for own, more in zip(share, above, strict=True)]
         for range_, count in ((self.figure.x_range, probes), (self.figure.y_range, result.n_layers)):
             range_.update(start=-0.6, end=count - 0.4, reset_start=-0.6, reset_end=count - 0.4)
         for axis, count in ((self.figure.xaxis[0], probes), (self.figure.yaxis[0], result.n_layers)):

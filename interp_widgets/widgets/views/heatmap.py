@@ -10,7 +10,7 @@ import traitlets as t
 from numpy.typing import ArrayLike, NDArray
 
 from interp_widgets.figures.static import Scene, heatmap_scene
-from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, SEQUENTIAL256, lut
+from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, SEQUENTIAL256, VIRIDIS256, lut
 from interp_widgets.widgets.views.base import (
     View,
     bytes_floats,
@@ -22,7 +22,8 @@ from interp_widgets.widgets.views.base import (
 )
 from interp_widgets.widgets.views.token_strip import TokenStrip
 
-_PLAIN, _SIGNED, _SIGNED_DARK = lut(SEQUENTIAL256), lut(DIVERGING256), lut(DIVERGING_DARK256)
+_PLAIN, _PLAIN_DARK = lut(SEQUENTIAL256), lut(VIRIDIS256)
+_SIGNED, _SIGNED_DARK = lut(DIVERGING256), lut(DIVERGING_DARK256)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Heatmap(View):
     vmax = t.Float(1.0).tag(sync=True)
     lut = t.Bytes(_PLAIN).tag(sync=True)
     """1,024 bytes: the 256 colours of the range vmin..vmax."""
-    lut_dark = t.Bytes(b"").tag(sync=True)
+    lut_dark = t.Bytes(_PLAIN_DARK).tag(sync=True)
     """The same for a dark page; empty: as on a light page."""
     scale = t.Enum(("linear", "log"), default_value="linear").tag(sync=True)
     """How numbers become colours; ``log``: by the logarithm of 1 + number, for ranks and counts from 0 on."""
@@ -157,7 +158,7 @@ class Heatmap(View):
             if list(array.shape) != self.shape:
                 self.window, self.cross, self.pinned, self.hovered = [], [], [], []
                 self.row_marks, self.column_marks, self.row_bars, self.edges, self.crossed = [], [], b"", [], []
-            self.lut, self.lut_dark = (_SIGNED, _SIGNED_DARK) if signed else (_PLAIN, b"")
+            self.lut, self.lut_dark = (_SIGNED, _SIGNED_DARK) if signed else (_PLAIN, _PLAIN_DARK)
             self.vmin, self.vmax = low if vmin is None else float(vmin), high if vmax is None else float(vmax)
             self.row_labels, self.column_labels = row_labels, column_labels
             self.texts, self.notes = list(texts), list(notes)
