@@ -90,7 +90,7 @@ def told(name: str, seen: dict[str, Any], processor: float) -> str:
     maps, took = max(1, len(seen["drawn"])), np.array(seen["took"] or [np.nan])
     return (
         f"{name:<7} {seen['moves'] / wall:5.1f} events/s · page {len(seen['frames']) / wall:5.1f} frames/s · map "
-        f"{maps / wall:5.1f} frames/s · drawing median {np.median(took):.1f} ms, 95 % {np.quantile(took, 0.95):.1f} · "
+        f"{maps / wall:5.1f} frames/s · drawing median {np.median(took):.1f} ms, 95% {np.quantile(took, 0.95):.1f} · "
         f"browser {1000 * processor / maps:.0f} ms of processor per map"
     )
 

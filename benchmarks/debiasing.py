@@ -4,7 +4,7 @@
     python benchmarks/debiasing.py --quick    # without suppression and Ethos, which differentiate and train
 
 Probes and edits are made from the wordings that the model was trained on, the scores from held-out ones. A row is the
-SS of the gender domain with its 95 % interval over 21 terms, LMS, the ratio of perplexities on 40 ordinary texts, and
+SS of the gender domain with its 95% interval over 21 terms, LMS, the ratio of perplexities on 40 ordinary texts, and
 the SS of a random edit of the same size.
 """
 

@@ -104,10 +104,10 @@ def random_mixture(source: Any, k: int, scale: float, tokenizer: Any = None) -> 
 def writing(name: str, model: Any, base: Any, prompt: Any, tokens: int, repeats: int, clock: Any) -> list[list[str]]:
     speed = routing_speed(model, prompt, max_new_tokens=tokens, repeats=repeats, clock=clock)
     plain = routing_speed(base, prompt, max_new_tokens=tokens, repeats=repeats, clock=clock)
-    rows = [[name, "base", f"{plain.tokens_per_second[0]:.0f}", "", "100 %", "100 %", ""]]
+    rows = [[name, "base", f"{plain.tokens_per_second[0]:.0f}", "", "100%", "100%", ""]]
     for row, count in enumerate(speed.top_k):
         label = f"{count} (dense)" if count == model.k else str(count)
-        shares = [f"{100 * share:.0f} %" for share in (speed.runs[row], speed.computed[row])]
+        shares = [f"{100 * share:.0f}%" for share in (speed.runs[row], speed.computed[row])]
         same = "yes" if speed.texts[row] == speed.texts[-1] else "no"
         rows.append(["", label, f"{speed.tokens_per_second[row]:.0f}", f"{speed.speed_up[row]:.2f}", *shares, same])
     return rows

@@ -54,7 +54,7 @@ def bound(base: object, problems: list, k: int = 3) -> str:
 
 
 def interval(values: np.ndarray) -> str:
-    """Mean of the seeds with its 95 % interval."""
+    """Mean of the seeds with its 95% interval."""
     if len(values) == 1:
         return f"{values[0]:.1%}"
     half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
@@ -82,7 +82,7 @@ def main() -> None:
     rows = [["nothing (base)", "0", f"{found.base_accuracy:.1%}", ""]]
     for name, trained, values in zip(found.variants, found.trained, found.accuracy, strict=True):
         rows.append([name, f"{trained:,}", interval(values), ", ".join(f"{value:.1%}" for value in values)])
-    print(table(["tuned", "parameters", "solved, 95 % interval over seeds", "each seed"], rows), "\n")
+    print(table(["tuned", "parameters", "solved, 95% interval over seeds", "each seed"], rows), "\n")
     for name, other in COMPARED:
         first, second = (found.accuracy[found.variants.index(one)] for one in (name, other))
         print(f"{name} less {other}: {interval(first - second)}")

@@ -84,8 +84,8 @@ def told(name: str, seen: dict[str, Any]) -> str:
     wall = (seen["frames"][-1] - seen["frames"][0]) / 1000
     return (
         f"{name:<12} {seen['moves'] / wall:5.1f} moves/s · map {seen['drawn'] / wall:5.1f} of "
-        f"{len(seen['frames']) / wall:5.1f} frames/s · frame median {np.median(gaps):5.1f} ms, 95 % "
-        f"{np.quantile(gaps, 0.95):5.1f} · drawing median {np.median(work):.1f} ms, 95 % {np.quantile(work, 0.95):.1f}"
+        f"{len(seen['frames']) / wall:5.1f} frames/s · frame median {np.median(gaps):5.1f} ms, 95% "
+        f"{np.quantile(gaps, 0.95):5.1f} · drawing median {np.median(work):.1f} ms, 95% {np.quantile(work, 0.95):.1f}"
     )
 
 
