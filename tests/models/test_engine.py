@@ -13,6 +13,7 @@ from interp_widgets.models import Model, engine, load_model
 from interp_widgets.models.engine.equations import Equations
 from interp_widgets.models.engine.jacobian import AutogradJacobian
 from interp_widgets.models.engine.routes import checked_routes, last_checked_routes
+from tests.architectures.models import BOUNDARY, random_model
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import HALF_SEED, tiny_config, tiny_hf, tiny_model
 from tests.tolerances import limit
@@ -220,6 +221,21 @@ def test_routes_are_compared_again_past_every_length_that_the_config_declares(na
     assert checked_routes(model, 20).tokens == short
     assert checked_routes(model, 21).tokens == 24
     assert last_checked_routes(model, 40).cover(40)
+
+
+def test_generation_past_a_declared_length_uses_a_route_that_was_compared_there() -> None:
+    """This architecture scales its queries past the original context of its rotary positions; equations do not."""
+    model = load_model(random_model("ministral3"), backend="bridge", dtype=torch.float64)
+    for start in (BOUNDARY - 3, BOUNDARY + 16):  # across it and behind it, the engine unused before
+        ids = torch.randint(0, model.d_vocab, (start,), generator=torch.Generator().manual_seed(5)).tolist()
+        own = list(ids)
+        for _ in range(8):
+            own.append(int(model.run(own).logits[0, -1].argmax()))
+        assert model.generate_ids(ids, max_new_tokens=8) == own[start:]
+    step = engine.incremental_decoder(model)
+    for cut in (slice(0, 40), slice(40, 41), slice(41, None)):
+        logits = step(torch.tensor([ids[cut]]))
+    assert largest(logits[0, -1] - own_logits(model, ids)[0, -1]) < floor(model)
 
 
 def test_equations_that_let_sequences_see_each_other_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -491,15 +491,34 @@ def mlp_values(
 def incremental_decoder(network: Network) -> Callable[[Tensor], Tensor]:
     """A function from the next token ids (1, n) of one sequence to the logits after them; it caches keys and values.
 
-    If a model's cached step does not reproduce its full pass, every call reruns the whole sequence.
+    A sequence that grows past a length at which the model changes is fed again by a route that was compared there. If a
+    model's cached step does not reproduce its full pass, every call reruns the whole sequence.
     """
-    with network.lock:
-        route = _route(network, 1)
-        if route.equations is not None:
-            steps = native.IncrementalDecoder(route.equations)
-            return lambda ids: steps.feed(network.embed(ids))
-        if network.caches and (route.hooked or route.checked.cache or route.checked.tokens == 0):
-            return modules.cached_steps(network)
+    fed: list[Tensor] = []
+    decoder: Callable[[Tensor], Tensor] | None = None
+    route: _Route | None = None
+
+    def step(ids: Tensor) -> Tensor:
+        nonlocal decoder, route
+        fed.append(ids)
+        length = sum(part.shape[1] for part in fed)
+        if decoder is None or route is None or not (route.hooked or route.checked.cover(length)):
+            with network.lock:
+                route = _route(network, length)
+                decoder = _decoder(network, route)
+            ids = torch.cat(fed, dim=1)
+        return decoder(ids)
+
+    return step
+
+
+def _decoder(network: Network, route: _Route) -> Callable[[Tensor], Tensor]:
+    """The function of `incremental_decoder` by one route."""
+    if route.equations is not None:
+        steps = native.IncrementalDecoder(route.equations)
+        return lambda ids: steps.feed(network.embed(ids))
+    if network.caches and (route.hooked or route.checked.cache or route.checked.tokens == 0):
+        return modules.cached_steps(network)
     fed: list[Tensor] = []
 
     def step(ids: Tensor) -> Tensor:
