@@ -7,6 +7,7 @@ every pass of the thread, also during generation.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import threading
@@ -111,6 +112,18 @@ class Patch:
 
     # ---- inside a with
 
+    @functools.cached_property
+    def _row_numbers(self) -> Tensor:
+        """The row of ``values`` for each position, -1 where nothing is replaced.
+
+        Entry 0 is the BOS, at position -1; the last entry stands for all later positions.
+        """
+        positions = torch.empty(0, dtype=torch.long) if self.positions is None else self.positions
+        table = torch.full((max(positions.tolist(), default=-1) + 3,), -1, dtype=torch.long)
+        several = isinstance(self.values, Tensor) and len(self.values) > 1
+        table[positions + 1] = torch.arange(len(positions)) if several else 0
+        return table
+
     def within(self, value: Tensor, grid: Tensor) -> Tensor:
         """``value`` (batch, rows, ...) with the patch applied; ``grid`` (batch, rows) are the positions of its rows."""
         heads = self.index is not None
@@ -120,11 +133,7 @@ class Patch:
             hit = grid >= 0 if self.keeps_bos else torch.ones_like(grid, dtype=torch.bool)
             number = torch.zeros_like(grid)
         else:
-            # entry 0 is the BOS, at position -1; the last entry stands for all later positions
-            table = torch.full((max(self.positions.tolist(), default=-1) + 3,), -1, dtype=torch.long)
-            several = isinstance(self.values, Tensor) and len(self.values) > 1
-            table[self.positions + 1] = torch.arange(len(self.positions)) if several else 0
-            table = table.to(grid.device)
+            table = self._row_numbers.to(grid.device)
             number = table[(grid + 1).clamp(0, len(table) - 1)]
             hit, number = number >= 0, number.clamp(min=0)
         if isinstance(self.values, Tensor):

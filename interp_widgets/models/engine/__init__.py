@@ -497,11 +497,12 @@ def incremental_decoder(network: Network) -> Callable[[Tensor], Tensor]:
     fed: list[Tensor] = []
     decoder: Callable[[Tensor], Tensor] | None = None
     route: _Route | None = None
+    length = 0
 
     def step(ids: Tensor) -> Tensor:
-        nonlocal decoder, route
+        nonlocal decoder, route, length
         fed.append(ids)
-        length = sum(part.shape[1] for part in fed)
+        length += ids.shape[1]
         if decoder is None or route is None or not (route.hooked or route.checked.cover(length)):
             with network.lock:
                 route = _route(network, length)

@@ -199,7 +199,7 @@ class _Training:
                     progress(self.step, self.total)
 
     def _batches(self) -> Iterator[torch.Tensor]:
-        """The rest of the batches; their order hangs on the seed and the epoch alone."""
+        """The rest of the batches; their order depends on the seed and the epoch alone."""
         size, count = self.settings["batch_size"], len(self.data.tokens)
         per_epoch = math.ceil(count / size)
         while self.step < self.total:
