@@ -22,10 +22,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
+from tests.lock_checks import check_locks
 from tests.type_checks import check_types
 from tests.warm_kernels import NAME, warm_kernels
 
 check_types(["interp_widgets.analysis", "interp_widgets.compute"])
+check_locks()
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "data"

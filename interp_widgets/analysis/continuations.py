@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes, unem
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import as_array, wide
 from interp_widgets.models import Model
-from interp_widgets.models.engine import TokenTree, TreeMasks, can_pack, can_pad, decode, encode, pack
+from interp_widgets.models.engine import TokenTree, TreeMasks, can_pack, can_pad, decode, encode, expects_native, pack
 
 _MAX_LOGITS = 2**23
 """Logits computed at once."""
@@ -115,10 +115,12 @@ def _model_input(model: Model, number: int, one: Continuation) -> tuple[int, ...
     return row
 
 
-def _token_rows(model: Model, rows: Sequence[tuple[int, ...]]) -> list[TokenTree]:
+def _token_rows(
+    model: Model, rows: Sequence[tuple[int, ...]], packs: Callable[[Model, int], bool] = can_pack
+) -> list[TokenTree]:
     """The sequences as rows, packed if the model allows it, the longest first."""
     longest = max(map(len, rows), default=1)
-    if can_pack(model, longest):
+    if packs(model, longest):
         return pack(rows, model.d_model, _max_row_tokens(model, longest))
     by_ids: dict[tuple[int, ...], TokenTree] = defaultdict(TokenTree)
     for number, row in enumerate(rows):
@@ -182,8 +184,9 @@ def _score_rows(
 
 
 def continuations_cost(model: Model, continuations: Sequence[Continuation]) -> Cost:
-    """FLOPs and peak bytes of `score_continuations`."""
-    trees = _token_rows(model, [_model_input(model, number, one) for number, one in enumerate(continuations)])
+    """FLOPs and peak bytes of `score_continuations`; never waits for the model, see `expects_native`."""
+    rows = [_model_input(model, number, one) for number, one in enumerate(continuations)]
+    trees = _token_rows(model, rows, expects_native)
     longest, total = max(map(len, trees), default=1), float(sum(map(len, trees)))
     mean = sum(len(tree) ** 2 for tree in trees) / max(total, 1.0)
     scored = min(total, float(sum(len(one.ids) for one in continuations)))

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from interp_widgets.locks import Rank, RankedLock
+
 State = Literal["queued", "running", "cancelling", "cancelled", "done", "failed"]
 
 PROGRESS_INTERVAL = 0.1
@@ -201,7 +203,7 @@ class Worker:
     def __init__(self, device: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.device = device
         self.clock = clock
-        self.lock = threading.RLock()
+        self.lock = RankedLock(Rank.DEVICE, f"the device {device}")
         """Held while a computation runs on the device."""
         self._wake = threading.Condition()
         self._queue: deque[Job] = deque()
@@ -412,7 +414,7 @@ class Owner:
 
     def __init__(self, device: str = "cpu", *, lock: Any = None, worker: Worker | None = None) -> None:
         self.worker = worker_for(device) if worker is None else worker
-        self.lock: Any = threading.RLock() if lock is None else lock
+        self.lock: Any = RankedLock(Rank.SCREEN, "the callbacks") if lock is None else lock
         self.job: Job | None = None
         """The newest request, while it is queued or running."""
         self.closed = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +15,30 @@ from .network import Network
 
 
 def stepper(network: Network) -> Callable[[Tensor], Tensor]:
-    """A function that maps further token ids (1, n) of one sequence to logits, and caches keys and values."""
+    """A function that maps further token ids (1, n) of one sequence to logits, and caches keys and values.
+
+    It holds the model's lock during a step only, so that other threads may use the model in between. Raises ValueError
+    if the model was edited since the first step: what is cached belongs to the model as it was.
+    """
+    with network.lock:
+        mixture, first = mixture_of(network.tl_model), _edition(network)
+        feed = incremental_decoder(network)
+        if mixture is not None and skips_layers(network):
+            feed = EarlyExit(network, mixture, mixture.top_k).feed
+
+    def step(ids: Tensor) -> Tensor:
+        with network.lock:
+            if _edition(network) != first:
+                raise ValueError(f"{network.name} was edited while it generated a text: generate it again")
+            return feed(ids)
+
+    return step
+
+
+def _edition(network: Network) -> tuple[Any, ...]:
+    """What `ModelEdit.apply` and `ModModel.top_k` change, equal again once it is undone."""
     mixture = mixture_of(network.tl_model)
-    if mixture is not None and skips_layers(network):
-        return EarlyExit(network, mixture, mixture.top_k).feed
-    return incremental_decoder(network)
+    return (None if mixture is None else mixture.top_k, *(undo for _, undo in network.applied))
 
 
 @torch.no_grad()

@@ -280,6 +280,9 @@ class Model(Network):
             seed: of the sampling; the same seed gives the same text.
             check: called before every token; raises to cancel.
             on_token: called with every new token id.
+
+        Both are called without the model's lock: other threads may use the model between two tokens. If one edits it
+        (`ModelEdit.apply`, `top_k`), a ValueError says so.
         """
         prompt = self._checked_ids(ids)
         if not prompt:
@@ -295,18 +298,17 @@ class Model(Network):
                 f"{len(prompt)} prompt tokens and {max_new_tokens} new ones do not fit the model's context "
                 f"of {self.n_ctx} tokens: {advice}"
             )
-        with self.lock:
-            return generation.generate_ids(
-                generation.stepper(self),
-                prompt,
-                device=self.device,
-                max_new_tokens=max_new_tokens,
-                temperature=float(temperature),
-                seed=seed,
-                stop=self._stop_ids,
-                check=check,
-                on_token=on_token,
-            )
+        return generation.generate_ids(
+            generation.stepper(self),
+            prompt,
+            device=self.device,
+            max_new_tokens=max_new_tokens,
+            temperature=float(temperature),
+            seed=seed,
+            stop=self._stop_ids,
+            check=check,
+            on_token=on_token,
+        )
 
     # ---- the fast engine
 

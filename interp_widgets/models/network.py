@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.arguments import checked
+from interp_widgets.locks import Rank, RankedLock
 
 from . import weights
 from .capabilities import Capabilities, find_capabilities
@@ -49,7 +49,7 @@ class Network:
     ) -> None:
         cfg = tl_model.cfg
         self._parameters = parameters
-        self.lock = threading.RLock()
+        self.lock = RankedLock(Rank.MODEL, f"the model {name}")
         self.tl_model = tl_model
         self._watch = Watch(tl_model)
         weights.note_places(tl_model)

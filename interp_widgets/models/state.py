@@ -32,6 +32,8 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
+from interp_widgets.locks import Rank, may_wait_for
+
 from . import contents
 from .hooks import HOOK_TABLES, acting_hooks, is_scoped
 
@@ -131,11 +133,14 @@ def remembered(network: Watched, name: str, find: Callable[[], T]) -> T:
     """The cached result of ``find``, which must not depend on weights and hooks; computed again when modules,
     functions, settings, or dtypes and shapes of tensors change.
 
-    While the model is unchanged, this does not wait for a pass in another thread.
+    While the model is unchanged, this does not wait for a pass in another thread. A thread that draws, which must not
+    wait, gets the last result of a changed model.
     """
     watch = network._watch
     held = watch.memory.get(name)
     if held is None or held[0] != watch.look(network.tl_model).architecture():
+        if held is not None and not may_wait_for(Rank.MODEL):
+            return held[1]
         with network.lock:
             architecture = watch.look(network.tl_model).architecture()
             held = watch.memory.get(name)

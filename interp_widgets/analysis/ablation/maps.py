@@ -41,7 +41,7 @@ from interp_widgets.analysis.ablation.replacement import (
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import Trace, decodes_in_blocks, trace
+from interp_widgets.models.engine import Trace, expects_native, trace
 from interp_widgets.models.patching import Patch, Site
 
 R = TypeVar("R", bound=Result)
@@ -457,6 +457,8 @@ def ablation_cost(
         layers: all by default; for neurons the one layer, by default the first, which takes longest.
         positions: all by default; for heads and neurons the one position, by default all at once and the last.
 
+    It never waits for the model: before the first pass, the faster route is expected to be usable.
+
     Example:
         >>> round(ablation_cost(model, 32).flops / 1e9, 1)
         23.7
@@ -475,7 +477,7 @@ def ablation_cost(
             cells = [(0 if layers is None else chosen[0], position)] * model.d_mlp
         case _:
             raise ValueError(f"what must be one of 'modules', 'heads', 'neurons', got {what!r}")
-    short = decodes_in_blocks(model)
+    short = expects_native(model)
     unembedding = 4.0 * model.d_model if short else unembedding_flops(model)  # of the target and a foil, or of all
     rows = n_tokens if what == "heads" and positions is None else 1
     passed = sum(_tokens(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers

@@ -215,8 +215,7 @@ def head_word_chance(
     orders = [unshuffled] + [_shuffled(unshuffled, with_vector, rng) for _ in range(shuffles)]
     counts: list[list[tuple[NDArray[Any], ...]]] = []
     for layer in numbers:
-        with model.lock:
-            top_words = search.top_words(layer)
+        top_words = search.top_words(layer)
         counts.append([])
         for word_cosines in orders:
             counts[-1].append(_counts(*search.pairs(top_words, word_cosines), model, len(known.words)))

@@ -131,8 +131,7 @@ def head_word_pairs(
 
     search.step = step
     for layer in numbers:
-        with model.lock:
-            done.append(search.layer(layer))
+        done.append(search.layer(layer))
         if on_partial is not None and len(done) < len(numbers):
             on_partial(result(partial=True))
     return result()
@@ -255,10 +254,11 @@ class PairSearch:
         """The top words of the dimensions of one layer."""
         model = self.model
         shared = model.n_heads // model.n_kv_heads
-        scale = wide(model.weight("ln1_w", layer))
-        query, key = model.weight("W_Q", layer), model.weight("W_K", layer)[::shared]
-        # the norm's scale multiplies the input of both matrices; each row of the result is one dimension
-        scaled = torch.cat([wide(part) * scale[:, None] for part in (query, key)])
+        with model.lock:  # the weights are of one moment
+            scale = wide(model.weight("ln1_w", layer))
+            query, key = model.weight("W_Q", layer), model.weight("W_K", layer)[::shared]
+            # the norm's scale multiplies the input of both matrices; each row of the result is one dimension
+            scaled = torch.cat([wide(part) * scale[:, None] for part in (query, key)])
         rows = rearrange(scaled, "head d_model d_head -> (head d_head) d_model")
         words, values, row_energy = self._top_words_of_rows(rows.to(self.embeddings.dtype))
         energy = as_array(row_energy).astype(np.float64)

@@ -27,7 +27,14 @@ from ..patching import Patch, site_hook
 from . import modules, native, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
-from .routes import CheckedRoutes, checked_routes, last_checked_routes, scaled_by_length
+from .routes import (
+    CheckedRoutes,
+    checked_routes,
+    expected_equations,
+    last_checked_routes,
+    routes_are_known,
+    scaled_by_length,
+)
 from .traces import Trace
 from .trees import TokenTree, TreeMasks, pack
 from .unembed import ReadOut
@@ -45,6 +52,7 @@ __all__ = [
     "decode",
     "decode_blocks",
     "encode",
+    "expects_native",
     "forward",
     "has_hooks",
     "decodes_in_blocks",
@@ -62,6 +70,7 @@ __all__ = [
     "token_logits",
     "trace",
     "incremental_decoder",
+    "knows_routes",
 ]
 
 
@@ -116,6 +125,19 @@ def can_pack(network: Network, tokens: int) -> bool:
     """Whether sequences of up to ``tokens`` tokens may be packed into one row, sharing common prefixes."""
     with network.lock:
         return _route(network, tokens).native
+
+
+def expects_native(network: Network, tokens: int = 1) -> bool:
+    """Whether sequences of up to ``tokens`` tokens will probably be packed, and logits computed in blocks.
+
+    For forecasts, which never wait for a model that computes; `can_pack` and `decodes_in_blocks` say it exactly.
+    """
+    return not has_hooks(network.tl_model) and expected_equations(network, tokens) is not None
+
+
+def knows_routes(network: Network) -> bool:
+    """Whether the routes for short sequences are known, so that `expects_native` is exact for them."""
+    return has_hooks(network.tl_model) or routes_are_known(network, 1)
 
 
 # ---- whole passes

@@ -28,7 +28,7 @@ from .equations import Equations
 from .jacobian import NativeJacobian
 from .trees import TokenTree, TreeMasks
 
-__all__ = ["CheckedRoutes", "last_checked_routes", "checked_routes"]
+__all__ = ["CheckedRoutes", "checked_routes", "expected_equations", "last_checked_routes", "routes_are_known"]
 
 
 @dataclass
@@ -73,6 +73,19 @@ def last_checked_routes(network: Network, tokens: int) -> CheckedRoutes:
     """The result of the last `checked_routes`, for steps after a pass; does not check the model for changes."""
     held: CheckedRoutes | None = last_remembered(network, "routes")
     return checked_routes(network, tokens) if held is None or not held.cover(tokens) else held
+
+
+def expected_equations(network: Network, tokens: int) -> Equations | None:
+    """The equations that `checked_routes` will probably find, without waiting for the model and without a pass: those
+    of the last comparison; before the first, any that describe the model."""
+    held: CheckedRoutes | None = last_remembered(network, "routes")
+    return held.equations if held is not None and held.cover(tokens) else Equations.of(network)
+
+
+def routes_are_known(network: Network, tokens: int) -> bool:
+    """Whether the last comparison holds for sequences of ``tokens`` tokens, as far as can be seen without waiting."""
+    held: CheckedRoutes | None = last_remembered(network, "routes")
+    return held is not None and held.cover(tokens)
 
 
 def _boundaries(network: Network) -> tuple[int, ...]:

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 from interp_widgets.models import Model
+from interp_widgets.models.engine import decodes_in_blocks, knows_routes
+from interp_widgets.models.network import Network
 
 from ...compute.cache import results as cache
 from ...compute.memory import Forecast, speedometer
@@ -113,6 +115,7 @@ class Answers:
 
     def cached(self, request: Hashable) -> Outcome | None:
         """The cached or shipped answer, if the models can be seen to be unchanged without reading all their weights."""
+        self._identity.missed = False
         look = self._identity.at_a_glance
         kept = [cache.get(self._key(request, model, look)) for model in self._panel.request_models]
         missing = [index for index, value in enumerate(kept) if value is None]
@@ -136,6 +139,16 @@ class Answers:
         parts = [self._panel.forecast_on(request, model) for model in missing]
         return sum(parts[1:], parts[0]) if parts else Forecast(0.0, 0)
 
+    @property
+    def assumed(self) -> bool:
+        """Whether something was assumed since `cached` was last called, because a model computes or has never run."""
+        return self._identity.missed or not all(map(knows_routes, self._networks()))
+
+    def find_out(self) -> None:
+        """Find out what forecasts assume of a model that has never run; in the worker."""
+        for model in self._networks():
+            decodes_in_blocks(model)
+
     def measured(self, request: Hashable, model: Model) -> Forecast:
         """Time and memory of a request on one model, from its cost and the speed of earlier runs."""
         cost, kind, device = self._panel.cost(request, model), self._kind(request), device_of(model)
@@ -145,6 +158,9 @@ class Answers:
         return Forecast(speedometer.seconds(kind, device, 0.0) if known else 0.0, 0)
 
     # inside -----------------------------------------------------------------------------------------------------------
+
+    def _networks(self) -> list[Network]:
+        return [model for model in self._panel.request_models if isinstance(model, Network)]
 
     def _compute(
         self,

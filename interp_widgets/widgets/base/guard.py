@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-ui_lock = threading.RLock()
+from interp_widgets.locks import Rank, RankedLock
+
+ui_lock = RankedLock(Rank.SCREEN, "the screen")
 """Held while any panel reads its controls or draws. One for all panels: linked panels draw into each other, and two
 locks taken in two orders would stop both threads."""
 

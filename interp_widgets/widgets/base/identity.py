@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from interp_widgets.models import Model
 from interp_widgets.models.state import State, state_key
@@ -11,11 +13,27 @@ PATIENCE = 0.05
 """Seconds that the interface waits for a forward pass to end before it reads the model's state."""
 
 
+@contextmanager
+def models_if_free(models: Sequence[Any]) -> Iterator[bool]:
+    """Context manager that gives a handler the models, which it must not wait for; False if one of them computes."""
+    with ExitStack() as held:
+        free = True
+        for model in models:
+            if not model.lock.acquire(timeout=PATIENCE):
+                held.close()
+                free = False
+                break
+            held.callback(model.lock.release)
+        yield free
+
+
 class Identity:
     """Keys of models for the cache; a model whose state cannot be determined gets a key equal to no other."""
 
     def __init__(self) -> None:
         self._last: dict[int, Hashable] = {}
+        self.missed = False
+        """Whether a look at a model failed because it computed; the caller sets it back."""
 
     def of(self, model: Model) -> Hashable:
         """The model as the calling thread sees it now, every byte read; call it in the thread that computes.
@@ -53,6 +71,7 @@ class Identity:
         try:
             return state_key(model, wait=PATIENCE)
         except TimeoutError:
+            self.missed = True
             return None
 
 

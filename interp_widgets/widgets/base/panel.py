@@ -132,6 +132,8 @@ class Panel(Shell):
         self._good: Outcome | None = None
         self._drawn: Outcome | None = None
         self._pending: Hashable = None
+        self._waiting: Hashable = None
+        self._corrected: Hashable = None
         self._run_failed = False
         self._error = ""
         self._opened = False
@@ -422,7 +424,7 @@ class Panel(Shell):
             raise
 
     def _answer(self, limit: float) -> None:
-        request = self._question()
+        request, self._waiting = self._question(), None
         if self._pending is not None and request == self._pending:
             return
         cached = self.answers.cached(request) if self.reuses or limit < float("inf") else None
@@ -440,6 +442,21 @@ class Panel(Shell):
             self._pending = None
             self.mark(stale=True, forecast=forecast.describe())
             self.status.waiting(forecast.describe(), first=self._shown is None)
+            self._waiting = request
+            if self.answers.assumed and request != self._corrected:  # once
+                self._corrected = request
+                self._answer_again(request, limit)
+
+    def _answer_again(self, request: Hashable, limit: float) -> None:
+        """Look again for a request that waits for Run, once nothing about it has to be assumed any more."""
+
+        def again(_: None) -> None:
+            if self.active and self._waiting == request == self.request():
+                self._answer(limit)
+
+        self.jobs.start(
+            lambda job: self.answers.find_out(), again, title="Forecasting", channel="forecast", quiet=True
+        )  # fmt: skip
 
     @guard
     def go(self) -> None:

@@ -122,7 +122,7 @@ class WorkbenchState(T.HasTraits):
         panels. Raises ValueError for an edit that was made for another model; then the edits stay unchanged.
         """
         with ExitStack() as stack:
-            for model in self.models:
+            for model in sorted(self.models, key=id):  # two workbenches on the same models must not wait for each other
                 stack.enter_context(model.lock)
             before = self.edits
             self._put_edits(())

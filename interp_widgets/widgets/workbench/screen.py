@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from html import escape
 from pathlib import Path
@@ -20,13 +20,14 @@ from ..base.export import export_html
 from ..base.fields import Controls
 from ..base.guard import guard, guarded, handling
 from ..base.heading import heading
+from ..base.identity import models_if_free
 from ..base.pair_view import page_title
 from ..base.saving import SaveMenu, file_path
 from ..base.shell import Shell
 from ..base.status import StatusLine
 from ..base.workbench import SELECTED, WorkbenchState
 from .selected import Selected
-from .session import Session, options_of, restore, session_of
+from .session import Session, model_facts, options_of, restore, session_of
 from .texts import Texts
 from .tools import TOOLS, probe_tool
 
@@ -211,7 +212,7 @@ class Screen(Shell):
         if not target.parent.is_dir():
             raise ValueError(f"the folder {target.parent} does not exist: make it or choose another")
         if target.suffix.lower() == ".npz":
-            return session_of(self).save(target)
+            return session_of(self, model_facts(self.models)).save(target)
         views: list[Any] = [self.texts.plot]
         for name, tool in self._opened.items():
             tool.appear()  # a hidden panel takes up changes first, or is left out
@@ -226,6 +227,19 @@ class Screen(Shell):
         facts = self.texts.results[0].provenance if self.texts.results else None
         views += [self.selected.title, self.selected.text] * self.selected.has_text
         return export_html(page_title(self), views, target, question=question, provenance=facts)
+
+    def _save_pressed(self, target: Path, saved: Callable[[Path], None]) -> None:
+        """Save as the button does: at once, but a session, for which weights are read, once no model computes."""
+        with models_if_free(self.models) as free:
+            if free or target.suffix != ".npz":
+                saved(self.save(target))
+                return
+        self.status_line.idle("The session is saved as soon as the models are free")
+        self.texts.jobs.start(
+            lambda job: model_facts(self.models),
+            lambda facts: saved(session_of(self, facts).save(target)),
+            title="Saving the session", channel="save", quiet=True,
+        )  # fmt: skip
 
     # inside -----------------------------------------------------------------------------------------------------------
 
@@ -251,7 +265,7 @@ class Screen(Shell):
         if len(self.models) > 1:
             views = W.ToggleButtons(options=VIEWS, value=self.view)
             head.append(self.bind(views, "view"))
-        self.save_menu = SaveMenu(self, FORMATS)
+        self.save_menu = SaveMenu(self, FORMATS, self._save_pressed)
         end = W.HBox([self.save_menu.button])
         end.add_class("iw-end")
         self.head = row(*head, self.status_line, end)

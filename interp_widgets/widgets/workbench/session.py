@@ -15,6 +15,8 @@ from interp_widgets.analysis._core.result import Record, Result, record
 from interp_widgets.models import load_model
 from interp_widgets.models.chat import ChatText
 
+from ...compute.worker import Job
+from ..base.identity import models_if_free
 from ..base.panel import Panel
 from ..base.stack import Stack
 from ..base.workbench import SHARED
@@ -63,18 +65,23 @@ class Session(Result):
     """The tabs that have been opened; the first one is the texts."""
 
 
-def session_of(screen: Any) -> Session:
-    """The session of a screen as it is now."""
+def session_of(screen: Any, facts: Sequence[dict[str, Any]]) -> Session:
+    """The session of a screen as it is now, with the `model_facts` of its models."""
     bench = screen.workbench
     opened = {"texts": screen.texts, **screen.panels}
     return Session(
-        models=[_facts(model) for model in screen.models],
+        models=facts,
         shared={name: packed(getattr(bench, name)) for name in SHARED},
         view=screen.view,
         shown=screen.shown,
         tools=[_saved(name, tool) for name, tool in opened.items()],
         provenance={"prompt": str(bench.prompt)},
     )
+
+
+def model_facts(models: Sequence[Any]) -> list[dict[str, Any]]:
+    """For each model, what a session says of it; waits while a model computes."""
+    return [_facts(model) for model in models]
 
 
 def opened_models(session: Session, given: Sequence[Any]) -> tuple[Any, ...]:
@@ -102,7 +109,7 @@ def differences(session: Session, models: Sequence[Any]) -> list[str]:
     """How the models differ from those of the saved session, in words; empty if its results can be used."""
     found = []
     for facts, model in zip(session.models, models, strict=True):
-        now = _facts(model)
+        (now,) = model_facts([model])
         other = [name.replace("_", " ") for name in _SAME if now[name] != facts[name]]
         other += ["edits"] * bool(now["edited"] or facts["edited"])
         if other:
@@ -111,14 +118,28 @@ def differences(session: Session, models: Sequence[Any]) -> list[str]:
 
 
 def restore(tool: Any, saved: SavedTool) -> None:
-    """Give the panels of a tab their saved results, for the requests that their options make."""
+    """Give the panels of a tab their saved results, for the requests that their options make: at once, or while a model
+    computes, whose state is read for it, in the background before the panels' own runs."""
     for one in saved.panels:
         if one.tab and one.tab not in tool.fitting:
             continue
         panel: Panel = tool[one.tab] if one.tab else tool
-        request = panel.request()
-        for model, answer in zip(panel.request_models, one.answers, strict=True):
-            panel.answers.once(request, model, partial(unpacked, answer))
+        put, show = partial(_put_answers, panel, panel.request(), one.answers), partial(_show_answers, panel)
+        with models_if_free(panel.models) as free:
+            if free:
+                put()
+            else:
+                panel.jobs.start(put, show, title="Opening the session", channel="session", quiet=True)
+
+
+def _put_answers(panel: Panel, request: Any, answers: Sequence[Any], _: Job | None = None) -> None:
+    for model, answer in zip(panel.request_models, answers, strict=True):
+        panel.answers.once(request, model, partial(unpacked, answer))
+
+
+def _show_answers(panel: Panel, _: Any) -> None:
+    if panel.active and not panel.results:
+        panel.refresh()
 
 
 def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
