@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache as remembered
@@ -98,9 +98,12 @@ class Answers:
                 anew.add(key)
         return value, states
 
-    def open(self, request: Hashable, model: Model, value: Any) -> None:
-        """Take a result from a session file as the answer to a request, for this panel only."""
-        self._opened[self._key(request, model, self._identity.of)] = value
+    def open(self, request: Hashable, model: Model, value: Any, states: Mapping[int, State]) -> None:
+        """Take a result from a session file as the answer to a request, for this panel only; `states` are those of the
+        models that it depends on, by ``id``."""
+        for one in self._models(request, model):
+            self._identity.note(one, states[id(one)])
+        self._opened[self._key(request, model, self._identity.at_last)] = value
 
     def forget_opened(self) -> None:
         """Drop the results from a session file."""

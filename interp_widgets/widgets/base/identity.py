@@ -25,10 +25,14 @@ class Identity:
         """
         if not _has_state(model):  # equal to whatever has its hash, else only to itself
             return self._last.setdefault(id(model), getattr(model, "weight_hash", None) or object())
-        state = self._states[id(model)] = state_key(model, exact=True)
+        state = state_key(model, exact=True)
         facts_of(model, state)  # for sessions, while the model is in this state
-        self._last[id(model)] = (state, model.name)
+        self.note(model, state)
         return self._last[id(model)] if state.certain else object()
+
+    def note(self, model: Model, state: State) -> None:
+        """Note the state of a model, of which every byte was read."""
+        self._states[id(model)], self._last[id(model)] = state, (state, model.name)
 
     def at_a_glance(self, model: Model) -> Hashable:
         """The same for the interface, which must not wait: unique also where a large model would have to be read."""

@@ -215,5 +215,9 @@ class Derived:
 @contextmanager
 def computing(models: tuple[Any, ...], job: Job) -> Iterator[None]:
     """Use as many processor threads as pay off for the largest model; a cancel takes effect between layers."""
-    with few_threads(max(getattr(model, "parameter_count", SMALL) for model in models)), stopping(job.check), computing_here():
+    with (
+        few_threads(max(getattr(model, "parameter_count", SMALL) for model in models)),
+        stopping(job.check),
+        computing_here(),
+    ):
         yield

@@ -353,6 +353,12 @@ class Panel(Shell):
         """The request that the picture on the screen answers; None before the first."""
         return None if self._shown is None else self._shown.request
 
+    @property
+    def shown_states(self) -> tuple[tuple[ModelState | None, ...], ...]:
+        """For each result on the screen, the states of the models that it depends on when it was computed, its own
+        first; None where that is unknown."""
+        return () if self._shown is None else self._shown.states
+
     def arrange(
         self, plot: Sequence[Any], details: Sequence[Any] = (), *, spare: Sequence[Any] = (),
         beside: Sequence[Any] = (), width: int = 460,
@@ -816,7 +822,9 @@ class Panel(Shell):
             self._restore()
             if outcome.opened:  # whatever a file may hold
                 self.answers.forget_opened()
-                raise ValueError("the result in the session does not fit this panel: press Run to compute it") from error
+                raise ValueError(
+                    "the result in the session does not fit this panel: press Run to compute it"
+                ) from error
             raise
         self._good = outcome
         self._run_failed = self._outdated = False

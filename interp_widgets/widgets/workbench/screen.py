@@ -26,7 +26,7 @@ from ..base.shell import Shell
 from ..base.status import StatusLine
 from ..base.workbench import SELECTED, WorkbenchState
 from .selected import Selected
-from .session import Session, options_of, restore, session_of
+from .session import Present, Session, options_of, restore, session_of
 from .texts import Texts
 from .tools import TOOLS, probe_tool
 
@@ -52,7 +52,7 @@ class Screen(Shell):
     shown = T.Tuple()
     """The names of the tabs that are shown, the one opened last at the end."""
 
-    def __init__(self, workbench: WorkbenchState, session: Session | None = None, note: str = "") -> None:
+    def __init__(self, workbench: WorkbenchState, session: Session | None = None, now: Present | None = None) -> None:
         self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
         """The progress of all panels."""
         self.tools = dict(TOOLS)
@@ -60,16 +60,17 @@ class Screen(Shell):
         self._opened: dict[str, Any] = {}
         self._cards: dict[str, W.VBox] = {}
         self._tabs: dict[str, W.ToggleButton] = {}
+        self._now = now or {}
+        self._notes: dict[tuple[str, str], list[str]] = {}
         self._saved = {} if session is None else {tool.name: tool for tool in session.tools}
         self.heading: W.HTML
         super().__init__(workbench, None, None, {})
         try:
             usual = "A" if len(self.models) == 1 else "B"  # the model that writes the response
-            self.view = usual if session is None else session.view
+            self.view = usual if session is None or session.view not in dict(VIEWS).values() else session.view
             self.texts = self._make("texts", Texts)
             self._assemble()
-            self.note.value = escape(note)
-            shown_if(self.note, bool(note))
+            self._show_notes()
             self.observe(self._view_changed, "view")
             self.observe(self._shown_changed, "shown")
             workbench.observe(self._selection_changed, SELECTED)
@@ -78,7 +79,7 @@ class Screen(Shell):
             raise
         tidy.register(self)
         self.texts.appear()
-        shown = () if session is None else tuple(name for name in session.shown if name in self.tools)
+        shown = () if session is None else tuple(name for name in session.shown if name in self.tools)[:BESIDE]
         self.shown = shown or FIRST
 
     # what the panels share --------------------------------------------------------------------------------------------
@@ -240,9 +241,27 @@ class Screen(Shell):
             options["write_anew"] = False  # the texts above do
         if saved is None:
             return kind(self.workbench, screen=self, **options)
-        tool = kind(self.workbench, screen=self, **{**options, **options_of(saved, kind)})
-        restore(tool, saved)
+        title = self.tools[name].title if name in self.tools else kind.title
+        try:
+            tool = kind(self.workbench, screen=self, **{**options, **options_of(saved, kind)})
+            reasons = [("Computed anew", reason) for reason in restore(tool, saved, self._now)]
+        except (ValueError, TypeError, T.TraitError) as error:
+            tool = kind(self.workbench, screen=self, **options)
+            reasons = [("Opened as usual", f"an option in the session cannot be used ({error})")]
+        labels = [one.label or option for option, one in kind.fields().items() if option in saved.left_out]
+        if labels:
+            reasons.append(("Set again", f"{', '.join(labels)} is not part of a session"))
+        for reason in reasons:
+            self._notes.setdefault(reason, []).append(title)
+        self._show_notes()
         return tool
+
+    def _show_notes(self) -> None:
+        """Say what of the session could not be used, and in which tabs."""
+        if hasattr(self, "note"):
+            lines = [escape(f"{what} ({', '.join(tabs)}): {why}.") for (what, why), tabs in self._notes.items()]
+            self.note.value = "<br>".join(lines)
+            shown_if(self.note, bool(lines))
 
     def _assemble(self) -> None:
         self.add_class("iw-screen")
