@@ -326,9 +326,9 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return arrays[value["name"]]
     if value["kind"] == "mapping":
         return {key: _decode(part, arrays) for key, part in value["items"].items()}
-    if value["kind"] != "record" or value["class"] not in _RECORDS:
+    kind, version = _RECORDS.get(str(value.get("class"))), value.get("version", 1)  # earlier releases wrote none
+    if value["kind"] != "record" or kind is None:
         raise ValueError(f"it holds a part of the unknown class {short(value.get('class'))}: import that class first")
-    kind, version = _RECORDS[value["class"]], value.get("version", 1)  # earlier releases wrote none
     if version != kind.VERSION:
         raise ValueError(
             f"it holds version {short(version)} of {kind.__name__}, this program reads version {kind.VERSION}: "

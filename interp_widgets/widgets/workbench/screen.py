@@ -248,7 +248,7 @@ class Screen(Shell):
         except (ValueError, TypeError, T.TraitError) as error:
             tool = kind(self.workbench, screen=self, **options)
             reasons = [("Opened as usual", f"an option in the session cannot be used ({error})")]
-        labels = [one.label or option for option, one in kind.fields().items() if option in saved.left_out]
+        labels = [one.label for option, one in kind.fields().items() if option in saved.left_out and one.label]
         if labels:
             reasons.append(("Set again", f"{', '.join(labels)} is not part of a session"))
         for reason in reasons:

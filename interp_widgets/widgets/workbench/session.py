@@ -331,4 +331,4 @@ def unpacked(value: Any) -> Any:
     try:
         return kind(**parts)
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"the session holds a {kind.__name__} that cannot be made: {short(error)}") from error
+        raise ValueError(f"the session holds a {kind.__name__} with other fields than this program's") from error
