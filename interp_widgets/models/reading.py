@@ -1,4 +1,4 @@
-"""How a model reads text, as a digest: tokenizer, special tokens, chat template and whether a text begins with a BOS.
+"""How a model reads text, as digests of its tokenizer, special tokens included, and of its chat template.
 
 The digest of a tokenizer is the same in every process. Everything in it is read when the state must be exact;
 otherwise the last digest is used as long as nothing that is cheap to read has changed.
@@ -16,9 +16,10 @@ import xxhash
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _SETTINGS = ("split_special_tokens", "clean_up_tokenization_spaces")
 """Settings of a fast tokenizer that are not in its file."""
-_ELSEWHERE = {"cache", "deprecation_warnings", "init_inputs", "init_kwargs", "model_max_length", "name_or_path",
+_ELSEWHERE = {"cache", "chat_template", "deprecation_warnings", "init_inputs", "init_kwargs", "model_max_length", "name_or_path",
               "padding_side", "tokenizer_file", "truncation_side", "verbose", "vocab_file"}  # fmt: skip
-"""Attributes of a tokenizer written in Python that say where it is from, or that no reading of a text depends on."""
+"""Attributes of a tokenizer written in Python that say where it is from, that are compared by themselves, or that no
+reading of a text depends on."""
 _SAMPLES = 64
 """Entries of the vocabulary that a look without reading everything compares."""
 
@@ -31,7 +32,7 @@ class Reading:
         """The tokenizer, what was cheap to read of it, and its digest."""
 
     def digest(self, model: Any, *, exact: bool = True) -> str:
-        """The digest of the tokenizer with its special tokens and chat template; empty for a model without one.
+        """The digest of the tokenizer with its special tokens; empty for a model without one.
 
         Args:
             model: a `Network` or `Model`.
@@ -47,6 +48,12 @@ class Reading:
             digest = xxhash.xxh3_64_hexdigest(_text([_tokenizer_text(tokenizer), _own(model)]).encode())
             self._last = tokenizer, glance, digest
         return digest
+
+
+def template_digest(model: Any) -> str:
+    """The digest of the template that writes the messages of a chat; empty for a model without one."""
+    template = getattr(getattr(model, "tokenizer", None), "chat_template", None)
+    return xxhash.xxh3_64_hexdigest(_text(template).encode()) if template else ""
 
 
 def _tokenizer_text(tokenizer: Any) -> str:
@@ -82,8 +89,7 @@ def _beside(tokenizer: Any) -> list[Any]:
     """What a fast tokenizer has beside its core."""
     kind = type(tokenizer)
     own = "" if kind.__module__.partition(".")[0] == "transformers" else _kind(tokenizer)
-    names = ("special_tokens_map", "chat_template", *_SETTINGS)
-    return [own, *(getattr(tokenizer, name, None) for name in names)]
+    return [own, *(getattr(tokenizer, name, None) for name in ("special_tokens_map", *_SETTINGS))]
 
 
 def _own(model: Any) -> list[Any]:

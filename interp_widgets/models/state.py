@@ -5,8 +5,8 @@ A key has three parts. *Structure* is the modules: their classes and functions, 
 tensor. *Content* is the bytes of all parameters, buffers and other tensors. Edits through ``.data`` or ``.numpy()``
 leave no trace in PyTorch, so the bytes are read: all of them up to `contents.READ_BYTES`, which takes one to three
 milliseconds; samples of larger models, or all of them if `state_key` must be exact (about 0.2 s for 4 GB). *Declared*
-is what no module or tensor shows: the tokenizer with its special tokens and chat template (`reading`), whether a text
-begins with a BOS, and how the model was loaded.
+is what no module or tensor shows: tokenizer and chat template (`reading`), whether a text begins with a BOS, and how the
+model was loaded.
 
 If the state does not determine what a model computes, the key says so (`State.certain`), and cached results must be
 computed again: a user's hook or function may do anything, dropout is random, and tensors without content cannot be
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from . import contents
 from .hooks import HOOK_TABLES, acting_hooks, is_scoped
-from .reading import Reading
+from .reading import Reading, template_digest
 
 __all__ = [
     "FACTS",
@@ -52,6 +52,7 @@ __all__ = [
     "facts_of",
     "is_as_loaded",
     "last_remembered",
+    "note_loaded",
     "remembered",
     "state_key",
     "weights_key",
@@ -64,7 +65,7 @@ _KNOWN_CODE = {
     "torch", "torchao", "transformer_lens", "transformers",
 }  # fmt: skip
 """Packages whose classes and functions depend only on what a state holds."""
-FACTS = ("weight_hash", "dtype", "backend", "processed", "tokenizer", "adds_bos", "edited", "edit_key")
+FACTS = ("weight_hash", "dtype", "backend", "processed", "tokenizer", "chat_template", "adds_bos", "edited", "edit_key")
 """What a model's numbers depend on, by the names in its provenance; the last two only of an edited model."""
 _REMEMBERED_FACTS = 1000
 _NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "tokenizer"}
@@ -188,6 +189,7 @@ def _declared(network: Watched, *, exact: bool = True) -> tuple[tuple[str, Any],
         ("backend", getattr(network, "backend", None)),
         ("processed", getattr(network, "processed", None)),
         ("tokenizer", network._watch.reading.digest(network, exact=exact)),
+        ("chat_template", template_digest(network)),
         ("adds_bos", getattr(network, "prepend_bos", None)),
     )
 
@@ -238,13 +240,18 @@ def edits(network: Watched) -> Edits | None:
     return Edits(f"{'; '.join(sentences[:3])}{more}", key)
 
 
+def note_loaded(network: Watched) -> None:
+    """Note how a model that has just been loaded reads texts."""
+    network._watch.declared = _declared(network)
+
+
 def is_as_loaded(network: Watched) -> bool:
     """Whether a model is just what was loaded, hooks and tokenizer included."""
     watch = network._watch
     return (
         edits(network) is None
         and weights_key(network) == watch.loaded_weights
-        and watch.reading.digest(network, exact=False) == watch.loaded_reading
+        and watch.declared in (None, _declared(network, exact=False))
     )
 
 
@@ -281,8 +288,8 @@ class Watch:
         """Cached results with the architecture at the time; see `remembered`."""
         look = self.look(tl_model)
         self.reading = Reading()
-        self.loaded_reading = ""
-        """The digest of the tokenizer at load; empty for a model without one."""
+        self.declared: tuple[tuple[str, Any], ...] | None = None
+        """`State.declared` at load; None for a network without a tokenizer."""
         self.loaded = look.settings()
         self.loaded_buffers = contents.values(look.buffers)
         self.loaded_weights = _weights(look)

@@ -818,14 +818,14 @@ class Panel(Shell):
         began = time.monotonic()
         try:
             self._put(outcome)
-        except Exception as error:
+        except Exception:
             self._restore()
-            if outcome.opened:  # whatever a file may hold
-                self.answers.forget_opened()
-                raise ValueError(
-                    "the result in the session does not fit this panel: press Run to compute it"
-                ) from error
-            raise
+            if not outcome.opened:
+                raise
+            self.answers.forget_opened()  # whatever a file may hold
+            self.screen.computed_anew(self.title, "the result in the session does not fit the panel")
+            self.refresh()
+            return
         self._good = outcome
         self._run_failed = self._outdated = False
         self.mark(stale=False)

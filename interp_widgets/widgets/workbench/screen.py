@@ -123,6 +123,10 @@ class Screen(Shell):
         self.tools[name] = probe_tool(name, lambda: kind)
         self._add_tab(name)
 
+    def computed_anew(self, title: str, reason: str) -> None:
+        """Say why a result of the session is not used, in a clause."""
+        self._note("Computed anew", title, reason)
+
     def follow(self, panel: Any) -> None:
         """A panel has drawn its results or its selection: update the shading and the description."""
         self.describe()
@@ -244,22 +248,26 @@ class Screen(Shell):
         title = self.tools[name].title if name in self.tools else kind.title
         try:
             tool = kind(self.workbench, screen=self, **{**options, **options_of(saved, kind)})
-            reasons = [("Computed anew", reason) for reason in restore(tool, saved, self._now)]
+            for reason in restore(tool, saved, self._now):
+                self.computed_anew(title, reason)
         except (ValueError, TypeError, T.TraitError) as error:
             tool = kind(self.workbench, screen=self, **options)
-            reasons = [("Opened as usual", f"an option in the session cannot be used ({error})")]
+            self._note("Opened as usual", title, f"an option in the session cannot be used ({error})")
         labels = [one.label for option, one in kind.fields().items() if option in saved.left_out and one.label]
         if labels:
-            reasons.append(("Set again", f"{', '.join(labels)} is not part of a session"))
-        for reason in reasons:
-            self._notes.setdefault(reason, []).append(title)
-        self._show_notes()
+            self._note("Set again", title, f"{', '.join(labels)} is not part of a session")
         return tool
+
+    def _note(self, what: str, title: str, why: str) -> None:
+        titles = self._notes.setdefault((what, why), [])
+        if title not in titles:
+            titles.append(title)
+        self._show_notes()
 
     def _show_notes(self) -> None:
         """Say what of the session could not be used, and in which tabs."""
         if hasattr(self, "note"):
-            lines = [escape(f"{what} ({', '.join(tabs)}): {why}.") for (what, why), tabs in self._notes.items()]
+            lines = [escape(f"{what} ({', '.join(titles)}): {why}.") for (what, why), titles in self._notes.items()]
             self.note.value = "<br>".join(lines)
             shown_if(self.note, bool(lines))
 
