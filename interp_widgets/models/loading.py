@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +16,17 @@ from .build import BackendChoice, build, check_weights, stop_ids
 from .chat import with_template
 from .devices import device_of, devices_of, has_float64, is_spread
 from .edits import ModelEdit
-from .hub_files import DeviceMap, LoadError, MaxMemory, Source, check_lora, check_tokenizer, open_source, short_name
+from .hub_files import (
+    DEMO_NAMES,
+    DeviceMap,
+    LoadError,
+    MaxMemory,
+    Source,
+    check_lora,
+    check_tokenizer,
+    open_source,
+    short_name,
+)
 from .memory import free_bytes, load_must_fit
 from .model import Model
 from .network import Backend
@@ -37,6 +48,9 @@ class Opener(Protocol):
     def open(self, source: Any, **options: Any) -> Model:
         """The checked model; ``options`` are all options of `load_model`, including ``base``."""
 
+    def also_reads(self, source: Any) -> str | None:
+        """The source of another model that `open` reads for ``source``; None if there is none."""
+
 
 _OPENERS: list[Opener] = []
 
@@ -44,6 +58,14 @@ _OPENERS: list[Opener] = []
 def register_opener(opener: Opener) -> None:
     """Register another kind of source with `load_model`."""
     _OPENERS.append(opener)
+
+
+def needs_the_hub(source: str) -> bool:
+    """Whether a model, or the model that it is made from, would be fetched from the hub: it is neither shipped nor in a
+    folder."""
+    opener = next((opener for opener in _OPENERS if opener.recognises(source)), None)
+    read = source if opener is None else opener.also_reads(source)
+    return read is not None and read not in DEMO_NAMES and not os.path.isdir(os.path.expanduser(read))
 
 
 def load_model(

@@ -17,7 +17,7 @@ from . import engine, generation, tokens
 from .chat import Chat, ChatText, Messages, PromptInput, is_chat, write_chat
 from .network import Backend, Network
 from .self_check import SelfCheck
-from .state import edits
+from .state import facts, note_loaded
 
 _version = functools.cache(metadata.version)  # reads a file each time
 
@@ -81,6 +81,7 @@ class Model(Network):
         self._stop_ids = frozenset(stop_ids) | ({self.eos_token_id} if self.eos_token_id is not None else set())
         self._piece_kind = "metaspace" if tokenizer is None else tokens.piece_kind(tokenizer)
         self._special_ids = frozenset[int]() if tokenizer is None else tokens.special_ids(tokenizer)
+        note_loaded(self)
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers, d_model {self.d_model}, {self.parameter_count / 1e6:.1f}M parameters"
@@ -91,24 +92,17 @@ class Model(Network):
     def provenance(self) -> dict[str, str | int | float | bool]:
         """Everything needed to repeat a computation: model, weights, backend, dtype, device and versions.
 
-        If the model differs from the loaded one in more than its weights (hooks, modules, functions, settings,
-        buffers), ``edited`` describes the difference, and ``edit_key`` identifies it.
+        ``tokenizer`` and ``chat_template`` are hashes, ``adds_bos`` says whether a text gets a BOS. If the model differs
+        from the loaded one in more than its weights (hooks, modules, functions, settings, buffers), ``edited``
+        describes the difference, and ``edit_key`` identifies it.
         """
         packages = {"torch": "torch", "transformer_lens": "transformer-lens", "transformers": "transformers"}
         values: dict[str, str | int | float | bool] = {
             "model": self.name,
-            "weight_hash": self.weight_hash,
-            "backend": self.backend,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            **facts(self),
             "device": str(self.device),
-            "processed": self.processed,
             "shares_weights": self.shares_weights,
         }
-        changed = edits(self)
-        if changed is not None:
-            values["edited"] = changed.sentence
-            if changed.key is not None:
-                values["edit_key"] = changed.key
         values |= {key: _version(package) for key, package in packages.items()}
         values["interp_widgets"] = __version__
         return values

@@ -1,14 +1,18 @@
 """A model's state: everything that its numbers depend on, as a key that is cheap enough to compute at every call.
 
-A key has two halves. *Structure* is the modules: their classes and functions, plain settings such as ``eps`` or
+A key has three parts. *Structure* is the modules: their classes and functions, plain settings such as ``eps`` or
 ``attn_scale``, the configuration, the hooks that act in the calling thread, and the dtype, shape and storage of every
 tensor. *Content* is the bytes of all parameters, buffers and other tensors. Edits through ``.data`` or ``.numpy()``
 leave no trace in PyTorch, so the bytes are read: all of them up to `contents.READ_BYTES`, which takes one to three
-milliseconds; samples of larger models, or all of them if `state_key` must be exact (about 0.2 s for 4 GB).
+milliseconds; samples of larger models, or all of them if `state_key` must be exact (about 0.2 s for 4 GB). *Declared*
+is what no module or tensor shows: tokenizer and chat template (`reading`), whether a text begins with a BOS, and how the
+model was loaded.
 
 If the state does not determine what a model computes, the key says so (`State.certain`), and cached results must be
 computed again: a user's hook or function may do anything, dropout is random, and tensors without content cannot be
 read.
+
+`State` compares models within a process; `facts` are the same for equal models in every process, and go into files.
 """
 
 from __future__ import annotations
@@ -36,16 +40,21 @@ from interp_widgets.locks import Rank, may_wait_for
 
 from . import contents
 from .hooks import HOOK_TABLES, acting_hooks, is_scoped
+from .reading import Reading, template_digest
 
 __all__ = [
+    "FACTS",
     "Edits",
     "State",
     "Watch",
     "Watched",
     "check_as_loaded",
     "edits",
+    "facts",
+    "facts_of",
     "is_as_loaded",
     "last_remembered",
+    "note_loaded",
     "remembered",
     "state_key",
     "weights_key",
@@ -58,6 +67,9 @@ _KNOWN_CODE = {
     "torch", "torchao", "transformer_lens", "transformers",
 }  # fmt: skip
 """Packages whose classes and functions depend only on what a state holds."""
+FACTS = ("weight_hash", "dtype", "backend", "processed", "tokenizer", "chat_template", "adds_bos", "edited", "edit_key")
+"""What a model's numbers depend on, by the names in its provenance; the last two only of an edited model."""
+_REMEMBERED_FACTS = 1000
 _NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "tokenizer"}
 """Attributes of modules that are names, hooks (read from PyTorch's tables) or caches of earlier passes."""
 _NO_CONFIG = {"device", "dtype", "model_name", "name_or_path", "seed", "tokenizer_name", "torch_dtype"}
@@ -76,6 +88,8 @@ class State:
     """Digest of modules, functions, settings, hooks, and of every tensor's dtype, shape and storage."""
     content: bytes
     """Digest of the bytes of all tensors."""
+    declared: tuple[tuple[str, Any], ...]
+    """What no module or tensor shows: how texts become ids, and how the model was loaded."""
     known_code: bool = field(compare=False)
     """Whether only known, deterministic code runs: no hook, no function or class of the user, no dropout."""
     read: bool = field(compare=False)
@@ -105,6 +119,9 @@ class Watched(Protocol):
     tl_model: Any
     _watch: Watch
 
+    @property
+    def weight_hash(self) -> str: ...
+
 
 def state_key(network: Watched, *, exact: bool = False, wait: float = -1) -> State:
     """The state of a model as the calling thread sees it now.
@@ -124,9 +141,59 @@ def state_key(network: Watched, *, exact: bool = False, wait: float = -1) -> Sta
         with torch.no_grad():
             look = network._watch.look(network.tl_model)
             content, read = network._watch.content(look.storages, exact=exact)
+            declared = _declared(network, exact=exact)
     finally:
         network.lock.release()
-    return State(look.structure(), content, look.known_code, look.storages.readable and read)
+    return State(look.structure(), content, declared, look.known_code, look.storages.readable and read)
+
+
+def facts(network: Watched) -> dict[str, str | bool]:
+    """What a model's numbers depend on, by the names in `FACTS`: equal for equal models in every process."""
+    with network.lock:
+        values: dict[str, Any] = {"weight_hash": network.weight_hash, **dict(_declared(network))}
+        changed = edits(network)
+    if changed is not None:
+        values["edited"] = changed.sentence
+        if changed.key is not None:
+            values["edit_key"] = changed.key
+    return values
+
+
+def facts_of(network: Watched, state: State, *, wait: float = -1) -> Mapping[str, str | bool] | None:
+    """The `facts` of a model in a state that it has now or had when this was called before; None otherwise, or if the
+    state does not determine what the model computes, or the model still computes after `wait` seconds."""
+    if not state.known_code:
+        return None
+    held = _facts.get(state)
+    if held is not None or not network.lock.acquire(timeout=wait):
+        return held
+    try:
+        if state_key(network, exact=True) != state:
+            return None
+        values = facts(network)
+        if state_key(network, exact=True) != state:  # edited meanwhile
+            return None
+    finally:
+        network.lock.release()
+    while len(_facts) >= _REMEMBERED_FACTS:
+        _facts.pop(next(iter(_facts)), None)
+    _facts[state] = values
+    return values
+
+
+_facts: dict[State, Mapping[str, str | bool]] = {}
+
+
+def _declared(network: Watched, *, exact: bool = True) -> tuple[tuple[str, Any], ...]:
+    """See `State.declared`; a setting of the run that all numbers depend on belongs here."""
+    return (
+        ("dtype", str(getattr(network, "dtype", None)).removeprefix("torch.")),
+        ("backend", getattr(network, "backend", None)),
+        ("processed", getattr(network, "processed", None)),
+        ("tokenizer", network._watch.reading.digest(network, exact=exact)),
+        ("chat_template", template_digest(network)),
+        ("adds_bos", getattr(network, "prepend_bos", None)),
+    )
 
 
 def remembered(network: Watched, name: str, find: Callable[[], T]) -> T:
@@ -178,9 +245,19 @@ def edits(network: Watched) -> Edits | None:
     return Edits(f"{'; '.join(sentences[:3])}{more}", key)
 
 
+def note_loaded(network: Watched) -> None:
+    """Note how a model that has just been loaded reads texts."""
+    network._watch.declared = _declared(network)
+
+
 def is_as_loaded(network: Watched) -> bool:
-    """Whether a model is just what was loaded, hooks included."""
-    return edits(network) is None and weights_key(network) == network._watch.loaded_weights
+    """Whether a model is just what was loaded, hooks and tokenizer included."""
+    watch = network._watch
+    return (
+        edits(network) is None
+        and weights_key(network) == watch.loaded_weights
+        and watch.declared in (None, _declared(network, exact=False))
+    )
 
 
 def check_as_loaded(network: Watched, purpose: str) -> None:
@@ -215,6 +292,9 @@ class Watch:
         self.memory: dict[str, tuple[Hashable, Any]] = {}
         """Cached results with the architecture at the time; see `remembered`."""
         look = self.look(tl_model)
+        self.reading = Reading()
+        self.declared: tuple[tuple[str, Any], ...] | None = None
+        """`State.declared` at load; None for a network without a tokenizer."""
         self.loaded = look.settings()
         self.loaded_buffers = contents.values(look.buffers)
         self.loaded_weights = _weights(look)

@@ -22,12 +22,11 @@ import torch
 
 from interp_widgets.models import Model
 from interp_widgets.models.contents import values as digests_of
+from interp_widgets.models.state import facts
 from interp_widgets.version import __version__
 
 from .call import Call, unwrap_partial
 
-_MODEL_KEYS = ("model", "weight_hash", "dtype", "backend", "processed", "edited", "edit_key")
-"""Keys of a model's provenance that its numbers depend on."""
 _MAX_CHARACTERS = 1000
 """Longer JSON is stored as a hash."""
 _INSTALL_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -86,8 +85,7 @@ def describe(value: Any, inside: tuple[int, ...] = ()) -> Any:
         return "itself"
     inner = functools.partial(describe, inside=(*inside, id(value)))
     if isinstance(value, Model):
-        facts = value.provenance()
-        return {name: facts[name] for name in _MODEL_KEYS if name in facts}
+        return {"model": value.name, **facts(value)}
     if isinstance(value, Mapping):
         return {str(name): inner(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from interp_widgets.models import Model, load_model
-from interp_widgets.models.state import check_as_loaded, edits
+from interp_widgets.models.state import check_as_loaded, edits, facts
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
@@ -59,10 +59,8 @@ def _model_reference(model: Model) -> tuple[Any, ...]:
 
 
 def _fingerprint(model: Model) -> str:
-    """A hash of what a model's output for a text depends on: weights, tokenizer, chat template, BOS."""
-    reader = getattr(model.tokenizer, "backend_tokenizer", None)
-    parts = (model.weight_hash, reader and reader.to_str(), model.chat_template, model.prepend_bos)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+    """A hash of what a model's numbers depend on."""
+    return hashlib.sha256(repr(facts(model)).encode()).hexdigest()
 
 
 @functools.lru_cache(maxsize=2)

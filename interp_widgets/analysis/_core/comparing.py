@@ -41,12 +41,17 @@ def two_results(
 
 
 def pair_provenance(base: Result, tuned: Result) -> dict[str, Scalar]:
-    """Provenance of the two models: names, weights and edits."""
+    """Provenance of the two models: names, weights, tokenizers and edits."""
     return {
         f"{side}{ending}": result.provenance.get(key)
         for side, result in (("base", base), ("tuned", tuned))
-        for key, ending in (("model", ""), ("weight_hash", "_weights"), ("edited", "_edited"))
-        if key != "edited" or key in result.provenance
+        for key, ending in (
+            ("model", ""),
+            ("weight_hash", "_weights"),
+            ("tokenizer", "_tokenizer"),
+            ("edited", "_edited"),
+        )
+        if key in ("model", "weight_hash") or key in result.provenance
     }
 
 

@@ -53,6 +53,12 @@ T = TypeVar("T")
 R = TypeVar("R", bound="Result")  # not typing.Self: run-time type checkers refuse it on a method alone
 
 
+def by_itself() -> Any:
+    """A field of a record that is read from a file by itself: if it cannot be read, the field holds an `Unreadable`
+    and the rest of the record is as it was saved. In a mapping, each value is read by itself."""
+    return field(metadata={"by itself": True})
+
+
 def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True) -> Any:
     """A field of a record that is an array (``Floats``, ``Ints`` or ``Bools``) or a ``Sequence``, with these axes.
 
@@ -72,7 +78,7 @@ def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True) -> An
     return field(default=default, metadata={"axes": names, "nan": nan})
 
 
-@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field, with_axes))
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field, with_axes, by_itself))
 def record(cls: type[T]) -> type[T]:
     """Declare a frozen dataclass that is compared by identity (see :meth:`Record.equals`) and printed in one line.
 
@@ -88,6 +94,9 @@ def record(cls: type[T]) -> type[T]:
 
 class Record:
     """A frozen dataclass that can be stored inside a :class:`Result`; derived classes are known by their name."""
+
+    VERSION: ClassVar[int] = 1
+    """Version of the class's fields; raise it when a field changes its meaning, so that old files are refused."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -123,6 +132,14 @@ class Record:
 
 
 @record
+class Unreadable(Record):
+    """What a file held where a part of it cannot be read; see `by_itself`."""
+
+    reason: str
+    """Why, as a clause."""
+
+
+@record
 class Result(Record):
     """Base of all results: whether it is complete, its provenance, and saving to one file.
 
@@ -132,9 +149,6 @@ class Result(Record):
         >>> Result.load(path)
         HeadMap(values=<float64 (2, 2)>, unit='nats', layers=None, partial=False, provenance={})
     """
-
-    VERSION: ClassVar[int] = 1
-    """Version of the class's fields; raise it when a field changes its meaning, so that old files are refused."""
 
     partial: bool = field(default=False, kw_only=True)
     """Whether the analysis is incomplete; numbers not computed yet are NaN."""
@@ -293,7 +307,7 @@ def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
         return value
     if isinstance(value, Record):
         inner = {f.name: _encode(getattr(value, f.name), f"{path}.{f.name}".strip("."), arrays) for f in fields(value)}  # type: ignore[arg-type]
-        return {"kind": "record", "class": type(value).__name__, "fields": inner}
+        return {"kind": "record", "class": type(value).__name__, "version": value.VERSION, "fields": inner}
     if isinstance(value, tuple | list):
         return [_encode(part, f"{path}.{i}", arrays) for i, part in enumerate(value)]
     if isinstance(value, Mapping):
@@ -312,11 +326,31 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return arrays[value["name"]]
     if value["kind"] == "mapping":
         return {key: _decode(part, arrays) for key, part in value["items"].items()}
-    if value["kind"] != "record" or value["class"] not in _RECORDS:
+    kind, version = _RECORDS.get(str(value.get("class"))), value.get("version", 1)  # earlier releases wrote none
+    if value["kind"] != "record" or kind is None:
         raise ValueError(f"it holds a part of the unknown class {short(value.get('class'))}: import that class first")
+    if version != kind.VERSION:
+        raise ValueError(
+            f"it holds version {short(version)} of {kind.__name__}, this program reads version {kind.VERSION}: "
+            "compute it again"
+        )
+    alone = {item.name for item in fields(kind) if "by itself" in item.metadata}  # type: ignore[arg-type]
+    parts = value["fields"].items()
     return _build_record(
-        _RECORDS[value["class"]], {key: _decode(part, arrays) for key, part in value["fields"].items()}
+        kind, {key: _decode_alone(part, arrays) if key in alone else _decode(part, arrays) for key, part in parts}
     )
+
+
+def _decode_alone(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """The value of a field that is read `by_itself`."""
+    if isinstance(value, dict) and value.get("kind") == "mapping" and isinstance(value.get("items"), dict):
+        return {key: _decode_alone(part, arrays) for key, part in value["items"].items()}
+    try:
+        return _decode(value, arrays)
+    except (AttributeError, KeyError, TypeError) as error:
+        return Unreadable(f"it is damaged ({short(error)})")
+    except ValueError as error:
+        return Unreadable(str(error))
 
 
 def _build_record(kind: type[Any], values: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.top_k import largest
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.state import edits
+from interp_widgets.models.state import facts
 
 
 @record
@@ -96,8 +96,8 @@ class ConceptSet(Result):
         return np.asarray(self.directions @ self.directions.T)
 
     def made_from(self, model: Model) -> bool:
-        """Whether the set was computed from this model with its current weights, modules and hooks; True where the
-        provenance does not tell. An intervention in the calling thread, such as `ablation`, does not count."""
+        """Whether the set was computed from this model with its current weights, modules, hooks and tokenizer; True
+        where the provenance does not tell. An intervention in the calling thread, such as `ablation`, does not count."""
         return "weight_hash" not in self.provenance or self._difference(model) is None
 
     def check(self, model: Model, *, other_weights: bool = False) -> None:
@@ -115,14 +115,16 @@ class ConceptSet(Result):
 
     def _difference(self, model: Model) -> str | None:
         """How the set's model differs from a model of the same sizes; None if it does not."""
-        if self.provenance.get("weight_hash") != model.weight_hash:
+        now = facts(model)
+        if self.provenance.get("weight_hash") != now["weight_hash"]:
             return f"with other weights than {model.name} has (another dtype or backend counts too)"
-        edit = edits(model)
-        if self.provenance.get("edit_key") == (None if edit is None else edit.key):
+        if any(name in self.provenance and self.provenance[name] != now[name] for name in ("tokenizer", "adds_bos")):
+            return f"with another tokenizer than {model.name} has (a chat template and the BOS count too)"
+        if self.provenance.get("edit_key") == now.get("edit_key"):
             return None
         before = self.provenance.get("edited") if "edit_key" in self.provenance else "it was as it had been loaded"
-        now = "it is as it was loaded" if edit is None or edit.key is None else edit.sentence
-        return f"while {before}; now {now}"
+        edited = now["edited"] if "edit_key" in now else "it is as it was loaded"
+        return f"while {before}; now {edited}"
 
     def to_frame(self) -> DataFrame:
         """One row per concept: name, group, quality and gap."""

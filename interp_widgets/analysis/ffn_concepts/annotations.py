@@ -305,7 +305,7 @@ def _blank(
     shape = len(rows), len(columns)
     name = "" if annotator is None else annotator.name
     made_of = {key: result.provenance.get(key) for key in ("model", "weight_hash")}
-    made_of |= {key: result.provenance[key] for key in ("edited", "edit_key") if key in result.provenance}
+    made_of |= {key: result.provenance[key] for key in ("tokenizer", "edited", "edit_key") if key in result.provenance}
     return ConceptAnnotations(
         layers=rows,
         components=columns,
@@ -322,8 +322,10 @@ def _blank(
 
 def _keep(cells: Cells, start: ConceptAnnotations, keep: ConceptAnnotations) -> None:
     """Copy the earlier annotations of the user and of this annotator."""
-    for name in ("model", "weight_hash", "edit_key", "sign"):
+    for name in ("model", "weight_hash", "tokenizer", "edit_key", "sign"):
         old, new = keep.provenance.get(name), start.provenance.get(name)
+        if name == "tokenizer" and None in (old, new):  # earlier releases did not note it
+            continue
         if old != new:
             raise ValueError(f"keep must be annotations of the same result: its {name} is {old!r}, here {new!r}")
     for row, layer in enumerate(start.layers):

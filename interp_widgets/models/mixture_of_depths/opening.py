@@ -35,6 +35,9 @@ class MixtureFolders:
     def open(self, source: Any, **options: Any) -> Model:
         return open_mixture(source, **options)
 
+    def also_reads(self, source: Any) -> str | None:
+        return load_state(source).base
+
 
 class _MixtureAddition:
     """A mixture that is to be put into a converted model."""

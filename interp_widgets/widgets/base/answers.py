@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache as remembered
@@ -13,12 +13,14 @@ from typing import Any
 from interp_widgets.models import Model
 from interp_widgets.models.engine import decodes_in_blocks, knows_routes
 from interp_widgets.models.network import Network
+from interp_widgets.models.state import State
 
 from ...compute.cache import results as cache
 from ...compute.memory import Forecast, speedometer
 from ...compute.worker import Job
 from . import shipped
-from .identity import PATIENCE, Identity
+from .heading import edits_of
+from .identity import PATIENCE, Identity, state_now
 from .jobs import computing
 from .request import FromModel, Request
 
@@ -40,10 +42,18 @@ class Outcome:
     shipped: bool = False
     """Whether some of it ships with the package."""
     partial: bool = False
+    states: tuple[tuple[State | None, ...], ...] = ()
+    """For each result the states of the models it depends on, its own first, when it was computed; None: unknown."""
+    edits: tuple[str, ...] = ()
+    """The names of each model's edits then."""
+    opened: bool = False
+    """Whether some of it comes from a session file."""
 
     @property
     def source(self) -> str:
         """Where the results come from, for the status line."""
+        if self.opened:
+            return "from the session" if self.cached else "partly from the session"
         if self.shipped:
             return "shipped with the demo models" if self.cached else "partly shipped with the demo"
         return "from cache" if self.cached else "computed"
@@ -55,6 +65,8 @@ class Answers:
     def __init__(self, panel: Any) -> None:
         self._panel = panel
         self._identity = Identity()
+        self._opened: dict[Hashable, Any] = {}
+        """Results from a session file by their keys; anyone may have written them, so other panels do not use them."""
 
     @property
     def fresh(self) -> bool:
@@ -67,8 +79,15 @@ class Answers:
         Runs in the worker. A fresh run reuses only what it computed itself. Nothing is cached for a model that changed
         meanwhile, or whose state cannot be determined.
         """
+        return self._once(request, model, compute)[0]
+
+    def _once(
+        self, request: Hashable, model: Model, compute: Callable[[], Any]
+    ) -> tuple[Any, tuple[State | None, ...]]:
+        """The result, and the states of the models that it depends on."""
         key, anew, taken = self._key(request, model, self._identity.of), _anew.get(), _taken.get()
-        value = cache.get(key) if anew is None or key in anew else None
+        states = tuple(map(self._identity.state, self._models(request, model)))
+        value = self._held(key) if anew is None or key in anew else None
         if value is None and anew is None:
             value = self._shipped(request, model)
             if value is not None and taken is not None:
@@ -79,7 +98,18 @@ class Answers:
             shipped.note(*self._question(request, model), value)
             if anew is not None:
                 anew.add(key)
-        return value
+        return value, states
+
+    def open(self, request: Hashable, model: Model, value: Any, states: Mapping[int, State]) -> None:
+        """Take a result from a session file as the answer to a request, for this panel only; `states` are those of the
+        models that it depends on, by ``id``."""
+        for one in self._models(request, model):
+            self._identity.note(one, states[id(one)])
+        self._opened[self._key(request, model, self._identity.at_last)] = value
+
+    def forget_opened(self) -> None:
+        """Drop the results from a session file."""
+        self._opened = {}
 
     def remember(self, request: Hashable, model: Model, result: Any) -> None:
         """Cache a result under another request that it also answers; called within `compute`."""
@@ -90,7 +120,9 @@ class Answers:
         with computing(self._panel.models, job):
             self._panel.prepare(request)
         began = time.monotonic()
+        edits = tuple(map(edits_of, self._panel.models))
         results: list[Any] = []
+        states: list[tuple[State | None, ...]] = []
         computed: list[int] = []
 
         @remembered
@@ -106,30 +138,44 @@ class Answers:
         try:
             for index, model in enumerate(self._panel.request_models):
                 job.check()
-                results.append(self.once(request, model, partial(compute, index)))
+                value, of = self._once(request, model, partial(compute, index))
+                results.append(value)
+                states.append(of)
         finally:
             _anew.reset(marks[0])
             _taken.reset(marks[1])
         seconds = time.monotonic() - began
-        return Outcome(request, tuple(results), seconds, cached=not computed, shipped=bool(taken))
+        return Outcome(
+            request, tuple(results), seconds, cached=not computed, shipped=bool(taken), states=tuple(states),
+            edits=edits, opened=self._are_opened(results),
+        )  # fmt: skip
 
     def cached(self, request: Hashable) -> Outcome | None:
         """The cached or shipped answer, if the models can be seen to be unchanged without reading all their weights."""
         self._identity.missed = False
         look = self._identity.at_a_glance
-        kept = [cache.get(self._key(request, model, look)) for model in self._panel.request_models]
+        edits, kept = tuple(map(edits_of, self._panel.models)), list[Any]()
+        states: list[tuple[State | None, ...]] = []
+        for model in self._panel.request_models:
+            kept.append(self._held(self._key(request, model, look)))
+            states.append(tuple(map(self._identity.state, self._models(request, model))))
         missing = [index for index, value in enumerate(kept) if value is None]
         for index in missing:
             kept[index] = self._shipped(request, self._panel.request_models[index], wait=PATIENCE)
             if kept[index] is None:
                 return None
-        return Outcome(request, tuple(kept), 0.0, cached=True, shipped=bool(missing))
+            models = self._models(request, self._panel.request_models[index])
+            states[index] = tuple(state_now(model, wait=PATIENCE) for model in models)
+        return Outcome(
+            request, tuple(kept), 0.0, cached=True, shipped=bool(missing), states=tuple(states), edits=edits,
+            opened=self._are_opened(kept),
+        )  # fmt: skip
 
     def expected(self, request: Hashable, model: Model) -> bool:
         """Whether the worker will probably find the result in the cache or among the shipped answers, once it has read
         the model's weights."""
         return self._panel.reuses and (
-            self._key(request, model, self._identity.probably) in cache
+            self._held(self._key(request, model, self._identity.probably)) is not None
             or self._shipped(request, model, wait=PATIENCE) is not None
         )
 
@@ -206,7 +252,20 @@ class Answers:
 
     def _question(self, request: Hashable, model: Model) -> tuple[str, Hashable, list[Any]]:
         """The panel's name, the part of the request for this model, and the models it depends on, this one first."""
-        return self._name, self._panel.request_for(request, model), [model, *self._panel.depends_on(request, model)]
+        return self._name, self._panel.request_for(request, model), self._models(request, model)
+
+    def _models(self, request: Hashable, model: Model) -> list[Any]:
+        """The models that a result depends on, its own first."""
+        return [model, *self._panel.depends_on(request, model)]
+
+    def _held(self, key: Hashable) -> Any:
+        """The result under a key, cached or from a session file; None if there is none."""
+        value = cache.get(key)
+        return self._opened.get(key) if value is None else value
+
+    def _are_opened(self, values: Sequence[Any]) -> bool:
+        """Whether some of these results come from a session file."""
+        return any(value is one for value in values for one in self._opened.values())
 
     def _shipped(self, request: Hashable, model: Model, *, wait: float = -1) -> Any:
         """The answer that ships with the package, or None."""
@@ -221,13 +280,16 @@ class Answers:
         return str(self._panel.cached_as or type(self._panel).__qualname__)
 
 
-def once_for(results: tuple[Any, ...], what: Hashable, compute: Callable[[], Any]) -> Any:
-    """Compute something from results, once for all panels that show them."""
-    key = (what, *map(id, results))  # the cache keeps the results alive, so their ids stay unique
+def once_for(
+    results: tuple[Any, ...], what: Hashable, compute: Callable[[], Any], *, models: Sequence[Model] = ()
+) -> Any:
+    """Compute something from results, once for all panels that show them; in the worker, if it runs `models`."""
+    key = (what, *map(id, results), *map(Identity().of, models))  # the cache keeps the results alive: ids are unique
     entry = cache.get(key)
     if entry is None:
         entry = compute(), results
-        cache.put(key, entry)
+        if key[1 + len(results) :] == tuple(map(Identity().of, models)):  # not edited meanwhile
+            cache.put(key, entry)
     return entry[0]
 
 

@@ -96,6 +96,7 @@ class Field:
     width: str
     live: bool | None
     control: Callable[[Any], Any] | None
+    personal: bool | Callable[[Any], bool]
     order: int
 
     def extra(self, kind: type) -> Any:
@@ -118,6 +119,10 @@ class Field:
         if isinstance(value, (list, tuple)):
             return " · ".join(map(str, value))
         return "" if value is None else str(value)
+
+    def is_personal(self, value: Any) -> bool:
+        """Whether a value belongs to this user or computer, and to no session file; see :func:`field`."""
+        return self.personal(value) if callable(self.personal) else self.personal
 
     @property
     def recomputes(self) -> bool:
@@ -175,6 +180,7 @@ def field(
     width: str = "",
     live: bool | None = None,
     control: Callable[[Any], Any] | None = None,
+    personal: bool | Callable[[Any], bool] = False,
 ) -> Any:
     """An option of a panel: a trait that also describes its control and its effect.
 
@@ -190,7 +196,8 @@ def field(
     box is left, one of a line at Enter and when it is left, and a fraction while its slider moves, unless `live` says
     otherwise. The control, and the argument with it, is there while `shown_if(panel)` holds. Where
     the option is empty and `required`, nothing runs, and that sentence says what to fill in. `offers` says which values
-    of a choice a panel has, and `control(panel)` makes a control that no kind has.
+    of a choice a panel has, and `control(panel)` makes a control that no kind has. An option is `personal` if it names
+    a file, an address or a key (or if the function says so of its value): a session neither holds nor sets it.
 
     Example:
         >>> class Settings(Panel):
@@ -202,7 +209,7 @@ def field(
     base, extras = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
     made = Field(
         base, tuple(extras), label, help, placeholder, shown_if, required, redraws, selects, chooses, argument,
-        offers, group, new_row, more, width, live, control, next(_order),
+        offers, group, new_row, more, width, live, control, personal, next(_order),
     )  # fmt: skip
     return _trait(made, default).tag(field=made)
 

@@ -14,6 +14,9 @@ ui_lock = RankedLock(Rank.SCREEN, "the screen")
 """Held while any panel reads its controls or draws. One for all panels: linked panels draw into each other, and two
 locks taken in two orders would stop both threads."""
 
+after_handlers: list[Callable[[], None]] = []
+"""Called at the end of every handler that is in no other handler, unless its thread is computing."""
+
 _local = threading.local()
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -31,8 +34,21 @@ def handling() -> Iterator[None]:
         _local.depth = getattr(_local, "depth", 0) + 1
         try:
             yield
+            if _local.depth == 1 and not getattr(_local, "computing", False):
+                for react in after_handlers:
+                    react()
         finally:
             _local.depth -= 1
+
+
+@contextmanager
+def computing_here() -> Iterator[None]:
+    """Mark this thread as computing: it may have changed a model for as long as the computation takes."""
+    before, _local.computing = getattr(_local, "computing", False), True
+    try:
+        yield
+    finally:
+        _local.computing = before
 
 
 def guard(method: Handler) -> Handler:

@@ -10,7 +10,7 @@ from typing import Any
 from ...compute.worker import Job, Owner, State
 from ...models.stopping import stopping
 from ...models.threads import SMALL, few_threads
-from .guard import guarded, inside_handler, ui_lock
+from .guard import computing_here, guarded, inside_handler, ui_lock
 from .status import describe_error
 
 MAIN = "main"
@@ -215,5 +215,9 @@ class Derived:
 @contextmanager
 def computing(models: tuple[Any, ...], job: Job) -> Iterator[None]:
     """Use as many processor threads as pay off for the largest model; a cancel takes effect between layers."""
-    with few_threads(max(getattr(model, "parameter_count", SMALL) for model in models)), stopping(job.check):
+    with (
+        few_threads(max(getattr(model, "parameter_count", SMALL) for model in models)),
+        stopping(job.check),
+        computing_here(),
+    ):
         yield

@@ -16,12 +16,13 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.models import Model
+from interp_widgets.models.state import State as ModelState
 
 from ...analysis._core.prompts import PromptError
 from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
 from ..views import TokenStrip
-from . import tidy
+from . import freshness, tidy
 from .answers import Answers, Outcome, device_of
 from .code import CodeBox
 from .controls import row, shown_if
@@ -29,6 +30,7 @@ from .description import Description
 from .fields import Controls, Field, Incomplete, Refused
 from .guard import guard, handling, inside_handler, ui_lock
 from .heading import edits_of, heading, view_options
+from .identity import state_now
 from .jobs import Jobs
 from .request import FromModel, Request
 from .saving import SaveMenu, save
@@ -44,6 +46,8 @@ MOST_BESIDE = 32
 """Most columns of a map that leaves room for widgets beside it."""
 WAITING = "Waiting for a setting: see the hint beside it"
 """Status line while a setting is not filled in."""
+MOVED = "The model has changed since: Run computes again"
+"""Beside the Run button while the picture is about an earlier state of a model."""
 
 
 class Panel(Shell):
@@ -142,6 +146,8 @@ class Panel(Shell):
         self._changed: set[str] = set()
         self._with_side: W.HBox | None = None
         self._outdated = False  # the results on the screen answer other settings
+        self._stale = self._moved = False  # or are dimmed, for that reason or because a model has changed since
+        self._forecast: str | None = None
         self._accepted: dict[str, Any] = {}
         self._refused: Refused | None = None
         self._run_settings: dict[str, str] = {}
@@ -158,6 +164,7 @@ class Panel(Shell):
                 self.workbench.start(self)
             self._assemble()
             self._observe()
+            freshness.follow(self)
         except BaseException:
             self.close()
             raise
@@ -291,10 +298,30 @@ class Panel(Shell):
 
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Dim a picture that is out of date; with a `forecast`, highlight the Run button."""
-        (self.plot.add_class if stale else self.plot.remove_class)("iw-stale")
-        self.run_button.button_style = "" if forecast is None else "primary"
-        self.forecast_label.value = forecast or ""
-        (self.forecast_label.remove_class if forecast else self.forecast_label.add_class)("iw-hidden")
+        self._stale, self._forecast = stale, forecast
+        self._show_marks()
+
+    def _show_marks(self) -> None:
+        dimmed, asked = self._stale or self._moved, self._forecast is not None or self._moved
+        (self.plot.add_class if dimmed else self.plot.remove_class)("iw-stale")
+        self.run_button.button_style = "primary" if asked else ""
+        self.forecast_label.value = " · ".join(filter(None, (self._forecast, MOVED * self._moved)))
+        shown_if(self.forecast_label, bool(self.forecast_label.value))
+
+    @guard
+    def compare_models(self, now: Callable[[Model], ModelState | None]) -> None:
+        """Dim the picture while a model is in another state than when the result was computed; `now` returns the
+        present state, or None for a model that is computing."""
+        outcome, moved = self._shown, False
+        for model, then in zip(self.request_models, outcome.states if outcome is not None else (), strict=False):
+            models = (model, *self.depends_on(outcome.request, model))
+            pairs = [(state, now(one)) for one, state in zip(models, then, strict=False) if state is not None]
+            if any(state is None for _, state in pairs):
+                return
+            moved = moved or any(before != after for before, after in pairs)
+        if moved != self._moved:
+            self._moved = moved
+            self._show_marks()
 
     # for subclasses ---------------------------------------------------------------------------------------------------
 
@@ -302,6 +329,11 @@ class Panel(Shell):
     def current_panel(self) -> Panel:
         """The active panel: itself, since it is not a stack."""
         return self
+
+    @property
+    def asked_to_run(self) -> str:
+        """The forecast beside a Run button that has to be pressed; empty while none has."""
+        return self._forecast or ""
 
     @property
     def request_models(self) -> tuple[Any, ...]:
@@ -322,6 +354,12 @@ class Panel(Shell):
     def shown_request(self) -> Any:
         """The request that the picture on the screen answers; None before the first."""
         return None if self._shown is None else self._shown.request
+
+    @property
+    def shown_states(self) -> tuple[tuple[ModelState | None, ...], ...]:
+        """For each result on the screen, the states of the models that it depends on when it was computed, its own
+        first; None where that is unknown."""
+        return () if self._shown is None else self._shown.states
 
     def arrange(
         self, plot: Sequence[Any], details: Sequence[Any] = (), *, spare: Sequence[Any] = (),
@@ -375,8 +413,9 @@ class Panel(Shell):
         if len(self.request_models) > 1 and self.pair_views:
             options = view_options(self.models, self.pair_views)
             drawn["View"] = next(label for label, value in options if value == self.shown)
+        edits = map(edits_of, self.models) if self._shown is None else self._shown.edits
         drawn["Edited"] = ", ".join(
-            f"{model_name(model)}: {edits}" for model in self.models if (edits := edits_of(model))
+            f"{model_name(model)}: {names}" for model, names in zip(self.models, edits, strict=False) if names
         )
         return {label: text for label, text in {**self._run_settings, **drawn}.items() if text}
 
@@ -570,6 +609,7 @@ class Panel(Shell):
         return save(self, path)
 
     def end(self) -> None:
+        freshness.unfollow(self)
         self.jobs.close()
 
     @guard
@@ -797,10 +837,16 @@ class Panel(Shell):
             self._put(outcome)
         except Exception:
             self._restore()
-            raise
+            if not outcome.opened:
+                raise
+            self.answers.forget_opened()  # whatever a file may hold
+            self.screen.computed_anew(self.title, "the result in the session does not fit the panel")
+            self.refresh()
+            return
         self._good = outcome
         self._run_failed = self._outdated = False
         self.mark(stale=False)
+        self.compare_models(state_now)
         seconds = time.monotonic() - began if outcome.cached else outcome.seconds
         self.status.done(seconds, source=outcome.source, channel=self.jobs.on_line())
         if self._chosen_at_start or self._changed:  # an earlier choice may still be valid in these results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +137,8 @@ def file_stem(title: str) -> str:
 class SaveMenu:
     """The Save button of a panel and the row it opens: format, name, and the button that writes."""
 
-    def __init__(
-        self,
-        panel: Any,
-        labels: Mapping[str, str] | None = None,
-        save: Callable[[Path, Callable[[Path], None]], None] | None = None,
-    ) -> None:
-        """``save`` writes a path and passes on what it has written, now or later; by default `panel.save`, now."""
+    def __init__(self, panel: Any, labels: Mapping[str, str] | None = None) -> None:
         self._panel = panel
-        self._save = (lambda path, saved: saved(panel.save(path))) if save is None else save
         offered = {suffix: _LABELS[suffix] for suffix in formats(panel)} if labels is None else labels
         self.button = W.Button(description="Save", tooltip="Save the numbers, the picture or the whole panel")
         options = [(label, suffix) for suffix, label in offered.items()]
@@ -171,7 +164,5 @@ class SaveMenu:
         for suffix in _LABELS:
             name = name.removesuffix(suffix)
         name = checked_path(name + self.format.value, "the file name")
-        self._save(free_name(Path.cwd() / name), self._saved)
-
-    def _saved(self, target: Path) -> None:
+        target = self._panel.save(free_name(Path.cwd() / name))
         self._panel.status.idle(f"Saved {target} ({describe_bytes(target.stat().st_size)})")

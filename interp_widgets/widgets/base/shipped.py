@@ -56,7 +56,7 @@ def file_name(panel: str, request: Hashable, models: Sequence[Any], *, wait: flo
     """The file name of an answer; None if it cannot ship."""
     if not all(_is_demo(model) for model in models):
         return None
-    text = _text(request)
+    text = request_text(request)
     facts = {id(model): _facts(model, wait) for model in models} if text else {}
     if not facts or None in facts.values():
         return None
@@ -147,7 +147,7 @@ def _weights_digest(source: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _text(request: Hashable) -> str:
+def request_text(request: Hashable) -> str:
     """A request as text, the same in every process; empty if that is impossible or it is too long."""
     parts: list[str] = []
     size = 0

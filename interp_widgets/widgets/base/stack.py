@@ -302,8 +302,8 @@ class Stack(Shell):
         if line is not None and line.state == "waiting":
             line.idle()  # the line was about the previous tab
         current.appear()
-        if line is not None and line.state == "idle" and current.forecast_label.value:
-            line.waiting(current.forecast_label.value, first=not current.results)
+        if line is not None and line.state == "idle" and current.asked_to_run:
+            line.waiting(current.asked_to_run, first=not current.results)
         if self.screen is not None:
             self.screen.follow(current)
 

@@ -222,6 +222,7 @@ class WordPanel(Panel):
     )  # fmt: skip
     word_file = field(
         str, label="Word file", placeholder="path; a count may follow each word", group="words", width="grow",
+        personal=True,
         help="Path of a text file with one word per line, most frequent first or each with its count",
         shown_if=lambda panel: panel.asks_words and panel.word_list == "file",
         required="there is no word file yet: type the path of a text file with one word per line",
@@ -232,7 +233,7 @@ class WordPanel(Panel):
         shown_if=lambda panel: panel.asks_words and panel.word_list == "vectors",
     )  # fmt: skip
     vectors = field(
-        _VectorsTrait(), label="Word vectors", group="words",
+        _VectorsTrait(), label="Word vectors", group="words", personal=True,
         width="grow", control=_vectors_box, shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
     """Word vectors or the path of a file of them (GloVe or word2vec text, or .npz); empty: the demo's."""

@@ -128,7 +128,7 @@ class BiasOptions(Panel):
     data = field(_Data(None, allow_none=True))
     """Your own examples, from a reader or made by hand; None for those of the file or, without one, the demo's."""
     data_file = field(
-        str, label="File", width="grow", placeholder="the demo's groups",
+        str, label="File", width="grow", placeholder="the demo's groups", personal=True,
         help="StereoSet (.json), CrowS-Pairs (.csv) or your own pairs (.csv with columns biased and benign); empty: "
         "the demo's", shown_if=lambda panel: panel.data is None,
     )  # fmt: skip

@@ -147,7 +147,7 @@ class EditComparison(EditOptions):
         variant(option, label="") for option in (EditOptions.pool, EditOptions.splits, EditOptions.penalty)
     )
     judge_file = field(
-        str, label="Judged on", width="grow", placeholder="the demo's held-out data",
+        str, label="Judged on", width="grow", placeholder="the demo's held-out data", personal=True,
         help="StereoSet file (.json) for SS, LMS and ICAT; empty: the demo's, or StereoSet examples passed as data=",
     )  # fmt: skip
     methods = field(Several(METHODS, ("lope", "subtraction", "inlp", "leace")), label="Methods", new_row=True,
@@ -167,11 +167,15 @@ class EditComparison(EditOptions):
     )  # fmt: skip
     edit_files = field(
         Annotated[list, Lines(2)], (), label="Saved edits, a file per line", more=True, new_row=True,
-        width="grow", placeholder="edit.safetensors",
+        width="grow", placeholder="edit.safetensors", personal=True,
         help="Files from the Debias tab or ModelEdit.save; each is judged on the model that it was made for",
     )  # fmt: skip
-    crows_file = field(str, label="CrowS-Pairs", more=True, placeholder="a .csv file", help="Also scored if given")
-    bbq_file = field(str, label="BBQ", more=True, placeholder="a .jsonl file", help="Also scored if given")
+    crows_file = field(
+        str, label="CrowS-Pairs", more=True, placeholder="a .csv file", help="Also scored if given", personal=True
+    )
+    bbq_file = field(
+        str, label="BBQ", more=True, placeholder="a .jsonl file", help="Also scored if given", personal=True
+    )
     max_new_tokens = variant(Sampling.max_new_tokens, more=True)
     method = variant(EditOptions.method, label="", argument=None)
     k = variant(EditOptions.k, label="", shown_if=None)

@@ -69,7 +69,7 @@ class InstructionClusters(ClusterOptions):
     title, tab_name, pair_views = "Clusters of instructions", "Instructions", ("beside",)
     task_folder = field(
         str, label="Tasks", placeholder="the demo's word tasks", width="grow", more=True,
-        help="A folder of NAME.json files with inputs and outputs; empty: the demo's tasks",
+        personal=True, help="A folder of NAME.json files with inputs and outputs; empty: the demo's tasks",
     )  # fmt: skip
     at_layer = variant(ClusterOptions.at_layer, redraws=False, argument="layer")
     method = field(METHODS, "pca", label="Map", help="Projection of the states to the plane")

@@ -66,7 +66,7 @@ class TrainingClusters(ClusterOptions):
     title, tab_name, pair_views = "Clusters over a training", "Training", ()
     run_folder = field(
         str, label="Training", placeholder="the one that ships: 32 wide, 50 epochs", width="grow",
-        more=True, help="A folder written by train_instruction_model; empty: the run that ships",
+        more=True, personal=True, help="A folder written by train_instruction_model; empty: the run that ships",
     )  # fmt: skip
     checkpoint = field(
         Annotated[int, Bounds(0, lambda panel: panel.last_checkpoint, slider=True)], 15, label="Checkpoint",

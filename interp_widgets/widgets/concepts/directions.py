@@ -238,7 +238,7 @@ class ConceptOptions(T.HasTraits):
     models: tuple[Any, ...]
     concepts = field(ListOf(Concept))
     """A tuple of `Concept`, from whose stimuli directions are made; by default the demo's."""
-    path = field(str, label="Directions from", group="file")
+    path = field(str, label="Directions from", group="file", personal=True)
     """A file of directions, as `ConceptSet.save` writes it; empty: they are made from `concepts`."""
     stream = field(
         Annotated[int, Bounds(lambda panel: 0, lambda panel: panel.deepest, slider=True)], -1,

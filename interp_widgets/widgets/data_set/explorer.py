@@ -68,7 +68,8 @@ class DataSetExplorer(Panel):
         help="Runs on every row",
     )  # fmt: skip
     rows = field(
-        DataRows(), control=lambda _: W.FileUpload(
+        DataRows(), personal=lambda value: not isinstance(value, tuple | list),  # the name of a file
+        control=lambda _: W.FileUpload(
             accept=".csv,.json,.jsonl,.parquet,.txt", description="Open a file",
             tooltip="Rows with a column of prompts, or a .txt file with a prompt per line",
         ),

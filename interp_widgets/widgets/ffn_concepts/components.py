@@ -128,7 +128,7 @@ class ComponentPanel(WordPanel):
     """The picked component."""
     noted = field(T.Instance(Notes, ()), redraws=True)
     """The notes about the components of each model."""
-    notes = field(NotesToOpen(None), selects=True)
+    notes = field(NotesToOpen(None), selects=True, personal=True)
     """Annotations to start from: a :class:`ConceptAnnotations`, the path of one, or a pair of them for two models. They
     are loaded as soon as there are components, and it is None again."""
 

@@ -62,18 +62,24 @@ class PrincipalComponents(TextOptions, ComponentPanel):
     )  # fmt: skip
     scope = field(SCOPES, "layer", label="Annotate", group="annotating", argument=None, help="Which layers to annotate")
     annotator = field(
-        ANNOTATORS, "rules", label="Annotator", group="annotating", argument=None, help="Who writes the notes"
+        ANNOTATORS,
+        "rules",
+        label="Annotator",
+        group="annotating",
+        argument=None,
+        help="Who writes the notes",
+        personal=True,
     )
     endpoint_model = field(
-        str, label="Model", placeholder="its name at the endpoint", group="endpoint", argument=None,
+        str, label="Model", placeholder="its name at the endpoint", group="endpoint", argument=None, personal=True,
         shown_if=lambda panel: panel.annotator == "endpoint", help="Name of the model at the endpoint",
     )  # fmt: skip
     base_url = field(
         str, label="Address", placeholder="http://localhost:8000/v1", group="endpoint", width="grow", argument=None,
-        shown_if=lambda panel: panel.annotator == "endpoint",
+        personal=True, shown_if=lambda panel: panel.annotator == "endpoint",
         help="Address of the endpoint; empty: OpenAI's environment variable, or OpenAI itself",
     )  # fmt: skip
-    key_variable = Typed("OPENAI_API_KEY")
+    key_variable = field(Typed("OPENAI_API_KEY"), argument=None, personal=True)
     """Name of the environment variable that holds the endpoint's key."""
 
     def build(self) -> None:

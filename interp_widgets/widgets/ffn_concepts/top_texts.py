@@ -127,6 +127,7 @@ class TopTexts:
             lambda: text_activations(
                 source.model, texts, layer=source.layer, **keywords, progress=job.progress, check=job.check
             ),
+            models=(source.model,),
         )
         return activations
 

@@ -62,7 +62,7 @@ class LogitLensExplorer(PredictionPanel):
         help="Number of top tokens to list for the selected cell",
     )  # fmt: skip
     translators = field(
-        str, label="Translators", placeholder="tuned-lens .safetensors", more=True,
+        str, label="Translators", placeholder="tuned-lens .safetensors", more=True, personal=True,
         help="Path of a file with one affine map per layer, for the tuned lens; empty: the logit lens",
     )  # fmt: skip
     position = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, chooses=True)

@@ -276,7 +276,7 @@ class MixtureOptions(T.HasTraits):
     """The selected mixture of each model, and the tuning options."""
 
     models: tuple[Any, ...]
-    mixtures = field(HeldMixtures(), argument=None)
+    mixtures = field(HeldMixtures(), argument=None, personal=True)
     """Per model, its list of mixtures, starting with the one that the viewer was opened on."""
     chosen = field(T.List(T.Int(min=0)))
     """Per model, the index of the selected mixture: 0 is the untrained one or the one passed to the viewer."""
@@ -288,7 +288,7 @@ class MixtureOptions(T.HasTraits):
         shown_if=lambda panel: panel.dataset is None and not panel.data_file.strip(),
     )  # fmt: skip
     data_file = field(
-        str, label="Data file", placeholder="the demo's tasks", group="tune",
+        str, label="Data file", placeholder="the demo's tasks", group="tune", personal=True,
         width="grow", argument=None, help="A .json or .jsonl file of problems to train on",
         shown_if=lambda panel: panel.dataset is None,
     )  # fmt: skip

@@ -89,7 +89,8 @@ class StudyPanel(MixturePanel, ProbePanel):
     )  # fmt: skip
     problem_file = field(
         str, label="Problem file", placeholder="empty: the demo's tasks; else .json or .jsonl", group="grid",
-        width="grow", shown_if=lambda panel: panel.problems is None, help="A .json or .jsonl file of held-out problems",
+        width="grow", personal=True, shown_if=lambda panel: panel.problems is None,
+        help="A .json or .jsonl file of held-out problems",
     )  # fmt: skip
     problems = field(T.Any(None))
     """Held-out problems of the studies; None for `problem_file` or, without one, the demo's tasks."""

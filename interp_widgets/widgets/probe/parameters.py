@@ -115,6 +115,7 @@ class Parameter:
         if _extra(self.kind, Text) is not None:
             about |= {"group": "texts", "width": "grow"}
         text = "" if default is None else str(default)
+        about["personal"] = base is Path
         return field(Annotated[str, role, *_extras(self.kind)], text, required=required, **about)
 
 

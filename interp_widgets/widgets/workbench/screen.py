@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from html import escape
 from pathlib import Path
@@ -20,14 +20,13 @@ from ..base.export import export_html
 from ..base.fields import Controls
 from ..base.guard import guard, guarded, handling
 from ..base.heading import heading
-from ..base.identity import models_if_free
 from ..base.pair_view import page_title
 from ..base.saving import SaveMenu, file_path
 from ..base.shell import Shell
 from ..base.status import StatusLine
 from ..base.workbench import SELECTED, WorkbenchState
 from .selected import Selected
-from .session import Session, model_facts, options_of, restore, session_of
+from .session import Present, Session, options_of, restore, session_of
 from .texts import Texts
 from .tools import TOOLS, probe_tool
 
@@ -53,7 +52,7 @@ class Screen(Shell):
     shown = T.Tuple()
     """The names of the tabs that are shown, the one opened last at the end."""
 
-    def __init__(self, workbench: WorkbenchState, session: Session | None = None, note: str = "") -> None:
+    def __init__(self, workbench: WorkbenchState, session: Session | None = None, now: Present | None = None) -> None:
         self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
         """The progress of all panels."""
         self.tools = dict(TOOLS)
@@ -61,16 +60,17 @@ class Screen(Shell):
         self._opened: dict[str, Any] = {}
         self._cards: dict[str, W.VBox] = {}
         self._tabs: dict[str, W.ToggleButton] = {}
+        self._now = now or {}
+        self._notes: dict[tuple[str, str], list[str]] = {}
         self._saved = {} if session is None else {tool.name: tool for tool in session.tools}
         self.heading: W.HTML
         super().__init__(workbench, None, None, {})
         try:
             usual = "A" if len(self.models) == 1 else "B"  # the model that writes the response
-            self.view = usual if session is None else session.view
+            self.view = usual if session is None or session.view not in dict(VIEWS).values() else session.view
             self.texts = self._make("texts", Texts)
             self._assemble()
-            self.note.value = escape(note)
-            shown_if(self.note, bool(note))
+            self._show_notes()
             self.observe(self._view_changed, "view")
             self.observe(self._shown_changed, "shown")
             workbench.observe(self._selection_changed, SELECTED)
@@ -79,7 +79,7 @@ class Screen(Shell):
             raise
         tidy.register(self)
         self.texts.appear()
-        shown = () if session is None else tuple(name for name in session.shown if name in self.tools)
+        shown = () if session is None else tuple(name for name in session.shown if name in self.tools)[:BESIDE]
         self.shown = shown or FIRST
 
     # what the panels share --------------------------------------------------------------------------------------------
@@ -122,6 +122,10 @@ class Screen(Shell):
             raise ValueError(f"there is a tab {name!r} already: choose another name")
         self.tools[name] = probe_tool(name, lambda: kind)
         self._add_tab(name)
+
+    def computed_anew(self, title: str, reason: str) -> None:
+        """Say why a result of the session is not used, in a clause."""
+        self._note("Computed anew", title, reason)
 
     def follow(self, panel: Any) -> None:
         """A panel has drawn its results or its selection: update the shading and the description."""
@@ -212,7 +216,7 @@ class Screen(Shell):
         if not target.parent.is_dir():
             raise ValueError(f"the folder {target.parent} does not exist: make it or choose another")
         if target.suffix.lower() == ".npz":
-            return session_of(self, model_facts(self.models)).save(target)
+            return session_of(self).save(target)
         views: list[Any] = [self.texts.plot]
         for name, tool in self._opened.items():
             tool.appear()  # a hidden panel takes up changes first, or is left out
@@ -228,19 +232,6 @@ class Screen(Shell):
         views += [self.selected.title, self.selected.text] * self.selected.has_text
         return export_html(page_title(self), views, target, question=question, provenance=facts)
 
-    def _save_pressed(self, target: Path, saved: Callable[[Path], None]) -> None:
-        """Save as the button does: at once, but a session, for which weights are read, once no model computes."""
-        with models_if_free(self.models) as free:
-            if free or target.suffix != ".npz":
-                saved(self.save(target))
-                return
-        self.status_line.idle("The session is saved as soon as the models are free")
-        self.texts.jobs.start(
-            lambda job: model_facts(self.models),
-            lambda facts: saved(session_of(self, facts).save(target)),
-            title="Saving the session", channel="save", quiet=True,
-        )  # fmt: skip
-
     # inside -----------------------------------------------------------------------------------------------------------
 
     def _all_panels(self) -> tuple[Any, ...]:
@@ -254,9 +245,31 @@ class Screen(Shell):
             options["write_anew"] = False  # the texts above do
         if saved is None:
             return kind(self.workbench, screen=self, **options)
-        tool = kind(self.workbench, screen=self, **{**options, **options_of(saved, kind)})
-        restore(tool, saved)
+        title = self.tools[name].title if name in self.tools else kind.title
+        try:
+            tool = kind(self.workbench, screen=self, **{**options, **options_of(saved, kind)})
+            for reason in restore(tool, saved, self._now):
+                self.computed_anew(title, reason)
+        except (ValueError, TypeError, T.TraitError) as error:
+            tool = kind(self.workbench, screen=self, **options)
+            self._note("Opened as usual", title, f"an option in the session cannot be used ({error})")
+        labels = [one.label for option, one in kind.fields().items() if option in saved.left_out and one.label]
+        if labels:
+            self._note("Set again", title, f"{', '.join(labels)} is not part of a session")
         return tool
+
+    def _note(self, what: str, title: str, why: str) -> None:
+        titles = self._notes.setdefault((what, why), [])
+        if title not in titles:
+            titles.append(title)
+        self._show_notes()
+
+    def _show_notes(self) -> None:
+        """Say what of the session could not be used, and in which tabs."""
+        if hasattr(self, "note"):
+            lines = [escape(f"{what} ({', '.join(titles)}): {why}.") for (what, why), titles in self._notes.items()]
+            self.note.value = "<br>".join(lines)
+            shown_if(self.note, bool(lines))
 
     def _assemble(self) -> None:
         self.add_class("iw-screen")
@@ -265,7 +278,7 @@ class Screen(Shell):
         if len(self.models) > 1:
             views = W.ToggleButtons(options=VIEWS, value=self.view)
             head.append(self.bind(views, "view"))
-        self.save_menu = SaveMenu(self, FORMATS, self._save_pressed)
+        self.save_menu = SaveMenu(self, FORMATS)
         end = W.HBox([self.save_menu.button])
         end.add_class("iw-end")
         self.head = row(*head, self.status_line, end)

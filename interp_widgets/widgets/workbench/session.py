@@ -1,30 +1,50 @@
-"""A session: the screen of a workbench in one file, which opens again with the same results."""
+"""A session: the screen of a workbench in one file, which opens again with the same results.
+
+A file may come from anyone. Reading one runs no code, asks no server, and sets no option that is `personal`; its
+results are shown in its own panels only, where the models are as they were when the results were computed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from collections.abc import Mapping, Sequence
-from functools import partial
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
-from interp_widgets.analysis._core.result import Record, Result, record
+from interp_widgets.analysis._core.result import Record, Result, Unreadable, by_itself, record
+from interp_widgets.data.files import short
 from interp_widgets.models import load_model
 from interp_widgets.models.chat import ChatText
+from interp_widgets.models.loading import needs_the_hub
+from interp_widgets.models.state import FACTS, State, facts_of, state_key
 
-from ...compute.worker import Job
-from ..base.identity import models_if_free
+from ..base.identity import PATIENCE
 from ..base.panel import Panel
+from ..base.shipped import request_text
 from ..base.stack import Stack
 from ..base.workbench import SHARED
 
 _CLASS = "class of interp_widgets"
 _CHAT = "messages of a chat"
-_SAME = ("weight_hash", "dtype", "backend", "processed")
-"""Facts about a model that must be unchanged for its results to be reused."""
+_TO_LOAD = {"model": str, "source": str | None, "dtype": str, "backend": str, "processed": bool}
+"""What a session says about a model, to load it again, and of which type it is."""
+
+Present = Mapping[int, tuple[State, Mapping[str, Any]]]
+"""The state and the facts of each model when a session was opened, by the model's ``id``."""
+
+
+@record
+class SavedAnswer(Record):
+    """The result of one model."""
+
+    value: Any = by_itself()
+    """The result."""
+    states: Sequence[Any]
+    """The facts of the models that it depends on, its own first, when it was computed."""
 
 
 @record
@@ -34,7 +54,9 @@ class SavedPanel(Record):
     tab: str
     """The name of its tab in a stack; empty for a panel that is no stack."""
     answers: Sequence[Any]
-    """Its results, one per model; none if they must be computed again."""
+    """A `SavedAnswer` per model; none if they must be computed again. Earlier releases saved the bare results."""
+    request: str = ""
+    """A hash of the request that they answer; empty if it has none that is the same in every process."""
 
 
 @record
@@ -42,10 +64,10 @@ class SavedTool(Record):
     """One tab of the screen."""
 
     name: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = by_itself()
     """Its options by their names."""
     left_out: Sequence[str]
-    """Options whose values cannot be saved, such as models."""
+    """Options whose values are not saved: personal ones, and those that no file can hold, such as models."""
     panels: Sequence[SavedPanel]
 
 
@@ -54,7 +76,7 @@ class Session(Result):
     """The screen of a workbench, as `Workbench.save` writes it."""
 
     models: Sequence[Any]
-    """For each model, the facts to load it again and to recognise it."""
+    """For each model, the facts to load it again."""
     shared: Mapping[str, Any]
     """Prompt, response and selection."""
     view: str
@@ -65,12 +87,12 @@ class Session(Result):
     """The tabs that have been opened; the first one is the texts."""
 
 
-def session_of(screen: Any, facts: Sequence[dict[str, Any]]) -> Session:
-    """The session of a screen as it is now, with the `model_facts` of its models."""
+def session_of(screen: Any) -> Session:
+    """The session of a screen as it is now."""
     bench = screen.workbench
     opened = {"texts": screen.texts, **screen.panels}
     return Session(
-        models=facts,
+        models=[_to_load(model) for model in screen.models],
         shared={name: packed(getattr(bench, name)) for name in SHARED},
         view=screen.view,
         shown=screen.shown,
@@ -79,25 +101,56 @@ def session_of(screen: Any, facts: Sequence[dict[str, Any]]) -> Session:
     )
 
 
-def model_facts(models: Sequence[Any]) -> list[dict[str, Any]]:
-    """For each model, what a session says of it; waits while a model computes."""
-    return [_facts(model) for model in models]
+def read_session(path: Path) -> Session:
+    """A session from a file; FileNotFoundError, or ValueError for a file that is no valid session."""
+    session = Session.load(path)
+    wrong = next(_faults(session), None)
+    if wrong is not None:
+        raise ValueError(f"{path} is not a session that Workbench.save wrote: {wrong}")
+    return session
 
 
-def opened_models(session: Session, given: Sequence[Any]) -> tuple[Any, ...]:
-    """The models of a session: those given, else loaded from where they came from.
+def _faults(session: Session) -> Iterator[str]:
+    """What is wrong with a session, as clauses."""
+    count = len(session.models)
+    if count not in (1, 2):
+        yield f"it holds {count:,} models, and a workbench has one or two"
+    for facts in session.models[:2]:
+        if not isinstance(facts, Mapping):
+            yield f"it describes a model by {short(facts)!r}"
+            return
+        for name, kind in _TO_LOAD.items():
+            if not isinstance(facts.get(name), kind):
+                yield f"the {name} of a model is {short(facts.get(name))!r}"
+    if unknown := sorted(set(session.shared) - set(SHARED)):
+        yield f"a workbench does not share {short(unknown[0])!r}"
+    names = [tool.name for tool in session.tools]
+    if len(set(names)) < len(names):
+        yield "two of its tabs have one name"
 
-    Raises ValueError for another number of models than the session has, or one that came from memory and is not given.
+
+def opened_models(session: Session, path: Path, given: Sequence[Any], *, fetch: bool) -> tuple[Any, ...]:
+    """The models of a session: those given, else loaded from where they came from, from the hub only with `fetch`.
+
+    Raises ValueError for another number of models than the session has, and for one that came from memory, or would
+    have to be fetched, and is not given.
     """
     count = len(session.models)
     if given and len(given) != count:
         raise ValueError(f"the session was saved with {count} model{'s' * (count > 1)}, got {len(given)}: give as many")
     if given:
         return tuple(given)
+    loads = ", ".join(f"load_model({facts['source']!r})" for facts in session.models)
     for facts in session.models:
         if not facts["source"]:
             raise ValueError(
-                f"the model {facts['model']} came from memory: load it and give it, Workbench.load(path, model)"
+                f"the model {short(facts['model'])} came from memory: load it and give it, Workbench.load(path, model)"
+            )
+        if not fetch and needs_the_hub(facts["source"]):
+            raise ValueError(
+                f"the session asks for the model {short(facts['source'])!r}, which is in no folder here and would be "
+                "fetched from the Hugging Face hub: if you trust that name, call "
+                f"Workbench.load({str(path)!r}, {loads}), or Workbench.load({str(path)!r}, fetch=True)"
             )
     return tuple(
         load_model(facts["source"], dtype=facts["dtype"], backend=facts["backend"], processed=facts["processed"])
@@ -105,82 +158,136 @@ def opened_models(session: Session, given: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
-def differences(session: Session, models: Sequence[Any]) -> list[str]:
-    """How the models differ from those of the saved session, in words; empty if its results can be used."""
-    found = []
-    for facts, model in zip(session.models, models, strict=True):
-        (now,) = model_facts([model])
-        other = [name.replace("_", " ") for name in _SAME if now[name] != facts[name]]
-        other += ["edits"] * bool(now["edited"] or facts["edited"])
-        if other:
-            found.append(f"{facts['model']}: other {', '.join(other)}")
-    return found
+def present(models: Sequence[Any]) -> Present:
+    """The state and the facts of models now; those are left out whose state does not determine what they compute."""
+    states = {id(model): (model, state_key(model, exact=True)) for model in models}
+    found = {key: (state, facts_of(model, state)) for key, (model, state) in states.items()}
+    return {key: (state, facts) for key, (state, facts) in found.items() if facts is not None}
 
 
-def restore(tool: Any, saved: SavedTool) -> None:
-    """Give the panels of a tab their saved results, for the requests that their options make: at once, or while a model
-    computes, whose state is read for it, in the background before the panels' own runs."""
+def restore(tool: Any, saved: SavedTool, now: Present) -> list[str]:
+    """Give the panels of a tab their saved results, for the requests that their options make, where the models are as
+    they were; returns why others cannot be used, as clauses."""
+    reasons: list[str] = []
     for one in saved.panels:
-        if one.tab and one.tab not in tool.fitting:
+        if one.tab and one.tab not in getattr(tool, "fitting", ()):
             continue
         panel: Panel = tool[one.tab] if one.tab else tool
-        put, show = partial(_put_answers, panel, panel.request(), one.answers), partial(_show_answers, panel)
-        with models_if_free(panel.models) as free:
-            if free:
-                put()
+        try:
+            request = panel.request()
+        except (TypeError, ValueError):  # its options ask for nothing; the panel says why
+            continue
+        if len(one.answers) != len(panel.request_models) or one.request != _request_hash(request):
+            continue  # a result of other options, such as a file of the user who saved it
+        for model, answer in zip(panel.request_models, one.answers, strict=True):
+            models = [model, *panel.depends_on(request, model)]
+            reason = _why_not(answer, models, now)
+            if reason:
+                reasons.append(reason)
             else:
-                panel.jobs.start(put, show, title="Opening the session", channel="session", quiet=True)
+                panel.answers.open(
+                    request, model, unpacked(answer.value), {key: now[key][0] for key in map(id, models)}
+                )
+    return list(dict.fromkeys(reasons))
 
 
-def _put_answers(panel: Panel, request: Any, answers: Sequence[Any], _: Job | None = None) -> None:
-    for model, answer in zip(panel.request_models, answers, strict=True):
-        panel.answers.once(request, model, partial(unpacked, answer))
-
-
-def _show_answers(panel: Panel, _: Any) -> None:
-    if panel.active and not panel.results:
-        panel.refresh()
+def _why_not(answer: Any, models: Sequence[Any], now: Present) -> str:
+    """Why a saved answer cannot be used, as a clause; empty if it can."""
+    if not isinstance(answer, SavedAnswer):
+        return "the session does not say in which state the models were"
+    if isinstance(answer.value, Unreadable):
+        return answer.value.reason
+    others = []
+    for model, then in zip(models, answer.states, strict=False):
+        facts = now[id(model)][1] if id(model) in now else {}
+        known = then if isinstance(then, Mapping) else {}
+        other = [name.replace("_", " ") for name in FACTS if known.get(name) != facts.get(name)]
+        if other:
+            others.append(f"{model.name}: other {', '.join(other)}")
+    if len(answer.states) != len(models):
+        return "the session does not say in which state the models were"
+    return f"the models are not as they were when it was saved ({'; '.join(others)})" if others else ""
 
 
 def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
-    """The saved options of a tab that it still has."""
-    known = set(kind.options()) - set(SHARED)  # which the workbench has
-    return {name: unpacked(value) for name, value in saved.options.items() if name in known}
+    """The saved options of a tab that it still has, without personal ones; ValueError for one that cannot be read."""
+    known, declared = set(kind.options()) - set(SHARED), kind.fields()  # the workbench has the shared ones
+    options = {}
+    for name, value in saved.options.items():
+        if name not in known:
+            continue
+        if isinstance(value, Unreadable):
+            raise ValueError(f"{name}: {value.reason}")
+        option = unpacked(value)
+        if name not in declared or not declared[name].is_personal(option):
+            options[name] = option
+    return options
 
 
 # inside ---------------------------------------------------------------------------------------------------------------
 
 
-def _facts(model: Any) -> dict[str, Any]:
-    known = model.provenance()
-    source = model.source
-    facts = {name: known.get(name) for name in ("model", *_SAME)}
-    return {**facts, "source": None if source is None else str(source), "edited": str(known.get("edited", ""))}
+def _to_load(model: Any) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "source": None if model.source is None else str(model.source),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "backend": model.backend,
+        "processed": model.processed,
+    }
 
 
 def _saved(name: str, tool: Any) -> SavedTool:
-    options, left_out = {}, []
+    options, personal, unsaved = {}, [], []
+    declared, usual = tool.fields(), tool.traits()
     for option in tool.options():
+        value = getattr(tool, option)
         try:
-            options[option] = packed(getattr(tool, option))
+            written = packed(value)
         except TypeError:
-            left_out.append(option)
+            unsaved.append(option)
+            continue
+        if option not in declared or not declared[option].is_personal(value):
+            options[option] = written
+        elif value != usual[option].default(tool):
+            personal.append(option)
     panels = tool.opened_panels if isinstance(tool, Stack) else {"": tool}
-    # the results depend on the options that are left out
-    kept = [SavedPanel(tab, [] if left_out else _answers(panel)) for tab, panel in panels.items()]
-    return SavedTool(name, options, left_out, [one for one in kept if one.answers])
+    kept = []
+    for tab, panel in panels.items():
+        # the results depend on the options that are left out; a hash of the request shows where they are missing
+        hashed = "" if panel.shown_request is None else _request_hash(panel.shown_request)
+        if not unsaved and (hashed or not personal):
+            kept.append(SavedPanel(tab, _answers(panel), hashed))
+    return SavedTool(name, options, [*personal, *unsaved], [one for one in kept if one.answers])
 
 
-def _answers(panel: Panel) -> list[Any]:
-    """The results of a panel, packed; none where they are incomplete or answer other settings."""
+def _request_hash(request: Any) -> str:
+    """See `SavedPanel.request`."""
+    text = request_text(request)
+    return xxhash.xxh3_128_hexdigest(text.encode("utf8", "surrogatepass")) if text else ""
+
+
+def _answers(panel: Panel) -> list[SavedAnswer]:
+    """The results of a panel, packed; none where they are incomplete or answer other settings, or where the state in
+    which they were computed is unknown."""
     if not panel.asks or len(panel.results) != len(panel.request_models) or panel.shown_request is None:
         return []
+    answers = []
     try:
         if panel.shown_request != panel.request() or any(getattr(result, "partial", False) for result in panel.results):
             return []
-        return [packed(result) for result in panel.results]
+        for model, result, states in zip(panel.request_models, panel.results, panel.shown_states, strict=False):
+            models = [model, *panel.depends_on(panel.shown_request, model)]
+            facts = [
+                None if state is None else facts_of(one, state, wait=PATIENCE)
+                for one, state in zip(models, states, strict=True)
+            ]
+            if None in facts:
+                return []
+            answers.append(SavedAnswer(packed(result), [dict(one) for one in facts if one is not None]))
     except (TypeError, ValueError):  # the settings ask for nothing, or no file can hold the result
         return []
+    return answers if len(answers) == len(panel.results) else []
 
 
 def packed(value: Any) -> Any:
@@ -203,18 +310,25 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """The value that was packed; ValueError for a class from outside the package."""
+    """The value that was packed; ValueError for a class from outside the package, or values that it does not take."""
     if isinstance(value, tuple | list):
         return tuple(unpacked(part) for part in value)
     if not isinstance(value, Mapping):
         return value
     if _CHAT in value:
-        return [dict(message) for message in value[_CHAT]]
+        messages = value[_CHAT]
+        if not isinstance(messages, tuple | list) or not all(isinstance(one, Mapping) for one in messages):
+            raise ValueError(f"the session holds {short(messages)!r} for the messages of a chat")
+        return [dict(message) for message in messages]
     parts = {key: unpacked(part) for key, part in value.items() if key != _CLASS}
     if _CLASS not in value:
         return parts
     module, _, name = str(value[_CLASS]).partition(":")
-    kind = getattr(importlib.import_module(module), name, None) if module.startswith("interp_widgets.") else None
+    # only what is imported already: a name in a file must not run the code of a module
+    kind = getattr(sys.modules.get(module), name, None) if module.startswith("interp_widgets.") else None
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         raise ValueError(f"the session holds a {value[_CLASS]!r:.80}, which is no class of this package")
-    return kind(**parts)
+    try:
+        return kind(**parts)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"the session holds a {kind.__name__} with other fields than this program's") from error

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from traitlets import TraitError
 
 from ..base.saving import file_path
 from ..base.workbench import WorkbenchState, as_models
 from .screen import Screen
-from .session import SavedTool, Session, differences, opened_models, unpacked
+from .session import opened_models, present, read_session, unpacked
 
 
 class Workbench(WorkbenchState):
@@ -57,22 +58,26 @@ class Workbench(WorkbenchState):
         return self.screen.save(path)
 
     @classmethod
-    def load(cls, path: str | Path, model: Any = None, tuned: Any = None) -> Workbench:
+    def load(cls, path: str | Path, model: Any = None, tuned: Any = None, *, fetch: bool = False) -> Workbench:
         """Open a session again, with the same results and without computing them.
 
-        Without models those of the session are loaded from where they came from. Where the weights, the dtype or the
-        backend are others than at the time, everything is computed anew, and the screen says so.
+        Without models those of the session are loaded from their folders; with ``fetch`` also from the hub, by the name
+        that the file gives. A result is computed anew where a model is not as it was when it was computed (weights,
+        dtype, backend, tokenizer, edits), and the screen says so. Names of files, addresses and keys are not part of a
+        session.
 
         Raises TypeError for what is no path, FileNotFoundError, or ValueError for a file that is no session, or models
-        that cannot be found.
+        that cannot be found or would have to be fetched.
         """
-        session = Session.load(file_path(path))
-        models = opened_models(session, list(as_models(model, tuned)) if model is not None else [])
-        bench = cls(*models, **{name: unpacked(value) for name, value in session.shared.items()})
-        others = differences(session, bench.models)
-        kept = session if not others else replace(session, tools=[_without_answers(tool) for tool in session.tools])
-        note = f"Computed anew: the models are not those of the session ({'; '.join(others)})" if others else ""
-        bench._screen = Screen(bench, kept, note)
+        source = file_path(path)
+        session = read_session(source)
+        given = list(as_models(model, tuned)) if model is not None else []
+        models = opened_models(session, source, given, fetch=fetch)
+        try:
+            bench = cls(*models, **{name: unpacked(value) for name, value in session.shared.items()})
+        except (TypeError, TraitError) as error:
+            raise ValueError(f"{source} is not a session that Workbench.save wrote: {error}") from error
+        bench._screen = Screen(bench, session, present(bench.models))
         return bench
 
     def notify_panels(self) -> None:
@@ -89,7 +94,3 @@ class Workbench(WorkbenchState):
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """How a notebook shows it: as its screen."""
         return self.screen._repr_mimebundle_(**options)
-
-
-def _without_answers(tool: SavedTool) -> SavedTool:
-    return replace(tool, panels=[])

@@ -1,0 +1,334 @@
+"""A session file: results with the state in which they were computed, and nothing that a stranger could use."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interp_widgets import Workbench, load_model
+from interp_widgets.analysis._core.result import Record
+from interp_widgets.compute.cache import results as cache
+from interp_widgets.models import Model
+from interp_widgets.widgets.base.fields import hidden
+from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.workbench import session as sessions
+from interp_widgets.widgets.workbench.tools import TOOLS
+from tests.models.state_edits import in_place
+
+pytestmark = pytest.mark.slow
+
+PROMPT, RESPONSE = "The Eiffel Tower is in the city of", " Paris."
+
+
+@pytest.fixture(scope="module")
+def base() -> Model:
+    return load_model("demo-base")  # not shared: it is edited here
+
+
+@pytest.fixture
+def opened(wire: Any) -> Iterator[Callable[..., Workbench]]:
+    """Opens workbenches, new ones or sessions, with the lens alone."""
+    benches: list[Workbench] = []
+
+    def build(*models: Any, path: Path | None = None, **options: Any) -> Workbench:
+        bench = Workbench.load(path, *models, **options) if path else Workbench(*models, **options)
+        benches.append(bench)
+        assert bench.screen.wait(120)
+        return bench
+
+    yield build
+    for bench in benches:
+        bench.close()
+
+
+@pytest.fixture(scope="module")
+def file(base: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A session with a lens and, unused so far, tabs with personal options."""
+    bench = Workbench(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
+    screen = bench.screen
+    screen.shown = ("logit_lens",)
+    for name in ("ffn_concepts", "data_set"):
+        assert screen[name] is not None
+    assert screen.wait(120)
+    path = bench.save(tmp_path_factory.mktemp("session") / "lens.npz")
+    bench.close()
+    return path
+
+
+def crafted(file: Path, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A session whose header is changed."""
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    header = json.loads(arrays.pop("header.json").tobytes())
+    change(header["fields"])
+    text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    np.savez(path, **{"header.json": text}, **arrays)
+    return path
+
+
+def tool(fields: dict[str, Any], name: str = "logit_lens") -> dict[str, Any]:
+    found: dict[str, Any] = next(one["fields"] for one in fields["tools"] if one["fields"]["name"] == name)
+    return found
+
+
+def options(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    items: dict[str, Any] = tool(fields, name)["options"]["items"]
+    return items
+
+
+def answer(fields: dict[str, Any]) -> dict[str, Any]:
+    """The saved answer of the lens."""
+    found: dict[str, Any] = tool(fields)["panels"][0]["fields"]["answers"][0]["fields"]
+    return found
+
+
+# ---- the state in which a result was computed
+
+
+def test_a_session_saved_after_an_edit_keeps_the_state_of_its_results(
+    base: Model, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
+    bench.show("logit_lens")
+    assert bench.screen.wait(120)
+    before = bench.screen["logit_lens"].result
+    undo = in_place(base)
+    path = bench.save(tmp_path / "late.npz")
+    bench.close()
+    try:
+        edited = opened(base, path=path).screen
+        assert "Computed anew" in edited.note.value
+        assert "other weight hash" in edited.note.value
+        assert edited["logit_lens"].result is not None
+        assert not edited["logit_lens"].result.equals(before)
+        assert edited["logit_lens"].result.provenance["weight_hash"] == base.weight_hash
+        edited.workbench.close()
+    finally:
+        undo()
+    cache.clear()
+    monkeypatch.setattr(Panel, "compute", lambda *_, **__: pytest.fail("the model ran"))
+    again = opened(base, path=path).screen
+    assert again["logit_lens"].result.equals(before)
+    assert hidden(again.note)
+
+
+@pytest.mark.parametrize("what", ["adds_bos", "chat_template"])
+def test_results_under_another_reading_of_texts_are_computed_anew(
+    what: str, base: Model, file: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "adds_bos":
+        monkeypatch.setattr(base, "prepend_bos", False)
+    else:
+        monkeypatch.setattr(base.tokenizer, "chat_template", "another")
+    screen = opened(base, path=file).screen
+    assert f"other {what.replace('_', ' ')}" in screen.note.value
+    assert len(screen["logit_lens"].result.tokens) > 0
+
+
+def test_results_from_a_file_are_used_by_no_other_panel(base: Model, file: Path, opened: Any, tmp_path: Path) -> None:
+    """Anyone may have written them."""
+
+    def forge(fields: dict[str, Any]) -> None:
+        answer(fields)["value"]["fields"]["tokens"][0] = "forged"
+
+    cache.clear()
+    screen = opened(base, path=crafted(file, tmp_path / "forged.npz", forge)).screen
+    assert screen["logit_lens"].result.tokens[0] == "forged"
+    assert "from the session" in screen.status_line.text
+    plain = opened(base, prompt=PROMPT, response=RESPONSE)
+    plain.show("logit_lens")
+    assert plain.screen.wait(120)
+    assert plain.screen["logit_lens"].result.tokens[0] != "forged"
+
+
+# ---- versions
+
+
+def test_a_result_of_another_version_is_computed_anew(
+    base: Model, file: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kind,) = {type(one) for one in (opened(base, path=file).screen["logit_lens"].result,)}
+    monkeypatch.setattr(kind, "VERSION", 2)
+    screen = opened(base, path=file).screen
+    assert f"it holds version 1 of {kind.__name__}, this program reads version 2" in screen.note.value
+    assert screen["logit_lens"].result is not None
+    assert screen.status_line.error == ""
+
+
+def test_a_session_of_an_earlier_release_is_computed_anew(base: Model, file: Path, opened: Any, tmp_path: Path) -> None:
+    def earlier(fields: dict[str, Any]) -> None:
+        for one in fields["tools"]:
+            for panel in one["fields"]["panels"]:
+                panel["fields"].pop("request")
+                panel["fields"]["answers"] = [each["fields"]["value"] for each in panel["fields"]["answers"]]
+
+    screen = opened(base, path=crafted(file, tmp_path / "earlier.npz", earlier)).screen
+    assert screen["logit_lens"].result is not None
+    assert screen.status_line.error == ""
+
+
+# ---- a stranger's file
+
+
+def test_options_that_name_files_addresses_or_keys_are_personal() -> None:
+    """A session neither holds nor sets them."""
+    loose = []
+    for tab in TOOLS.values():
+        kind = tab.load()
+        declared = kind.fields()
+        for name in kind.options():
+            named = re.search(r"file|folder|path|url|key|endpoint|translators|vectors|notes$|mixtures", name)
+            field = declared.get(name)
+            shown = field is not None and re.search(
+                r"\bfiles?\b|\.json|\.csv|folder|address", f"{field.label} {field.placeholder}".lower()
+            )
+            if (named or shown) and (field is None or not field.is_personal("a text")):
+                loose.append(f"{kind.__name__}.{name}")
+    assert loose == []
+
+
+def test_a_session_sets_nothing_personal(
+    base: Model, file: Path, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = {
+        "base_url": "http://elsewhere.example/v1", "key_variable": "A_SECRET", "endpoint_model": "x",
+        "annotator": "endpoint", "vectors": "/etc/hostname", "word_file": "/etc/hostname", "notes": "/etc/hostname",
+    }  # fmt: skip
+
+    def change(fields: dict[str, Any]) -> None:
+        options(fields, "ffn_concepts").update(theirs)
+        options(fields, "data_set")["rows"] = "/etc/hostname.csv"
+
+    monkeypatch.setattr("interp_widgets.sweeps.items.existing_file", lambda *_: pytest.fail("a file was read"))
+    screen = opened(base, path=crafted(file, tmp_path / "theirs.npz", change)).screen
+    panel = screen["ffn_concepts"]
+    assert {name: getattr(panel, name) for name in theirs} == {
+        "base_url": "", "key_variable": "OPENAI_API_KEY", "endpoint_model": "", "annotator": "rules", "vectors": "",
+        "word_file": "", "notes": None,
+    }  # fmt: skip
+    assert screen["data_set"].rows == ()
+
+
+def test_a_personal_option_is_not_written_and_the_screen_says_so(base: Model, opened: Any, tmp_path: Path) -> None:
+    bench = opened(base, prompt=PROMPT, response=RESPONSE)
+    bench.screen["ffn_concepts"].base_url = "http://mine.example/v1"
+    path = bench.save(tmp_path / "mine.npz")
+    with np.load(path) as archive:
+        assert b"mine.example" not in archive["header.json"].tobytes()
+    screen = opened(base, path=path).screen
+    assert screen["ffn_concepts"].base_url == ""
+    assert "Address is not part of a session" in screen.note.value
+
+
+def model_facts(fields: dict[str, Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = fields["models"][0]["items"]
+    return facts
+
+
+def test_a_name_of_the_hub_is_fetched_only_when_asked(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def load(source: str, **_: Any) -> Any:
+        asked.append(source)
+        raise ValueError("no network here")
+
+    monkeypatch.setattr(sessions, "load_model", load)
+    path = crafted(file, tmp_path / "hub.npz", lambda fields: model_facts(fields).update(source="somebody/a-model"))
+    with pytest.raises(ValueError, match=r"load_model\('somebody/a-model'\)\), or .*fetch=True"):
+        Workbench.load(path)
+    assert asked == []
+    with pytest.raises(ValueError, match="no network here"):
+        Workbench.load(path, fetch=True)
+    assert asked == ["somebody/a-model"]
+
+
+def test_a_mixture_here_whose_base_is_on_the_hub_is_fetched_only_when_asked(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("interp_widgets.models.mixture_of_depths.opening.MixtureFolders.also_reads", lambda *_: "a/b")
+    path = crafted(file, tmp_path / "hub.npz", lambda fields: model_facts(fields).update(source="demo-base-mixture"))
+    with pytest.raises(ValueError, match="fetched from the Hugging Face hub"):
+        Workbench.load(path)
+
+
+def test_models_are_counted_before_one_is_loaded(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    for count, words in ((0, "0 models"), (1000, "1,000 models")):
+        path = crafted(file, tmp_path / "many.npz", lambda fields: fields.update(models=fields["models"] * count))  # noqa: B023
+        with pytest.raises(ValueError, match=f"it holds {words}, and a workbench has one or two"):
+            Workbench.load(path)
+
+
+REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "a model that is no mapping": (lambda f: f.update(models=[5]), "it describes a model by"),
+    "a model without a source": (lambda f: model_facts(f).pop("dtype"), "the dtype of a model is"),
+    "a source that is a number": (lambda f: model_facts(f).update(source=3), "the source of a model is"),
+    "an unknown shared name": (lambda f: f["shared"]["items"].update(x=1), "does not share 'x'"),
+    "a layer that is a text": (lambda f: f["shared"]["items"].update(layer="x"), "layer"),
+    "a layer out of range": (lambda f: f["shared"]["items"].update(layer=2**70), "layer must be in 0..5"),
+    "a prompt that is a chat of numbers": (
+        lambda f: f["shared"]["items"].update(prompt={"kind": "mapping", "items": {"messages of a chat": 5}}),
+        "for the messages of a chat",
+    ),
+    "two tabs of one name": (lambda f: f["tools"].append(copy.deepcopy(f["tools"][0])), "have one name"),
+    "a class that is a list": (lambda f: f["tools"][0].update({"class": []}), "unknown class"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_damaged_session_is_refused_in_a_sentence(case: str, base: Model, file: Path, tmp_path: Path) -> None:
+    change, words = REFUSED[case]
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Workbench.load(crafted(file, tmp_path / "damaged.npz", change), base)
+
+
+def _class(name: str) -> dict[str, Any]:
+    return {"kind": "mapping", "items": {"class of interp_widgets": name}}
+
+
+OPENED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "an unknown view": (lambda f: f.update(view="sideways"), ""),
+    "an unknown tab is shown": (lambda f: f.update(shown=["nowhere", "logit_lens"]), ""),
+    "an unknown option": (lambda f: options(f, "logit_lens").update(nonsense=1), ""),
+    "an option of another type": (lambda f: options(f, "logit_lens").update(top="many"), "Opened as usual"),
+    "an option with a class that is no option": (
+        lambda f: options(f, "logit_lens").update(top=_class("interp_widgets.models.state:State")), "Opened as usual",
+    ),
+    "a module that would be imported": (
+        lambda f: options(f, "logit_lens").update(top=_class("interp_widgets.demo.__main__:Build")), "no class of this",
+    ),
+    "a result of another class": (
+        lambda f: answer(f).update(value={"kind": "record", "class": "Result", "fields": {}}), "does not fit the panel",
+    ),
+    "a result that is damaged": (lambda f: answer(f)["value"]["fields"].pop("tokens"), "damaged"),
+    "a result of an unknown class": (lambda f: answer(f)["value"].update({"class": "Nobody"}), "unknown class Nobody"),
+    "no states": (lambda f: answer(f).update(states=[]), "does not say in which state"),
+    "states that are numbers": (lambda f: answer(f).update(states=[3]), "Computed anew"),
+    "two results for one model": (lambda f: tool(f)["panels"][0]["fields"]["answers"].append(1), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OPENED)
+def test_what_cannot_be_used_is_left_out_in_a_sentence(
+    case: str, base: Model, file: Path, opened: Any, tmp_path: Path
+) -> None:
+    change, words = OPENED[case]
+    screen = opened(base, path=crafted(file, tmp_path / "odd.npz", change)).screen
+    said = f"{screen.note.value} {screen.status_line.error}"
+    assert words in said
+    assert not re.search(r"Error\b|NoneType|traceback", said)
+    panel = screen["logit_lens"]
+    if panel.result is None:
+        panel.go()
+        assert panel.wait(120)
+    assert isinstance(panel.result, Record)
