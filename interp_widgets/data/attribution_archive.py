@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.data.files import read_arrays
+from interp_widgets.data.files import existing_file, read_arrays
 
 _FIELDS = (
     "case_id", "model", "n_prompt", "n_response", "rating",
@@ -55,7 +55,7 @@ def read_importance_archive(path: str | os.PathLike[str], *, model: str | None =
 
     Raises FileNotFoundError if there is no file, ValueError if it has another layout or no such model.
     """
-    source = Path(os.path.expanduser(path))
+    source = existing_file(path, "importance matrices")
     columns = read_arrays(source, "importance matrices", names=(*_FIELDS, "score"))
     if missing := [name for name in _FIELDS if name not in columns]:
         raise ValueError(f"{source} has no {', '.join(missing)}: it is not an archive of importance matrices")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import named_path
 from interp_widgets.data.files import existing_file, read_rows
 from interp_widgets.data.instruction_task import InstructionInstance
 from interp_widgets.data.instructions import format_prompt, phrase, phrasings, task_table
@@ -138,7 +139,7 @@ def read_instructions(
         >>> [instance.prompt for instance in instances]
         ['Write the plural. cat', 'Write the plural. mouse']
     """
-    source = Path(folder).expanduser()
+    source = named_path(folder, "folder")
     if not source.is_dir():
         raise FileNotFoundError(f"there is no folder of tasks at {source}: check the path")
     if "{instruction}" not in template or "{input}" not in template:

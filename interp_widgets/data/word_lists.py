@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-from interp_widgets.data.files import read_text
+from interp_widgets.data.files import existing_file, read_text
 from interp_widgets.data.word_vectors import check_words
 
 _COUNTED = re.compile(r"(.+?)[\s,;]+(\d+)")
@@ -39,7 +38,7 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
         ...     read_word_list(path)
         ('the', 'of', 'dog')
     """
-    source = Path(os.path.expanduser(path))
+    source = existing_file(path, "words")
     lines = [line.strip() for line in read_text(source, "words").splitlines()]
     listed = [line for line in lines if line]
     counted = [match for line in listed if (match := _COUNTED.fullmatch(line))]

@@ -32,7 +32,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import read_arrays, short
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class Result(Record):
 
         Raises FileNotFoundError, or ValueError when the file is no result, or one of another class or version.
         """
-        source = Path(path) if os.path.exists(path) else _npz_path(path)
+        source = named_path(path, "path")
+        source = source if os.path.exists(source) else _npz_path(source)
         if not os.path.isfile(source):
             raise FileNotFoundError(f"there is no result file at {source}: give a path that save() returned")
         head, arrays = _read(source)
@@ -257,7 +258,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 
 def _npz_path(path: str | os.PathLike[str]) -> Path:
-    path = Path(path)
+    path = named_path(path, "path")
     if not path.name:
         raise ValueError(f"path must name a file of results, got {str(path)!r}")
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")

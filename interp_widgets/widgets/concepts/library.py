@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 
 from interp_widgets.analysis.concepts.directions import TEMPLATE
+from interp_widgets.atomic import named_path
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts, read_concepts, split_stimuli
 from interp_widgets.models import Model
 
@@ -170,7 +171,7 @@ class Library:
             raise ValueError(
                 "the path is empty: type that of a folder of concepts, a saved set (.npz) or a file of stimuli"
             )
-        path = Path(typed).expanduser()
+        path = named_path(typed, "the path")
         if path.is_dir():
             new = read_concepts(path)
             kept = browser.concepts if self.keep.value and not browser.path else ()
