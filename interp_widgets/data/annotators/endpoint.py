@@ -338,7 +338,8 @@ def _write(path: Path, answer: dict[str, Any]) -> None:
 
 
 def _no_cache(folder: Path, error: OSError) -> OSError:
+    reason = os.strerror(error.errno) if error.errno else error
     return OSError(
-        f"the answers cannot be kept in {folder} ({error.strerror or error}): give another folder as cache=, or "
+        f"the answers cannot be kept in {folder} ({reason}): give another folder as cache=, or "
         "cache=None to keep none"
     )
