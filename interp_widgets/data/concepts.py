@@ -15,7 +15,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.atomic import named_path
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
-from interp_widgets.data.files import lines_of, read_text
+from interp_widgets.data.files import lines_of, read_text, short
 from interp_widgets.data.stories import an
 
 FEWEST_STIMULI = 3
@@ -305,10 +305,13 @@ def read_concepts(
     loaded = []
     for name in names[:limit]:
         path = files / f"{name}.txt"
-        if path.parent != files or not path.is_file():
-            raise FileNotFoundError(f"the concept {name!r} of {index} has no file {path}")
+        if path.parent != files or not os.path.isfile(path):
+            raise FileNotFoundError(f"the concept {short(repr(name))} of {index} has no file {short(path)}")
         loaded.append(split_stimuli(name, _texts(path), share=held_out))
-    check_concepts(loaded)
+    try:
+        check_concepts(loaded)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
     return tuple(loaded)
 
 
@@ -319,8 +322,9 @@ def _texts(path: Path) -> list[str]:
         return [line.strip() for line in lines_of(content) if line.strip()]
     try:
         read = ast.literal_eval(content)
+        str(read).encode()
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{path} starts with [ but is not a list ({error}): write a list of str") from error
+        raise ValueError(f"{path} starts with [ but is not a list of str ({short(error)}): write one") from error
     if not isinstance(read, list) or not all(isinstance(text, str) for text in read):
         raise ValueError(f"{path} must hold a list of str only")
     return [text.strip() for text in read if text.strip()]

@@ -106,7 +106,9 @@ def short(value: object) -> str:
     >>> short("a" * 300)[-5:]
     'aa...'
     """
-    text = str(value)
+    text = (
+        str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    )  # one half of a surrogate pair cannot be shown
     return text if len(text) <= 200 else text[:197] + "..."
 
 

@@ -271,12 +271,13 @@ def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type
         raise ValueError(f"{source} was not written by a result's save()")
     kind = _RECORDS.get(str(name)) if cls is Result else cls
     if kind is None or not issubclass(kind, Result):
-        raise ValueError(f"{source} holds a {name}; import that class and call {name}.load(path)")
+        raise ValueError(f"{source} holds a {short(name)}; import that class and call {short(name)}.load(path)")
     if kind.__name__ != name:
-        raise ValueError(f"{source} holds a {name}, not a {cls.__name__}: use {name}.load(path)")
+        raise ValueError(f"{source} holds a {short(name)}, not a {cls.__name__}: use {short(name)}.load(path)")
     if version != kind.VERSION:
         raise ValueError(
-            f"{source} has version {version} of {name}, this program reads version {kind.VERSION}: compute it again"
+            f"{source} has version {short(version)} of {name}, this program reads version {kind.VERSION}: compute it "
+            "again"
         )
     return kind
 
