@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import made_folder, named_path, other_files, whole_file, whole_folder
 
 
 def write(path: Path, text: str) -> None:
     with whole_file(path) as draft:
         draft.write_text(text)
+
+
+def write_with(drafts: AbstractContextManager[Path], writer: Callable[[Path], Any]) -> None:
+    with drafts as draft:
+        writer(draft)
 
 
 def write_half(path: Path, error: BaseException) -> None:
@@ -30,7 +45,7 @@ def permissions(path: Path) -> int:
 def test_a_new_file_is_there_only_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "new.txt"
     with whole_file(path) as draft:
-        assert draft.parent == tmp_path
+        assert draft.parent.parent == tmp_path  # a rename works within one file system
         assert draft.suffix == ".txt"  # by which libraries know what to write
         draft.write_text("half")
         assert not path.exists()
@@ -108,7 +123,7 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     link.symlink_to(target)
     further.symlink_to(link.name)
     with whole_file(further) as draft:
-        assert draft.parent == folder  # a rename works within one file system
+        assert draft.parent.parent == folder
         draft.write_text("new")
     assert link.is_symlink()
     assert further.is_symlink()
@@ -153,3 +168,136 @@ def test_libraries_that_add_endings_find_one(tmp_path: Path) -> None:
     with whole_file(tmp_path / "arrays.npz") as draft:
         np.savez(draft, x=np.arange(3))
     assert [path.name for path in tmp_path.iterdir()] == ["arrays.npz"]
+
+
+# ---- full disks
+
+
+@pytest.fixture
+def little_room() -> Iterator[None]:
+    """No file may grow beyond 100,000 bytes: the system's own error, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+NUMBERS = np.random.default_rng(0).random(50_000)
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "a.txt": lambda draft: draft.write_text("x" * 200_000),
+    "a.npz": lambda draft: np.savez_compressed(draft, x=NUMBERS),
+    "a.safetensors": lambda draft: save_file({"x": torch.tensor(NUMBERS)}, draft),
+    "a.parquet": lambda draft: pd.DataFrame({"x": NUMBERS}).to_parquet(draft),
+}
+
+
+@pytest.mark.usefixtures("little_room")
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_is_one_sentence_whichever_library_writes(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("old")
+    with pytest.raises(OSError, match=rf"{name} cannot be written: File too large: make room there"):
+        write_with(whole_file(path), WRITERS[name])
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    folder = whole_folder(tmp_path / "whole")
+    with pytest.raises(OSError, match="whole cannot be written: File too large"):
+        write_with(folder, lambda draft: (draft.mkdir(), WRITERS[name](draft / name)))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_that_is_not_of_the_disk_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^no numbers$"):
+        write_half(tmp_path / "new", ValueError("no numbers"))
+    with pytest.raises(ConnectionRefusedError, match=r"^refused$"):
+        write_half(tmp_path / "new", ConnectionRefusedError("refused"))
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- killed processes
+
+WRITER = """
+import sys
+from interp_widgets.atomic import whole_file
+with whole_file(sys.argv[1]) as draft:
+    draft.write_text("half")
+    (draft.parent / ".tmp-of-a-library").write_text("half")
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_writing(path: Path) -> subprocess.Popen[str]:
+    """A process in the middle of writing a file."""
+    pipe = subprocess.PIPE
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdin=pipe, stdout=pipe, text=True)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "writing\n"
+    return writer
+
+
+def test_the_draft_of_a_killed_process_goes_with_the_next_write_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
+    with start_writing(tmp_path / "slow.txt") as alive, start_writing(tmp_path / "lost.txt") as killed:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert len(list(tmp_path.iterdir())) == 2
+        assert other_files(tmp_path) == []
+        write(tmp_path / "next.txt", "whole")
+        assert len(list(tmp_path.iterdir())) == 2
+        assert other_files(tmp_path) == [tmp_path / "next.txt"]
+        alive.communicate()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["next.txt", "slow.txt"]
+    assert (tmp_path / "slow.txt").read_text() == "half"
+
+
+def test_two_writes_at_a_time_leave_each_others_drafts(tmp_path: Path) -> None:
+    with whole_file(tmp_path / "outer") as outer:
+        write(tmp_path / "inner", "inner")
+        with whole_file(tmp_path / "outer") as same:
+            same.write_text("first")
+        outer.write_text("second")
+    assert (tmp_path / "outer").read_text() == "second"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inner", "outer"]
+
+
+def test_only_drafts_are_removed(tmp_path: Path) -> None:
+    names = [".interp_widgets", ".interp_widgets-notes", ".interp_widgets-0123456789abcdef0", ".0123456789abcdef"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".interp_widgets-0123456789abcdef").symlink_to(tmp_path / names[0])
+    draft = tmp_path / ".interp_widgets-fedcba9876543210"  # killed before it had its lock
+    draft.mkdir()
+    write(tmp_path / "new", "text")
+    assert not draft.exists()
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+# ---- folders and names
+
+
+def test_a_folder_is_there_only_when_it_is_whole(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "models") as folder:
+        folder.mkdir()
+        (folder / "weights").write_text("whole")
+        assert other_files(tmp_path) == []
+    assert (tmp_path / "models" / "weights").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
+
+
+IMPOSSIBLE = ["a\0b", "a\ud800b", 5, None, b"bytes"]
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE, ids=ascii)
+@pytest.mark.parametrize("use", [lambda name: named_path(name, "out"), lambda name: made_folder(name, "out")])
+def test_names_that_no_file_can_have(name: Any, use: Callable[[Any], Path]) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"^out must be a (name that a file can have|path), ") as caught:
+        use(name)
+    str(caught.value).encode()  # can be shown
+
+
+def test_the_home_of_a_user_who_is_not_there() -> None:
+    assert named_path("~nobody-here/x", "path") == Path("~nobody-here/x")
+    with pytest.raises(FileNotFoundError, match=r"~nobody-here/x cannot be written: No such file"):
+        write(Path("~nobody-here/x"), "text")

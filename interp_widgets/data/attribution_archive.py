@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.data.files import read_arrays
+from interp_widgets.data.files import existing_file, read_arrays
 
 _FIELDS = (
     "case_id", "model", "n_prompt", "n_response", "rating",
     "importance", "importance_offset", "instruction_mask", "mask_offset",
 )  # fmt: skip
+_PER_CASE = ("model", "n_prompt", "n_response", "rating", "score")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ def read_importance_archive(path: str | os.PathLike[str], *, model: str | None =
 
     Raises FileNotFoundError if there is no file, ValueError if it has another layout or no such model.
     """
-    source = Path(os.path.expanduser(path))
+    source = existing_file(path, "importance matrices")
     columns = read_arrays(source, "importance matrices", names=(*_FIELDS, "score"))
     if missing := [name for name in _FIELDS if name not in columns]:
         raise ValueError(f"{source} has no {', '.join(missing)}: it is not an archive of importance matrices")
@@ -68,18 +69,32 @@ def read_importance_archive(path: str | os.PathLike[str], *, model: str | None =
     return records
 
 
+_KINDS = {"n_prompt": "iu", "n_response": "iu", "rating": "iuf", "importance": "iuf", "importance_offset": "iu",
+          "instruction_mask": "biu", "mask_offset": "iu", "score": "iuf", "case_id": "iuU", "model": "U"}  # fmt: skip
+"""Kinds of numpy's types that the columns may have."""
+
+
 def _check_sizes(columns: dict[str, NDArray[Any]], source: Path) -> None:
+    for name, column in columns.items():
+        if column.ndim != 1 or column.dtype.kind not in _KINDS[name]:
+            raise ValueError(
+                f"{source} is damaged: {name} must be a list of {'texts' if name == 'model' else 'numbers'}, got "
+                f"{column.dtype} of shape {column.shape}"
+            )
     count = len(columns["case_id"])
-    sizes = columns["n_prompt"].astype(np.int64) * columns["n_response"]
+    prompts, responses = columns["n_prompt"].astype(np.int64), columns["n_response"].astype(np.int64)
     fits = (
-        all(len(columns[name]) == count for name in ("model", "n_prompt", "n_response", "rating"))
-        and np.array_equal(columns["importance_offset"], np.concatenate([[0], np.cumsum(sizes)]))
-        and np.array_equal(columns["mask_offset"], np.concatenate([[0], np.cumsum(columns["n_prompt"])]))
+        all(len(columns[name]) == count for name in columns if name in _PER_CASE)
+        and bool(np.all(prompts > 0) and np.all(responses >= 0))
+        and np.array_equal(columns["importance_offset"], np.concatenate([[0], np.cumsum(prompts * responses)]))
+        and np.array_equal(columns["mask_offset"], np.concatenate([[0], np.cumsum(prompts)]))
         and len(columns["importance"]) == columns["importance_offset"][-1]
         and len(columns["instruction_mask"]) == columns["mask_offset"][-1]
     )
     if not fits:
         raise ValueError(f"{source} is damaged: its offsets do not fit the sizes of its {count} cases")
+    if not np.isfinite(columns["importance"]).all():
+        raise ValueError(f"{source} is damaged: importance must be finite, got NaN or infinity")
 
 
 def _records(columns: dict[str, NDArray[Any]]) -> Iterator[AttributionRecord]:

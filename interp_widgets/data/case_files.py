@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from interp_widgets.data.cases import SaliencyCase
-from interp_widgets.data.files import parse_rows, read_rows
+from interp_widgets.data.files import parse_rows, read_rows, short
 
 _TRUE = {"1", "true", "yes", "followed"}
 _FALSE = {"0", "false", "no", "unfollowed"}
@@ -18,7 +18,7 @@ def read_cases(path: str | Path) -> list[SaliencyCase]:
 
     Raises FileNotFoundError if there is no file, ValueError for an invalid case.
     """
-    return [_case(row, index) for index, row in enumerate(read_rows(path, "case"))]
+    return _cases(read_rows(path, "case"), str(path))
 
 
 def parse_cases(content: str | bytes, name: str) -> list[SaliencyCase]:
@@ -31,13 +31,23 @@ def parse_cases(content: str | bytes, name: str) -> list[SaliencyCase]:
     >>> parse_cases('[{"prompt": "Say hi to Ann", "instruction": "Say hi"}]', "cases.json")[0].instruction
     (0, 6)
     """
-    return [_case(row, index) for index, row in enumerate(parse_rows(content, name, "case"))]
+    return _cases(parse_rows(content, name, "case"), name)
+
+
+def _cases(rows: Sequence[Mapping[str, Any]], name: str) -> list[SaliencyCase]:
+    try:
+        return [_case(row, index) for index, row in enumerate(rows)]
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _case(row: Mapping[str, Any], index: int) -> SaliencyCase:
-    if not isinstance(row.get("prompt"), str) or not row["prompt"]:
+    if not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
         raise ValueError(f"case {index} has no prompt: every case needs a str under the name prompt")
     prompt = row["prompt"]
+    for name in ("response", "name"):
+        if not isinstance(row.get(name, ""), str | None):
+            raise ValueError(f"case {index}: {name} must be a str, got {short(repr(row[name]))}")
     return SaliencyCase(
         prompt,
         row.get("response") or None,
@@ -58,7 +68,7 @@ def _span(prompt: str, instruction: Any, index: int) -> tuple[int, int] | None:
     if (
         isinstance(instruction, (list, tuple))
         and len(instruction) == 2
-        and all(isinstance(part, int) for part in instruction)
+        and all(type(part) is int for part in instruction)
     ):
         start, end = instruction
         if 0 <= start < end <= len(prompt):
@@ -76,4 +86,4 @@ def _label(label: Any, index: int) -> bool | None:
         return True
     if word in _FALSE:
         return False
-    raise ValueError(f"case {index}: label must be true or false, got {label!r}")
+    raise ValueError(f"case {index}: label must be true or false, got {short(repr(label))}")

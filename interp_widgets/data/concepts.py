@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import named_path
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
-from interp_widgets.data.files import read_text
+from interp_widgets.data.files import lines_of, read_text, short
 from interp_widgets.data.stories import an
 
 FEWEST_STIMULI = 3
@@ -288,11 +289,13 @@ def read_concepts(
         >>> [(concept.name, len(concept.stimuli), len(concept.held_out)) for concept in concepts]
         [('rain', 3, 2), ('snow', 3, 2)]
     """
-    source = Path(folder)
+    source = named_path(folder, "folder")
     if not os.path.isdir(source):
         raise FileNotFoundError(f"there is no folder of concepts at {source}")
     if not 0 <= held_out < 1:
         raise ValueError(f"held_out must be a share in 0..1 (1 left out), got {held_out}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be 1 or more, got {limit}")
     inside = source / "concept"
     files = inside if inside.is_dir() else source
     index = source / "concept_index.txt"
@@ -302,10 +305,13 @@ def read_concepts(
     loaded = []
     for name in names[:limit]:
         path = files / f"{name}.txt"
-        if path.parent != files or not path.is_file():
-            raise FileNotFoundError(f"the concept {name!r} of {index} has no file {path}")
+        if path.parent != files or not os.path.isfile(path):
+            raise FileNotFoundError(f"the concept {short(repr(name))} of {index} has no file {short(path)}")
         loaded.append(split_stimuli(name, _texts(path), share=held_out))
-    check_concepts(loaded)
+    try:
+        check_concepts(loaded)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
     return tuple(loaded)
 
 
@@ -313,11 +319,12 @@ def _texts(path: Path) -> list[str]:
     """The texts of one file: a list literal, or one per line."""
     content = read_text(path, "texts").strip()
     if not content.startswith("["):
-        return [line.strip() for line in content.splitlines() if line.strip()]
+        return [line.strip() for line in lines_of(content) if line.strip()]
     try:
         read = ast.literal_eval(content)
+        str(read).encode()
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{path} starts with [ but is not a list ({error}): write a list of str") from error
+        raise ValueError(f"{path} starts with [ but is not a list of str ({short(error)}): write one") from error
     if not isinstance(read, list) or not all(isinstance(text, str) for text in read):
         raise ValueError(f"{path} must hold a list of str only")
     return [text.strip() for text in read if text.strip()]

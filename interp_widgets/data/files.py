@@ -1,37 +1,97 @@
 """Reads files of text, rows (CSV, JSON, JSON lines) and arrays (``.npz``, safetensors), none of which can run code.
 
-A missing file raises FileNotFoundError, an unreadable one ValueError; messages name the file.
+A missing file raises FileNotFoundError, one that the system does not let us read OSError, and one whose content is not
+what it should be ValueError; messages name the file. A line ends at ``\\n``, ``\\r\\n`` or ``\\r``, as in Python's
+`open`, and at no other character.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
+import gzip
 import io
 import json
 import math
 import os
+import re
+import threading
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+
+from interp_widgets.atomic import named_path
 
 _DEFLATE = 1032
 """Largest compression ratio of deflate."""
 ROWS = (".json", ".jsonl", ".csv")
 """Suffixes of files of rows."""
+_MOST_BYTES = 2_000_000_000
+"""Size up to which a file of text or rows is read into memory."""
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+"""What a text of JSON has where it may hold one half of a surrogate pair."""
+_csv_limit = threading.Lock()
 
 
 def existing_file(path: str | os.PathLike[str], what: str) -> Path:
     """The path of an existing file, with ``~`` expanded; FileNotFoundError if there is none."""
-    source = Path(os.path.expanduser(path))
+    source = named_path(path, f"the file of {what}")
     if not os.path.isfile(source):  # also where the name is too long to be one
-        raise FileNotFoundError(f"there is no file of {what} at {source}: check the path")
+        other = " (it is a folder)" if os.path.isdir(source) else " (it is no regular file)"
+        raise FileNotFoundError(
+            f"there is no file of {what} at {source}: check the path{other if os.path.exists(source) else ''}"
+        )
     return source
+
+
+@contextmanager
+def opened(source: Path) -> Iterator[IO[bytes]]:
+    """A file opened to be read; an OSError, also of the block, names the file and says why it cannot be read."""
+    try:
+        with source.open("rb") as file:
+            yield file
+    except OSError as error:
+        if error.errno is None:  # not of the system: a library has no better class for a damaged file
+            raise
+        raise OSError(error.errno, f"{source} cannot be read: {error.strerror}") from error
+
+
+def read_content(path: str | os.PathLike[str], what: str) -> bytes:
+    """The bytes of a file; if its name ends in ``.gz``, unpacked."""
+    source = existing_file(path, what)
+    with opened(source) as file:
+        if source.suffix.lower() != ".gz":
+            return _whole(file, source)
+        try:
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                return _whole(unpacked, source)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"{source} cannot be unpacked by gzip ({error}): copy the file again") from error
+
+
+def _whole(file: IO[bytes], source: Path) -> bytes:
+    content = io.BytesIO()
+    while part := file.read(1 << 20):
+        if content.tell() + len(part) > _MOST_BYTES:
+            raise ValueError(f"{source} holds more than {_MOST_BYTES:,} bytes: split it into smaller files")
+        content.write(part)
+    return content.getvalue()
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text; str.splitlines would also split at characters that may be inside a line, such as U+2028.
+
+    >>> lines_of("one\\r\\ntwo \\u2028 and\\x0c more")
+    ['one', 'two \\u2028 and\\x0c more']
+    """
+    return _LINE_END.split(text)
 
 
 def cache_folder(name: str) -> Path:
@@ -46,30 +106,36 @@ def short(value: object) -> str:
     >>> short("a" * 300)[-5:]
     'aa...'
     """
-    text = str(value)
+    text = (
+        str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    )  # one half of a surrogate pair cannot be shown
     return text if len(text) <= 200 else text[:197] + "..."
 
 
 def decoded(content: str | bytes, name: object) -> str:
-    """The text of a file's content, without a byte order mark; ValueError unless it is UTF-8."""
+    """The text of a file's content, without a byte order mark; ValueError unless it is UTF-8 without NUL."""
     try:
-        return (content if isinstance(content, str) else content.decode("utf-8")).removeprefix("\ufeff")
+        text = (content if isinstance(content, str) else content.decode("utf-8")).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{name} is not UTF-8 text ({error.reason} at byte {error.start}): save it in that encoding"
         ) from error
+    if (position := text.find("\0")) >= 0:
+        raise ValueError(
+            f"{name} is not UTF-8 text (character {position} is NUL, as in UTF-16): save it in that encoding"
+        )
+    return text
 
 
 def read_text(path: str | os.PathLike[str], what: str) -> str:
     """The text of a file."""
-    source = existing_file(path, what)
-    return decoded(source.read_bytes(), source)
+    return decoded(read_content(path, what), path)
 
 
 def read_rows(path: str | os.PathLike[str], row: str, *, suffixes: Collection[str] = ROWS) -> list[Mapping[str, Any]]:
-    """Rows of a file; see `parse_rows`."""
-    source = existing_file(path, f"{row}s")
-    return parse_rows(source.read_bytes(), str(source), row, suffixes=suffixes)
+    """Rows of a file, which may be packed by gzip; see `parse_rows`."""
+    content = read_content(path, f"{row}s")
+    return parse_rows(content, str(path), row, suffixes=suffixes)
 
 
 def parse_rows(
@@ -82,7 +148,7 @@ def parse_rows(
     >>> parse_rows('{"prompt": "Hi"}\\n{"prompt": "Ho"}', "cases.jsonl", "case")
     [{'prompt': 'Hi'}, {'prompt': 'Ho'}]
     """
-    suffix = Path(name).suffix.lower()
+    suffix = Path(re.sub(r"\.gz$", "", name, flags=re.IGNORECASE)).suffix.lower()
     if suffix not in suffixes:
         *some, last = suffixes
         allowed = f"{', '.join(some)} or {last}" if some else last
@@ -91,8 +157,7 @@ def parse_rows(
     if suffix == ".csv":
         rows: Any = _csv_rows(text, name, row)
     elif suffix == ".jsonl":
-        # not splitlines, which also splits at a Unicode line separator inside a text
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        lines = [(number, line) for number, line in enumerate(lines_of(text), start=1) if line.strip()]
         rows = [parse_json(line, f"line {number} of {name}") for number, line in lines]
     else:
         rows = parse_json(text, name)
@@ -105,10 +170,28 @@ def parse_rows(
     return rows
 
 
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON: write null")
+
+
+def _different_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has two fields {short(repr(twice))}")
+    return entries
+
+
 def parse_json(text: str, name: str) -> Any:
-    """The value of a JSON text; ValueError, with its name, if it is not valid."""
+    """The value of a JSON text; ValueError, with its name, if it is not valid, or holds what no text can show."""
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_different_names)
+        if _HALF_PAIR.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not valid JSON (it has one half of a surrogate pair): remove it") from error
     except (ValueError, RecursionError) as error:
         lines = ": one object per line belongs in a file named .jsonl" if "Extra data" in str(error) else ""
         raise ValueError(f"{name} is not valid JSON ({error}){lines}") from error
@@ -120,20 +203,36 @@ def _csv_rows(text: str, name: str, row: str) -> list[dict[str, str]]:
     Fields are separated by tabs or semicolons if the headings hold one of these and no comma.
     """
     advice = 'put a text with commas or line breaks between double quotes, and write a quote in it twice ("")'
-    mark = next((mark for mark in ",\t;" if mark in text.partition("\n")[0]), ",")
+    first = _LINE_END.split(text, maxsplit=1)[0]
+    mark = next((mark for mark in ",\t;" if mark in first), ",")
     lines = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
     rows: list[dict[str, str]] = []
-    try:
-        heading = [name.strip() for name in next(lines, [])]
-        for line in filter(None, lines):
-            if any(line[len(heading) :]):  # spreadsheets write empty fields at the end of a line
-                raise ValueError(
-                    f"{row} {len(rows)} of {name} has {len(line)} fields under {len(heading)} headings: {advice}"
-                )
-            rows.append(dict(zip(heading, line, strict=False)))
-    except csv.Error as error:
-        raise ValueError(f"{row} {len(rows)} of {name} is not valid CSV ({error}): {advice}") from error
+    with _fields_up_to(len(text)):
+        try:
+            heading = [name.strip() for name in next(lines, [])]
+            if twice := [name for name in heading if name and heading.count(name) > 1]:
+                raise ValueError(f"{name} has two columns {short(repr(twice[0]))}: rename one of them")
+            for line in filter(None, lines):
+                if any(line[len(heading) :]):  # spreadsheets write empty fields at the end of a line
+                    raise ValueError(
+                        f"{row} {len(rows)} of {name} has {len(line)} fields under {len(heading)} headings: {advice}"
+                    )
+                rows.append(dict(zip(heading, line, strict=False)))
+        except csv.Error as error:
+            raise ValueError(f"{row} {len(rows)} of {name} is not valid CSV ({error}): {advice}") from error
     return rows
+
+
+@contextmanager
+def _fields_up_to(length: int) -> Iterator[None]:
+    """Python's csv module reads fields of this length; its limit, 131,072 by default, is one for the whole process."""
+    with _csv_limit:
+        limit = csv.field_size_limit()
+        csv.field_size_limit(max(limit, length))
+        try:
+            yield
+        finally:
+            csv.field_size_limit(limit)
 
 
 @functools.cache
@@ -157,18 +256,23 @@ def read_arrays(
     """
     source = existing_file(path, what)
     start = f"{source} is not a readable .npz archive of {what}"
-    if not zipfile.is_zipfile(source):
-        raise ValueError(f"{start}: it is not an archive")
+    with opened(source) as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError(f"{start}: it is not an archive")
     try:
         with zipfile.ZipFile(source) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if len(members) < len(archive.infolist()):
+                raise ValueError("two of its arrays have the same name")
             wanted = {name: info for name, info in members.items() if names is None or name in names}
             for name, info in wanted.items():
                 _check_member(archive, info, name)
         with np.load(source, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in wanted}
     # an archive of another program may be encrypted (RuntimeError) or compressed in another way
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, RuntimeError) as error:
+    except (
+        zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, RuntimeError, MemoryError
+    ) as error:  # fmt: skip
         raise ValueError(f"{start} ({short(error)})") from error
 
 
@@ -194,7 +298,7 @@ def read_tensors(path: str | os.PathLike[str], what: str) -> tuple[dict[str, Any
 
     source = existing_file(path, what)
     try:
-        with safe_open(source, framework="pt") as file:
+        with opened(source), safe_open(source, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 (no mapping)
     except SafetensorError as error:
         raise ValueError(f"{source} is not a safetensors file ({error})") from error

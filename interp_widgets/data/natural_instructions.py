@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.files import existing_file, read_rows
+from interp_widgets.atomic import named_path
+from interp_widgets.data.files import existing_file, read_rows, short
 from interp_widgets.data.instruction_task import InstructionInstance
 from interp_widgets.data.instructions import format_prompt, phrase, phrasings, task_table
 
@@ -138,7 +139,7 @@ def read_instructions(
         >>> [instance.prompt for instance in instances]
         ['Write the plural. cat', 'Write the plural. mouse']
     """
-    source = Path(folder).expanduser()
+    source = named_path(folder, "folder")
     if not source.is_dir():
         raise FileNotFoundError(f"there is no folder of tasks at {source}: check the path")
     if "{instruction}" not in template or "{input}" not in template:
@@ -151,8 +152,9 @@ def read_instructions(
             raise ValueError(f"{source} has no file of a known name ({', '.join(FILE_TASKS)}): say which with tasks=")
     rng, instances = random.Random(seed), []
     for name, (category, words) in tasks.items():
-        rows = _pairs(existing_file(source / f"{name}.json", f"the task {name}"), single_word)
-        _check_count("inputs", inputs, len(rows), name)
+        file = existing_file(source / f"{name}.json", f"the task {name}")
+        rows = _pairs(file, single_word)
+        _check_count("inputs", inputs, len(rows), f"{name} of {file}")
         chosen = [rows[row] for row in sorted(rng.sample(range(len(rows)), inputs))]
         for paraphrase in paraphrases:
             instruction = paraphrase.replace("{task}", words)
@@ -169,7 +171,7 @@ def _pairs(path: Path, single_word: bool) -> list[tuple[str, str]]:
         x, y = row.get("input"), row.get("output")
         if not isinstance(x, str) or not isinstance(y, str) or not x.strip() or not y.strip():
             raise ValueError(
-                f"mapping {number} of {path} must have texts under 'input' and 'output', got {dict(row)!r}"
+                f"mapping {number} of {path} must have texts under 'input' and 'output', got {short(dict(row))}"
             )
         if not single_word or (len(x.split()) == 1 and len(y.split()) == 1):
             pairs.setdefault(x.strip(), y.strip())

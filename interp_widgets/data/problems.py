@@ -164,7 +164,7 @@ def read_problems(path: str | Path) -> list[Problem]:
         >>> problem.prompt, problem.solved(" It is 2.")
         ('Question: 1 + 1?\\nAnswer:', True)
     """
-    return [_problem(row, index) for index, row in enumerate(read_rows(path, "problem", suffixes=_SUFFIXES))]
+    return _problems(read_rows(path, "problem", suffixes=_SUFFIXES), str(path))
 
 
 def parse_problems(content: str | bytes, name: str) -> list[Problem]:
@@ -175,7 +175,14 @@ def parse_problems(content: str | bytes, name: str) -> list[Problem]:
     >>> parse_problems('{"question": "1 + 1?", "answer": "It is two. #### 2"}', "gsm8k.jsonl")[0].answer
     '2'
     """
-    return [_problem(row, index) for index, row in enumerate(parse_rows(content, name, "problem", suffixes=_SUFFIXES))]
+    return _problems(parse_rows(content, name, "problem", suffixes=_SUFFIXES), name)
+
+
+def _problems(rows: Sequence[Mapping[str, Any]], name: str) -> list[Problem]:
+    try:
+        return [_problem(row, index) for index, row in enumerate(rows)]
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _problem(row: Mapping[str, Any], index: int) -> Problem:

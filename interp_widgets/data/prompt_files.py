@@ -46,15 +46,15 @@ def read_known_facts(path: str | os.PathLike[str]) -> tuple[KnownFact, ...]:
     """
     facts = []
     for index, row in enumerate(read_rows(path, "fact", suffixes=(".json",))):
-        missing = [name for name in ("subject", "prompt", "attribute") if not isinstance(row.get(name), str)]
-        missing += ["relation_id"] * ("relation_id" not in row)
-        if missing:
-            raise ValueError(
-                f"fact {index} of {path} has no {missing[0]!r}: it needs subject, prompt, attribute and relation_id"
-            )
+        for name in ("subject", "prompt", "attribute", "relation_id"):
+            if not isinstance(row.get(name), str) or not row[name].strip():
+                raise ValueError(
+                    f"fact {index} of {path} has no {name!r}: it needs texts under subject, prompt, attribute and "
+                    "relation_id"
+                )
         if row["subject"] not in row["prompt"]:
             raise ValueError(f"fact {index} of {path}: the subject {row['subject']!r} is not in its prompt")
-        facts.append(KnownFact(row["prompt"], row["subject"], f" {row['attribute'].strip()}", str(row["relation_id"])))
+        facts.append(KnownFact(row["prompt"], row["subject"], f" {row['attribute'].strip()}", row["relation_id"]))
     return tuple(facts)
 
 
@@ -72,6 +72,8 @@ def read_known_receivers(path: str | os.PathLike[str]) -> tuple[KnownReceiver, .
         if missing:
             raise ValueError(f"prompt {index} of {path} has no {missing[0]!r}: it needs {', '.join(columns)}")
         prompt, answer, foil = (row[name].strip() for name in columns)
+        if answer == foil:
+            raise ValueError(f"prompt {index} of {path}: the good and the bad word are both {answer!r}")
         if not (answer and foil and answer in prompt and foil in prompt):
             raise ValueError(f"prompt {index} of {path}: the names {answer!r} and {foil!r} must both be in its prompt")
         receivers.append(KnownReceiver(prompt, f" {answer}", f" {foil}"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-from interp_widgets.data.files import read_text
+from interp_widgets.data.files import existing_file, lines_of, read_text
 from interp_widgets.data.word_vectors import check_words
 
 _COUNTED = re.compile(r"(.+?)[\s,;]+(\d+)")
@@ -32,6 +31,7 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
     repeated word.
 
     Example:
+        >>> from pathlib import Path
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
         ...     path = Path(folder, "words.txt")
@@ -39,8 +39,8 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
         ...     read_word_list(path)
         ('the', 'of', 'dog')
     """
-    source = Path(os.path.expanduser(path))
-    lines = [line.strip() for line in read_text(source, "words").splitlines()]
+    source = existing_file(path, "words")
+    lines = [line.strip() for line in lines_of(read_text(source, "words"))]
     listed = [line for line in lines if line]
     counted = [match for line in listed if (match := _COUNTED.fullmatch(line))]
     if listed and len(counted) == len(listed):

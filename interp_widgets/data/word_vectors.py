@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.files import existing_file, read_arrays
+from interp_widgets.data.files import existing_file, opened, read_arrays
 
+_LONGEST_LINE = 10_000_000
+"""Characters of a line in a file of word vectors."""
 DEMO_FILE = Path(__file__).resolve().parents[1] / "assets" / "words" / "word_vectors.npz"
 
 
@@ -179,7 +182,7 @@ def _read_text(
     source: Path, spellings: Collection[str] | None, limit: int | None, check: Callable[[], None] | None
 ) -> WordVectors:
     try:
-        with source.open(encoding="utf-8", newline="\n") as file:
+        with opened(source) as content, io.TextIOWrapper(content, encoding="utf-8-sig", newline="\n") as file:
             rows = dict(_rows(source, file, spellings, limit, check))
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -201,9 +204,13 @@ def _rows(
     """Words and vectors of a text file, each word once."""
     width: int | None = None
     seen: set[str] = set()
-    for number, raw in enumerate(file, start=1):
+    for number, raw in enumerate(iter(lambda: file.readline(_LONGEST_LINE), ""), start=1):
         if check is not None and number % 1000 == 0:
             check()
+        if "\0" in raw or len(raw) == _LONGEST_LINE:
+            raise ValueError(
+                f"line {number} of {source} is no text of a word and its numbers: give GloVe or word2vec text"
+            )
         line = raw.rstrip()
         fields = line.split(" ")
         if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):

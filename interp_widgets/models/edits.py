@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import parse_json, read_tensors, short
 
 from .network import Network
@@ -263,7 +263,7 @@ class ModelEdit:
         """Write the edit to a safetensors file for `load_model(..., edits=[...])` and `ModelEdit.load`."""
         from safetensors.torch import save_file
 
-        target = Path(os.path.expanduser(path))
+        target = named_path(path, "path")
         head = {"format": _FORMAT, "name": self.name, "settings": dict(self.settings)}
         with whole_file(target) as draft:
             save_file(self.tensors(), draft, metadata={"edit": json.dumps(head)})

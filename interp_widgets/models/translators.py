@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import read_tensors, short
 
 Form = Literal["residual", "affine"]
@@ -108,7 +108,7 @@ def load_translators(path: str | os.PathLike[str]) -> Translators:
         >>> lens.d_model, logit_lens(model, "Paris is in", translators=lens).lens
         (192, 'tuned')
     """
-    source = Path(os.path.expanduser(path))
+    source = named_path(path, "path")
     try:
         tensors, metadata = read_tensors(source, "translators")
     except ValueError as error:
@@ -161,7 +161,7 @@ def save_translators(
     """
     from safetensors.torch import save_file
 
-    target = Path(os.path.expanduser(path))
+    target = named_path(path, "path")
     checked = Translators(tuple(weights), tuple(biases), form, str(target))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {target.parent} to write {target.name} into: make it first")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from interp_widgets.arguments import short
-from interp_widgets.data.files import decoded, existing_file, parse_rows
+from interp_widgets.data.files import decoded, lines_of, parse_rows, read_content
 from interp_widgets.models import Model
 
 from .identity import describe, hash_of
@@ -44,7 +44,7 @@ def read_items(items: Any) -> tuple[Iterable[Any], int | None]:
     """
     if isinstance(items, str | os.PathLike):
         _check_suffix(str(items))
-        items = parse_items(existing_file(items, "rows").read_bytes(), str(items))
+        items = parse_items(read_content(items, "rows"), str(items))
     elif hasattr(items, "to_dict") and hasattr(items, "columns"):  # a DataFrame
         items = items.to_dict("records")
     elif isinstance(items, Mapping):
@@ -60,7 +60,7 @@ def parse_items(content: bytes, name: str) -> Sequence[Any]:
     """The items in a file's content; the suffix of its name is its format."""
     suffix = _check_suffix(name)
     if suffix in TEXT:
-        lines = [line for line in decoded(content, name).splitlines() if line.strip()]
+        lines = [line for line in lines_of(decoded(content, name)) if line.strip()]
         if not lines:
             raise ValueError(f"{name} has no line of text")
         return lines

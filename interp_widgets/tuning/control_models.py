@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +16,7 @@ import torch.nn.functional as F
 
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import made_folder, named_path, whole_folder
 from interp_widgets.data.files import cache_folder
 from interp_widgets.data.task_texts import TaskTexts
 from interp_widgets.models import Model, load_model
@@ -161,7 +159,7 @@ def tune_control_models(
     settings = {
         "rank": rank, "steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed,
     }  # fmt: skip
-    root = (cache_folder("controls") if folder == "default" else Path(folder)).expanduser()
+    root = cache_folder("controls") if folder == "default" else named_path(folder, "folder")
     weights = base_hash(read_base(model, model.tokenizer)[0])
     folders = {}
     for number, task in enumerate(tasks):
@@ -218,17 +216,14 @@ def _tune_one(
         task, len({example.ids for example in examples}), sum(losses[:tenth]) / tenth, sum(losses[-tenth:]) / tenth,
         round(time.monotonic() - began, 1),
     )  # fmt: skip
-    draft = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+    made_folder(target.parent, "folder")
     try:
-        save_adapters(adapted, draft)
-        (draft / HEADER).write_text(json.dumps(asdict(report)) + "\n")
-        try:
-            os.replace(draft, target)
-        except OSError:  # another process has finished the same one in the meantime
-            if not (target / HEADER).is_file():
-                raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        with whole_folder(target) as draft:
+            save_adapters(adapted, draft)
+            (draft / HEADER).write_text(json.dumps(asdict(report)) + "\n")
+    except OSError:  # another process has finished the same one in the meantime
+        if not (target / HEADER).is_file():
+            raise
 
 
 def _loss(model: Any, batch: Batch) -> torch.Tensor:

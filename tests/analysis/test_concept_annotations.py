@@ -41,7 +41,7 @@ from interp_widgets.data.annotators import (
     UserAnnotator,
 )
 from interp_widgets.data.word_vectors import demo_word_vectors
-from tests.data.chat_server import GOOD, KEY, Server, refuse
+from tests.data.chat_server import GOOD, KEY, LIMIT, Server, refuse
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 
@@ -141,7 +141,7 @@ def test_questions_at_the_same_time_change_no_answer(result: FFNConceptResult) -
         parallel = 3
 
         def annotate(self, words: Sequence[str], *, check: Any = None) -> Annotation:
-            barrier.wait(20)
+            barrier.wait(LIMIT)
             with turn:
                 self.asked.append(tuple(words))
             return Annotation(words[0], source=self.name)

@@ -8,6 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 KEY = "sk-secret-0123456789abcdef"
+LIMIT = 60.0
+"""Seconds that a test waits for what must come: a limit for what hangs, not for what is slow."""
 GOOD = '{"description": "dates", "scenarios": ["writing", "translation"], "level": "semantics"}'
 
 
@@ -19,13 +21,16 @@ class Server:
         self.replies: list[Any] = []
         """One per request, the last one again and again: a text, or a function of the handler."""
         self.requests: list[dict[str, Any]] = []
+        """Those that have arrived whole, in order."""
+        self._turn = threading.Lock()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                server.requests.append({"path": self.path, "key": self.headers["Authorization"], **body})
-                reply = server.replies.pop(0) if len(server.replies) > 1 else server.replies[0]
+                with server._turn:  # requests may come at the same time
+                    server.requests.append({"path": self.path, "key": self.headers["Authorization"], **body})
+                    reply = server.replies.pop(0) if len(server.replies) > 1 else server.replies[0]
                 if self.headers["Authorization"] != f"Bearer {server.key}":
                     reply = refuse(401, f"Incorrect API key provided: {self.headers['Authorization']}")
                 send(self, 200, completion(reply, body["model"])) if isinstance(reply, str) else reply(self)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import errno
 import gzip
+import itertools
 import json
 import logging
 import os
 import pickle
 import sys
 import threading
-import time
-from collections.abc import Iterator
-from functools import partial
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from interp_widgets.data.annotators import Annotation, Annotator, EndpointAnnotator, conversation, endpoint
-from tests.data.chat_server import GOOD, KEY, Server, completion, refuse, send
+from tests.data.chat_server import GOOD, KEY, LIMIT, Server, completion, refuse, send
 
 WORDS = ["January", "May", "Monday"]
 
@@ -35,8 +35,23 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     found.close()
 
 
+class Clock:
+    """The time of the annotator: it stands still until a test moves it, or the annotator sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, moved: Callable[[], float] = lambda: 0.0) -> None:
+        self.slept: list[float] = []
+        self._moved = moved
+        monkeypatch.setattr(endpoint, "time", self)
+
+    def monotonic(self) -> float:
+        return self._moved() + sum(self.slept)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
 def asking(server: Server, cache: Path | None = None, **options: Any) -> EndpointAnnotator:
-    options = {"key_variable": "TEST_KEY", "pause": 0, "timeout": 10, "retries": 2, **options}
+    options = {"key_variable": "TEST_KEY", "pause": 0, "timeout": LIMIT, "retries": 2, **options}
     return EndpointAnnotator("a-model", base_url=server.url, cache=cache, **options)
 
 
@@ -138,14 +153,15 @@ def test_a_wrong_key_is_not_tried_again_and_not_told(server: Server, monkeypatch
     assert len(server.requests) == 1
 
 
-def test_a_silent_server_is_left_after_the_time_out(server: Server) -> None:
+def test_a_silent_server_is_left_after_the_time_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch, lambda: 2 * LIMIT * len(server.requests))  # the time is over when a request has arrived
     release = threading.Event()
-    server.replies = [lambda handler: release.wait(10)]
+    server.replies = [lambda handler: release.wait(LIMIT)]
     try:
-        failed = asking(server, timeout=0.15, retries=1).annotate(WORDS)
+        failed = asking(server, retries=1).annotate(WORDS)
     finally:
         release.set()
-    assert failed.failure == f"a-model at {server.url}: no reply within 0.15 seconds"
+    assert failed.failure == f"a-model at {server.url}: no reply within 60 seconds"
     assert len(server.requests) == 2
 
 
@@ -223,19 +239,18 @@ def test_the_key_is_nowhere_but_in_the_request(
     assert caplog.text  # the control: there was something to see
 
 
-def test_cancelling_between_attempts(server: Server) -> None:
+def test_cancelling_between_attempts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
     server.replies = [refuse(500, "busy")]
-    asked = []
 
     def check() -> None:
-        asked.append(len(server.requests))
-        if server.requests:
+        if clock.slept:  # the pause after the first attempt has begun
             raise InterruptedError("cancelled")
 
     with pytest.raises(InterruptedError):
-        asking(server, pause=60).annotate(WORDS, check=check)
-    assert len(server.requests) == 1  # and the pause of a minute was not waited for
-    assert asked[0] == 0
+        asking(server, pause=20).annotate(WORDS, check=check)
+    assert len(server.requests) == 1
+    assert sum(clock.slept) < 1  # most of the pause was not waited for
 
 
 def test_a_server_asks_to_wait(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
@@ -247,10 +262,12 @@ def test_a_server_asks_to_wait(monkeypatch: pytest.MonkeyPatch, server: Server) 
     assert waits == [7, 30, 4, 8]
 
 
-def test_the_pause_is_waited_in_steps() -> None:
+def test_the_pause_is_waited_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
     calls: list[float] = []
-    endpoint._sleep(0.25, lambda: calls.append(time.monotonic()))
-    assert len(calls) >= 3
+    endpoint._sleep(0.25, lambda: calls.append(clock.monotonic()))
+    assert calls == pytest.approx([0, 0.1, 0.2])
+    assert sum(clock.slept) == pytest.approx(0.25)
 
 
 def test_a_server_of_ones_own_needs_no_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,12 +312,55 @@ def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+IMPOSSIBLE = [
+    "http://host/v1\0", "http://host\n/v1", "http://ho\tst/v1", "http://host /v1", "http://host/\ud800", "http://[::1/v1",
+    "http://host:99999/v1", "http://host:0/v1", "http://host:x/v1", "http://:80/v1", "http:///v1", "http://a..b/v1",
+    f"http://{'a' * 70}.org", "http://host/v1#secret", "http://host\\@secret/v1", "ftp://host/v1", "http://host/\x85",
+    "http://host/\u2028",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", ["http://\u2603.example/v1", "http://[v1.x]/v1", f"http://host/{'x' * 70_000}"])
+def test_an_address_that_the_client_refuses_is_a_failure_in_words(server: Server, address: str) -> None:
+    annotator = EndpointAnnotator("m", base_url=address, key_variable="TEST_KEY", cache=None)
+    assert "no request can be sent to this address (" in annotator.annotate(WORDS).failure
+
+
+@pytest.mark.parametrize(
+    "key", [f"{KEY}\nx", f"{KEY}\0", f"{KEY} \x7f", f"{KEY}é", f"a\r\nX-Header: {KEY}", f"{KEY}\u2028x"]
+)
+def test_a_key_that_no_header_can_have_is_not_sent_and_not_shown(
+    server: Server, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, "TEST_KEY": key})  # a NUL cannot be put there in another way
+    with pytest.raises(ValueError, match="the environment variable TEST_KEY holds a line break or another") as caught:
+        asking(server).annotate(WORDS)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "sk-secret" not in shown
+    assert not server.requests
+
+
+def test_words_that_cannot_be_sent(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="words must be valid Unicode"):
+        asking(server, tmp_path).annotate(["a", "b\ud800"])
+    assert not server.requests
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"base_url": "http://me:secret@host/v1"}, "without user name or key"),
         ({"base_url": "https://host/v1?key=secret"}, "without user name or key"),
         ({"base_url": "localhost:8000"}, "base_url must be a plain address such as"),
+        *(({"base_url": address}, "base_url must be a plain address such as") for address in IMPOSSIBLE),
+        ({"model": "a\nb"}, r"model must be the name of a model at the endpoint, got 'a\\nb'"),
+        ({"model": "a\ud800"}, r"model must be the name of a model at the endpoint, got 'a\\ud800'"),
+        ({"key_variable": ""}, "key_variable must be the name of an environment variable"),
+        ({"key_variable": "KEY\ud800"}, "key_variable must be the name of an environment variable"),
+        ({"cache": "a\0b"}, r"cache must be a name that a file can have, got 'a\\x00b'"),
+        ({"timeout": float("nan")}, "timeout must be a number, got nan"),
+        ({"timeout": float("inf")}, "timeout must be above 0"),
+        ({"pause": float("nan")}, "pause must be a number, got nan"),
         ({"model": " "}, "model must be the name of a model"),
         ({"timeout": 0}, "timeout must be above 0"),
         ({"retries": -1}, "retries and pause 0 or more, .* got 60, -1, 1 and 4"),
@@ -318,33 +378,36 @@ def chunked(handler: Any) -> None:
     handler.end_headers()
 
 
-def test_the_timeout_is_for_the_whole_reply(server: Server) -> None:
-    ended = threading.Event()
+@pytest.mark.parametrize("head", [True, False])
+def test_the_timeout_is_for_the_whole_reply(server: Server, monkeypatch: pytest.MonkeyPatch, head: bool) -> None:
+    """The server sends a little again and again, so that no part of its reply takes long, and never ends."""
+    under_way, closed = threading.Event(), threading.Event()
+    Clock(monkeypatch, lambda: 2 * LIMIT if under_way.is_set() else 0)  # the time is over in the middle of the reply
 
-    def drip(handler: Any, *, head: bool) -> None:
+    def drip(handler: Any) -> None:
+        parts = itertools.repeat(b"X-Header: x\r\n" if head else b" ")
         try:
-            if not head:
+            if head:
+                handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+            else:
                 chunked(handler)
-            for byte in b"HTTP/1.1 200 OK\r\n" + b"X-Header: x\r\n" * 1000 if head else b" " * 1000:
-                handler.wfile.write(bytes([byte]))
-                if ended.wait(0.02):
-                    return
+            for number, part in enumerate(parts):
+                handler.wfile.write(part)
+                if number == 3:
+                    under_way.set()
+                closed.wait(0.02)  # neither a flood nor a silence
         except OSError:
-            ended.set()  # the client has hung up
+            closed.set()
 
-    server.replies = [GOOD]
-    asking(server).annotate(WORDS)  # imports take a while
-    for head in (True, False):
-        ended.clear()
-        server.replies = [partial(drip, head=head)]
-        failed = asking(server, timeout=0.3, retries=0).annotate(WORDS)
-        assert failed.failure.endswith("no reply within 0.3 seconds")
-        assert ended.wait(10), "the connection must be closed"
+    server.replies = [drip]
+    failed = asking(server, retries=0).annotate(WORDS)
+    assert failed.failure.endswith("no reply within 60 seconds")
+    assert closed.wait(LIMIT), "the connection must be closed"
 
 
 def test_a_request_under_way_can_be_cancelled(server: Server) -> None:
     asked, over = threading.Event(), threading.Event()
-    server.replies = [lambda handler: (asked.set(), over.wait(10))]
+    server.replies = [lambda handler: (asked.set(), over.wait(LIMIT))]
 
     def check() -> None:
         if asked.is_set():
@@ -357,20 +420,19 @@ def test_a_request_under_way_can_be_cancelled(server: Server) -> None:
 
 def test_a_reply_is_read_up_to_a_bound(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_LONGEST_REPLY", 5000)
-    sent: list[int] = []
+    closed = threading.Event()
 
     def endless(handler: Any) -> None:
         chunked(handler)
         try:
-            while len(sent) < 3000:
+            while True:
                 handler.wfile.write(b" " * 100_000)
-                sent.append(1)
         except OSError:
-            pass  # the client has hung up
+            closed.set()
 
     server.replies = [endless]
     assert asking(server).annotate(WORDS).failure.endswith("its reply is longer than 5,000 bytes")
-    assert len(sent) < 3000
+    assert closed.wait(LIMIT), "the connection must be closed"
     packed = gzip.compress(json.dumps(completion(GOOD, "a-model")).encode())
     server.replies = [lambda handler: send(handler, 200, packed, {"Content-Encoding": "gzip"})]
     assert asking(server).annotate(WORDS).failure.endswith("its reply is compressed, which was not asked for")

@@ -32,7 +32,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import read_arrays, short
 
 if TYPE_CHECKING:
@@ -176,7 +176,8 @@ class Result(Record):
 
         Raises FileNotFoundError, or ValueError when the file is no result, or one of another class or version.
         """
-        source = Path(path) if os.path.exists(path) else _npz_path(path)
+        source = named_path(path, "path")
+        source = source if os.path.exists(source) else _npz_path(source)
         if not os.path.isfile(source):
             raise FileNotFoundError(f"there is no result file at {source}: give a path that save() returned")
         head, arrays = _read(source)
@@ -271,7 +272,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 
 def _npz_path(path: str | os.PathLike[str]) -> Path:
-    path = Path(path)
+    path = named_path(path, "path")
     if not path.name:
         raise ValueError(f"path must name a file of results, got {str(path)!r}")
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
@@ -284,12 +285,13 @@ def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type
         raise ValueError(f"{source} was not written by a result's save()")
     kind = _RECORDS.get(str(name)) if cls is Result else cls
     if kind is None or not issubclass(kind, Result):
-        raise ValueError(f"{source} holds a {name}; import that class and call {name}.load(path)")
+        raise ValueError(f"{source} holds a {short(name)}; import that class and call {short(name)}.load(path)")
     if kind.__name__ != name:
-        raise ValueError(f"{source} holds a {name}, not a {cls.__name__}: use {name}.load(path)")
+        raise ValueError(f"{source} holds a {short(name)}, not a {cls.__name__}: use {short(name)}.load(path)")
     if version != kind.VERSION:
         raise ValueError(
-            f"{source} has version {version} of {name}, this program reads version {kind.VERSION}: compute it again"
+            f"{source} has version {short(version)} of {name}, this program reads version {kind.VERSION}: compute it "
+            "again"
         )
     return kind
 

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib
 import json
+import math
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.annotators.annotation import Annotation
 from interp_widgets.data.annotators.conversation import NonsenseError, messages, read_answer, short
 from interp_widgets.data.files import cache_folder
@@ -77,15 +78,17 @@ class EndpointAnnotator:
         parallel: int = 4,
     ) -> None:
         self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI).rstrip("/")
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc or parts.query:
+        if not _is_plain_address(self.base_url):
             raise ValueError(
                 "base_url must be a plain address such as 'http://localhost:8000/v1', without user name or key: "
                 "put the key into an environment variable"
             )
-        if not model.strip():
-            raise ValueError("model must be the name of a model at the endpoint, got an empty str")
-        if timeout <= 0 or retries < 0 or pause < 0 or parallel < 1:
+        if not model.strip() or not model.isprintable():
+            got = ascii(model) if model.strip() else "an empty str"
+            raise ValueError(f"model must be the name of a model at the endpoint, got {got}")
+        if not key_variable.strip() or not key_variable.isprintable():
+            raise ValueError("key_variable must be the name of an environment variable")
+        if not (0 < timeout < math.inf and 0 <= pause < math.inf) or retries < 0 or parallel < 1:
             raise ValueError(
                 f"timeout must be above 0, retries and pause 0 or more, parallel 1 or more, "
                 f"got {timeout}, {retries}, {pause} and {parallel}"
@@ -94,7 +97,7 @@ class EndpointAnnotator:
         self.timeout, self.retries, self.pause = timeout, retries, pause
         self.parallel = parallel
         self._idle: list[Any] = []
-        self.cache = default_cache() if cache == "default" else None if cache is None else Path(cache)
+        self.cache = default_cache() if cache == "default" else None if cache is None else named_path(cache, "cache")
 
     def __repr__(self) -> str:
         return f"EndpointAnnotator({self.model!r}, {self.base_url!r})"
@@ -107,6 +110,8 @@ class EndpointAnnotator:
     def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
         """The model's annotation of these words; empty, with a reason in ``failure``, if it gives no answer."""
         question = ", ".join(words)
+        if not _is_unicode(question):
+            raise ValueError("words must be valid Unicode, but one of them has one half of a surrogate pair")
         path = self._path(question)
         if path is not None:
             _check_cache(path.parent)
@@ -177,6 +182,11 @@ class EndpointAnnotator:
         key = os.environ.get(self.key_variable, "").strip()
         if not key and self.base_url == OPENAI:
             raise ValueError(f"the environment variable {self.key_variable} is empty: put the endpoint's key there")
+        if not (key.isascii() and key.isprintable()):
+            raise ValueError(
+                f"the environment variable {self.key_variable} holds a line break or another character that no key "
+                "has: put the endpoint's key there, and nothing else"
+            )
         return key or _NO_KEY
 
     def _reply(
@@ -185,9 +195,12 @@ class EndpointAnnotator:
         """The reply to one request, with its last byte; _TimedOut after `timeout` seconds."""
         connections = self._idle.pop() if self._idle else _connections(openai)
         # `_ask` retries, not the client, so that it can be cancelled and also retries unusable answers
-        client = openai.OpenAI(
-            api_key=key, base_url=self.base_url, timeout=self.timeout, max_retries=0, http_client=connections
-        )
+        try:
+            client = openai.OpenAI(
+                api_key=key, base_url=self.base_url, timeout=self.timeout, max_retries=0, http_client=connections
+            )
+        except _http(openai).InvalidURL as error:
+            raise _Unusable(f"no request can be sent to this address ({short(str(error))})") from error
         ended: list[Any] = []
 
         def send() -> None:
@@ -220,11 +233,35 @@ class EndpointAnnotator:
         return {**vars(self), "_idle": []}
 
 
+def _is_plain_address(address: str) -> bool:
+    """Whether a web address has a host, and neither a user, a query, a fragment nor characters that none may have."""
+    if not address.isprintable() or any(map(str.isspace, address)):  # urlsplit leaves line breaks and tabs out
+        return False
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+        return bool(
+            parts.scheme in ("http", "https")
+            and host.encode("idna")
+            and parts.port != 0
+            and not any(mark in address for mark in "@?#\\")
+        )
+    except ValueError:  # brackets that do not match, a port that is none, a host with a part that is empty or too long
+        return False
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _connections(openai: Any) -> Any:
     """A client without the key that reads at most `_LONGEST_REPLY`; cached, because opening one takes longer than many
     requests."""
-    kind = openai.DefaultHttpxClient
-    http = importlib.import_module(kind.__mro__[1].__module__.partition(".")[0])  # httpx, or what openai has for it
+    kind, http = openai.DefaultHttpxClient, _http(openai)
 
     class SizeLimitedStream(http.SyncByteStream):  # type: ignore[misc, name-defined]
         """A reply stream that raises an error if it exceeds the size limit."""
@@ -249,6 +286,11 @@ def _connections(openai: Any) -> Any:
         response.stream = SizeLimitedStream(response.stream)
 
     return kind(headers={"Accept-Encoding": "identity"}, event_hooks={"response": [limit_size]})
+
+
+def _http(openai: Any) -> Any:
+    """The package that openai sends its requests with: httpx, or what it has in its place."""
+    return importlib.import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
 
 
 def _openai() -> Any:
@@ -338,7 +380,7 @@ def _write(path: Path, answer: dict[str, Any]) -> None:
 
 
 def _no_cache(folder: Path, error: OSError) -> OSError:
+    reason = os.strerror(error.errno) if error.errno else error
     return OSError(
-        f"the answers cannot be kept in {folder} ({error.strerror or error}): give another folder as cache=, or "
-        "cache=None to keep none"
+        f"the answers cannot be kept in {folder} ({reason}): give another folder as cache=, or cache=None to keep none"
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
+import functools
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import check_one_of, check_words, one_of, part, text
-from interp_widgets.data.files import existing_file, parse_rows, short
+from interp_widgets.data.bias.bbq_labels import is_unknown, target_by_labels
+from interp_widgets.data.files import read_rows, short
+from interp_widgets.data.row_fields import check_one_of, check_words, one_of, part, text
 
-UNKNOWN = "unknown"
 POLARITIES = ("neg", "nonneg")
 CONDITIONS = ("ambig", "disambig")
 _ANSWERS = ("ans0", "ans1", "ans2")
@@ -45,20 +46,42 @@ class BBQQuestion:
     """The groups that the stereotype is about."""
     template: str
     """The question's number in its category: questions of one template differ in names and order only."""
+    target: int | None = None
+    """Number of the answer about the stereotyped group, where the labels do not determine it."""
 
     def __post_init__(self) -> None:
-        check_one_of(self, polarity=POLARITIES, condition=CONDITIONS, right=(0, 1, 2))
+        check_one_of(self, polarity=POLARITIES, condition=CONDITIONS, right=(0, 1, 2), target=(0, 1, 2, None))
         check_words(self, "question")
         if len(self.answers) != 3 or not all(answer.strip() for answer in self.answers):
             raise ValueError(f"answers of a BBQQuestion must be three texts, got {short(self.answers)}")
+        if len(self.groups) != 3 or sum(map(is_unknown, self.groups)) != 1:
+            raise ValueError(
+                f"groups of a BBQQuestion must mark one of the three answers as 'unknown', got {short(self.groups)}"
+            )
+        if self.target is None and self._by_labels is None:
+            raise ValueError(
+                f"exactly one answer must be about the stereotyped groups ({short(', '.join(self.stereotyped))}), but "
+                f"the answers are about {short(' | '.join(', '.join(names) for names in self.groups))}: leave the "
+                "question out, or give read_bbq the targets= that are published with BBQ"
+            )
+        if self.target is not None and (self.is_unknown(self.target) or self._by_labels not in (None, self.target)):
+            raise ValueError(
+                f"target of a BBQQuestion must be the answer about the stereotyped groups "
+                f"({short(', '.join(self.stereotyped))}), got {self.target}, which is about "
+                f"{short(', '.join(self.groups[self.target]))}"
+            )
+
+    @functools.cached_property
+    def _by_labels(self) -> int | None:
+        return target_by_labels(self.groups, self.answers, self.stereotyped)
 
     def is_unknown(self, answer: int) -> bool:
         """Whether an answer says that it cannot be known."""
-        return UNKNOWN in self.groups[answer]
+        return is_unknown(self.groups[answer])
 
     def is_target(self, answer: int) -> bool:
         """Whether an answer names someone of the stereotyped groups."""
-        return any(name in self.stereotyped for name in self.groups[answer])
+        return answer == (self._by_labels if self.target is None else self.target)
 
     def is_biased(self, answer: int) -> bool:
         """Whether an answer goes along with the stereotype: its group where the question is negative, the other one
@@ -67,11 +90,20 @@ class BBQQuestion:
 
 
 @checked
-def read_bbq(path: str | os.PathLike[str]) -> tuple[BBQQuestion, ...]:
+def read_bbq(path: str | os.PathLike[str], *, targets: str | os.PathLike[str] | None = None) -> tuple[BBQQuestion, ...]:
     """Read one of BBQ's official files, JSON lines, packed by gzip or not.
 
-    Raises FileNotFoundError where there is no file, and ValueError with the question and the field where it has another
-    layout.
+    The labels of the answers determine which of them is about the stereotyped group, in all spellings of the official
+    files. In some questions of the crossings (race by gender, race by income) both answers are about the same race, and
+    only the table published beside the data says which of them is the target.
+
+    Args:
+        path: a file such as ``SES.jsonl``.
+        targets: BBQ's ``additional_metadata.csv``. Questions that have no target there are left out, as in the paper.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another layout, or a question without exactly one target; the message names question and field.
 
     Example:
         >>> import json, tempfile
@@ -87,18 +119,45 @@ def read_bbq(path: str | os.PathLike[str]) -> tuple[BBQQuestion, ...]:
         >>> [question.is_biased(answer) for answer in range(3)]
         [False, False, True]
     """
-    source = existing_file(path, "BBQ questions")
-    content, name = source.read_bytes(), str(source)
-    if name.endswith(".gz"):
-        try:
-            content, name = gzip.decompress(content), name.removesuffix(".gz")
-        except (OSError, EOFError) as error:
-            raise ValueError(f"{source} cannot be unpacked by gzip ({error})") from error
-    rows = parse_rows(content, name, "question", suffixes=(".jsonl",))
-    return tuple(_question(row, f"question {number} of {path}") for number, row in enumerate(rows))
+    rows = read_rows(path, "question", suffixes=(".jsonl",))
+    biased = None if targets is None else _biased_answers(targets)
+    questions: list[BBQQuestion] = []
+    numbers: dict[tuple[str, str], int] = {}
+    for number, row in enumerate(rows):
+        where = f"question {number} of {path}"
+        if "example_id" in row:
+            key = str(row.get("category")), str(row["example_id"])
+            if key in numbers:
+                raise ValueError(f"{where}: its 'example_id' {short(key[1])} is that of question {numbers[key]} too")
+            numbers[key] = number
+            if biased is not None and key not in biased:
+                raise ValueError(f"{where}: its 'example_id' {short(key[1])} of {short(key[0])} is not in {targets}")
+            if biased is not None and biased[key] is None:
+                continue
+        elif biased is not None:
+            raise ValueError(f"{where} has no 'example_id', by which {targets} names it")
+        questions.append(_question(row, where, None if biased is None else biased[key]))
+    if not questions:
+        raise ValueError(f"{path} has no question with a target in {targets}")
+    return tuple(questions)
 
 
-def _question(row: Any, where: str) -> BBQQuestion:
+def _biased_answers(path: str | os.PathLike[str]) -> Mapping[tuple[str, str], int | None]:
+    """The answer that counts as biased, by category and example, as BBQ's table of metadata lists them."""
+    biased: dict[tuple[str, str], int | None] = {}
+    for number, row in enumerate(read_rows(path, "row", suffixes=(".csv",))):
+        where = f"row {number} of {path}"
+        key = text(row, "category", where), text(row, "example_id", where)
+        value = part(row, "target_loc", str, where).strip()
+        if value not in ("0", "1", "2", "NA", ""):
+            raise ValueError(f"{where}: 'target_loc' must be 0, 1, 2 or NA, got {short(repr(value))}")
+        answer = int(value) if value.isdigit() else None
+        if biased.setdefault(key, answer) != answer:
+            raise ValueError(f"{where}: 'target_loc' differs from that of an earlier row of the same example")
+    return biased
+
+
+def _question(row: Any, where: str, biased: int | None) -> BBQQuestion:
     info = part(row, "answer_info", dict, where)
     groups = [tuple(map(str, part(info, name, list, f"answer_info of {where}"))) for name in _ANSWERS]
     extra = part(row, "additional_metadata", dict, where)
@@ -107,18 +166,29 @@ def _question(row: Any, where: str) -> BBQQuestion:
         raise ValueError(f"{where}: 'label' must be 0, 1 or 2, got {right}")
     polarity = one_of(text(row, "question_polarity", where), POLARITIES, "question_polarity", where)
     condition = one_of(text(row, "context_condition", where), CONDITIONS, "context_condition", where)
-    if sum(UNKNOWN in names for names in groups) != 1:
+    unknown = [number for number, names in enumerate(groups) if is_unknown(names)]
+    if len(unknown) != 1:
         raise ValueError(f"{where}: 'answer_info' must mark one of the three answers as 'unknown'")
+    if condition == "ambig" and right != unknown[0]:
+        raise ValueError(f"{where}: 'label' must be {unknown[0]}, the unknown answer, since its context is ambiguous")
+    if biased == unknown[0]:
+        raise ValueError(f"{where}: its target must be one of the two people, not the unknown answer {biased}")
     answers = [text(row, name, where) for name in _ANSWERS]
-    return BBQQuestion(
-        text(row, "context", where),
-        text(row, "question", where),
-        (answers[0], answers[1], answers[2]),
-        (groups[0], groups[1], groups[2]),
-        right,
-        "neg" if polarity == "neg" else "nonneg",
-        "ambig" if condition == "ambig" else "disambig",
-        text(row, "category", where),
-        tuple(map(str, part(extra, "stereotyped_groups", list, f"additional_metadata of {where}"))),
-        str(row.get("question_index", "")),
-    )
+    # what counts as biased where a question is not negative is the other person
+    target = 3 - unknown[0] - biased if biased is not None and polarity == "nonneg" else biased
+    try:
+        return BBQQuestion(
+            text(row, "context", where),
+            text(row, "question", where),
+            (answers[0], answers[1], answers[2]),
+            (groups[0], groups[1], groups[2]),
+            right,
+            "neg" if polarity == "neg" else "nonneg",
+            "ambig" if condition == "ambig" else "disambig",
+            text(row, "category", where),
+            tuple(map(str, part(extra, "stereotyped_groups", list, f"additional_metadata of {where}"))),
+            str(row.get("question_index", "")),
+            target,
+        )
+    except ValueError as error:
+        raise ValueError(str(error) if where in str(error) else f"{where}: {error}") from error

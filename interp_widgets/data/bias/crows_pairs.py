@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import check_one_of, check_words, one_of, text
 from interp_widgets.data.files import read_rows
+from interp_widgets.data.row_fields import check_one_of, check_words, one_of, text
 
 Edition = Literal["original", "repaired"]
 _DIRECTIONS = ("stereo", "antistereo")
@@ -62,10 +62,13 @@ def read_crows_pairs(path: str | os.PathLike[str]) -> tuple[CrowsPair, ...]:
     for number, row in enumerate(read_rows(path, "pair", suffixes=(".csv",))):
         where = f"pair {number} of {path}"
         direction = one_of(text(row, "stereo_antistereo", where), _DIRECTIONS, "stereo_antistereo", where)
+        more, less = text(row, "sent_more", where), text(row, "sent_less", where)
+        if more == less:
+            raise ValueError(f"{where}: 'sent_more' and 'sent_less' are the same sentence")
         pairs.append(
             CrowsPair(
-                text(row, "sent_more", where),
-                text(row, "sent_less", where),
+                more,
+                less,
                 "stereo" if direction == "stereo" else "antistereo",
                 text(row, "bias_type", where),
                 "original" if _ANNOTATIONS in row else "repaired",

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import check_words, text
 from interp_widgets.data.files import ROWS, read_rows
+from interp_widgets.data.row_fields import check_words, text
 
 
 @dataclass(frozen=True)
@@ -48,5 +48,7 @@ def read_sentence_pairs(path: str | os.PathLike[str]) -> tuple[SentencePair, ...
     for number, row in enumerate(read_rows(path, "pair", suffixes=ROWS)):
         where = f"pair {number} of {path}"
         biased, benign = text(row, "biased", where), text(row, "benign", where)
+        if biased == benign:
+            raise ValueError(f"{where}: 'biased' and 'benign' are the same sentence")
         pairs.append(SentencePair(biased, benign, str(row.get("group") or number), str(row.get("domain") or "")))
     return tuple(pairs)

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import part, text
 from interp_widgets.data.files import existing_file, parse_json, read_text
+from interp_widgets.data.row_fields import part, text
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.row_fields import check_one_of, check_words, part, text
-from interp_widgets.data.files import existing_file, parse_json, read_text
+from interp_widgets.data.files import existing_file, parse_json, read_text, short
+from interp_widgets.data.row_fields import check_one_of, check_words, part, text
 
 Task = Literal["intrasentence", "intersentence"]
 TASKS: tuple[Task, ...] = ("intrasentence", "intersentence")
+_BLANK = "BLANK"
 LABELS = ("stereotype", "anti-stereotype", "unrelated")
 """The gold labels of the sentences of an example, in the order of scores."""
 
@@ -86,6 +88,11 @@ def read_stereoset(path: str | os.PathLike[str]) -> tuple[StereoSetExample, ...]
     ]
     if not examples:
         raise ValueError(f"{path} holds no StereoSet example")
+    ids = Counter(example.id for example in examples)
+    if twice := [name for name, count in ids.items() if count > 1]:
+        raise ValueError(
+            f"{path} has {ids[twice[0]]} examples with the 'id' {short(repr(twice[0]))}: leave one of them"
+        )
     return tuple(examples)
 
 
@@ -100,12 +107,17 @@ def _example(row: Any, task: Task, where: str) -> StereoSetExample:
     missing = [label for label in LABELS if label not in sentences]
     if missing:
         raise ValueError(f"{where} has no sentence with the gold_label {missing[0]!r}")
+    if len(set(sentences.values())) < len(LABELS):
+        raise ValueError(f"{where} has the same sentence twice: its three sentences must differ")
+    context = text(row, "context", where)
+    if task == "intrasentence" and _BLANK not in context:
+        raise ValueError(f"{where}: 'context' must have {_BLANK} in it, got {short(repr(context))}")
     return StereoSetExample(
         str(_required(row, "id", where)),
         task,
         text(row, "bias_type", where),
         text(row, "target", where),
-        text(row, "context", where),
+        context,
         sentences["stereotype"],
         sentences["anti-stereotype"],
         sentences["unrelated"],

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ...atomic import whole_file
+from ...atomic import named_path, whole_file
 from ...data.files import read_tensors, short
 from ..hub_files import DEMO_MIXTURES, LoadError
 from ..weights import weight_hash
@@ -99,7 +99,7 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
     """
     from safetensors.torch import save_file
 
-    target = Path(os.path.expanduser(folder))
+    target = named_path(folder, "folder")
     if target.exists() and not target.is_dir():
         raise ValueError(f"{target} is a file: give a folder to save the mixture in")
     if (target / "config.json").exists():

@@ -15,7 +15,7 @@ from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.clusters import ClusterTraining
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import parse_json, read_text, short
 from interp_widgets.data.instruction_task import InstructionTask
 from interp_widgets.models import Model, load_model
@@ -113,7 +113,7 @@ def read_instruction_run(folder: str | Path | None = None) -> InstructionRun:
         >>> run.clusters().f1_matched.shape
         (16, 2, 3, 7)
     """
-    source = DEMO_RUN if folder is None else Path(folder).expanduser()
+    source = DEMO_RUN if folder is None else named_path(folder, "folder")
     content = read_header(source)
     task = InstructionTask.load(source / TASK)
     checkpoints = {}

@@ -16,7 +16,7 @@ from transformers import GPT2LMHeadModel
 
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import made_folder, whole_file
+from interp_widgets.atomic import disk_errors, made_folder, whole_file
 from interp_widgets.data.instruction_task import InstructionTask
 from interp_widgets.models.threads import few_threads
 
@@ -239,12 +239,13 @@ class _Training:
     def _keep(self) -> None:
         """Write a checkpoint, and the state to go on from."""
         path = checkpoint_folder(self.folder, self.step)
-        path.mkdir(exist_ok=True)
-        self.model.config.save_pretrained(path)
         weights = {name: weight.detach().contiguous().cpu() for name, weight in self.model.named_parameters()}
-        with whole_file(path / "model.safetensors") as draft:
-            save_file(weights, draft, metadata={"format": "pt"})
-        task_tokenizer(self.task).save_pretrained(path)
+        with disk_errors(path):
+            path.mkdir(exist_ok=True)
+            self.model.config.save_pretrained(path)
+            with whole_file(path / "model.safetensors") as draft:
+                save_file(weights, draft, metadata={"format": "pt"})
+            task_tokenizer(self.task).save_pretrained(path)
         self.kept.append(self.step)
         self._write_state()
 

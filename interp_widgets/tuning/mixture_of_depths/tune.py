@@ -13,6 +13,7 @@ import numpy as np
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis.mixture_of_depths.tuning_results import ModReport
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import named_path
 from interp_widgets.data.files import cache_folder
 from interp_widgets.models import LoadError, Model, ModModel, SelfCheckError, load_model
 from interp_widgets.models.mixture_of_depths.checkpoint import (
@@ -130,10 +131,11 @@ def tune_mod(
     request = _settings(
         base, dataset, k, top_k, lora, lora_layers, distill, learning_rate, batch_size, train_norms, only, seed
     )
-    root = cache_folder("tuning") if checkpoints == "default" else None if checkpoints is None else Path(checkpoints)
+    own = None if checkpoints is None else named_path(checkpoints, "checkpoints")
+    root = cache_folder("tuning") if checkpoints == "default" else own
     run = _Run(
         base, source, request.settings, steps if steps is not None else request.two_epochs, resume or None, each_route,
-        None if root is None else root.expanduser(),
+        root,
     )  # fmt: skip
 
     def report_step(step: ModStep) -> None:

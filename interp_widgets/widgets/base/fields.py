@@ -14,6 +14,7 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.arguments import checked
+from interp_widgets.data.files import lines_of
 
 from ..views.text_box import TextBox
 from .controls import Number, TextLine, Typed, TypedList, row, shown_if
@@ -50,7 +51,7 @@ class Text:
 
 
 def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in lines_of(text) if line.strip()]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from interp_widgets.atomic import named_path
 from interp_widgets.models import Model
 
 from .code import call, cell
@@ -36,7 +37,7 @@ class File(PerModel):
     @classmethod
     def at(cls, path: str) -> File:
         """The file in its current state; OSError if it cannot be read."""
-        state = os.stat(os.path.expanduser(path))
+        state = os.stat(named_path(path, "the path"))
         return cls(path, state.st_size, state.st_mtime_ns)
 
     def read_by(self, model: Model) -> str:

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.atomic import named_path
 from interp_widgets.data.word_lists import read_word_list, typed_words
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
 
@@ -88,8 +88,9 @@ class WordSource:
             vectors_read = next((vectors for known, vectors in _read if known == key), None)
         if vectors_read is not None:
             return vectors_read
-        path = Path(str(self.vectors)).expanduser()
-        vectors = read_word_vectors(path, words=listed, limit=self.most if listed is None else None, check=check)
+        vectors = read_word_vectors(
+            str(self.vectors), words=listed, limit=self.most if listed is None else None, check=check
+        )
         with _lock:
             _read[:] = [(key, vectors)]
         return vectors
@@ -151,7 +152,7 @@ def word_source(
     stamp = None
     if isinstance(vectors, str) and (vectors := vectors.strip()):
         try:
-            stat = os.stat(os.path.expanduser(vectors))
+            stat = os.stat(named_path(vectors, "vectors"))
         except OSError as error:
             raise Incomplete(
                 "vectors",

@@ -18,6 +18,7 @@ from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet, concept_map, concept_map_cost, neighbours
 from interp_widgets.analysis.concepts.maps import FEWEST
+from interp_widgets.atomic import named_path
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.figures.concepts import ConceptMapFigure
 from interp_widgets.figures.static import Scene
@@ -86,7 +87,7 @@ class MapRequest:
         """The file of the map of a large opened set, beside it; other maps take seconds."""
         if not isinstance(self.source, OpenedSet) or count < KEPT_FROM:
             return None
-        path = Path(self.source.path).expanduser()
+        path = named_path(self.source.path, "the path")
         return path.with_name(f"{path.stem}.{self.map_method}{'-pair' if two else ''}-map.npz")
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ import traitlets as T
 from interp_widgets.analysis._core.result import Scalar
 from interp_widgets.analysis.concepts import ConceptSet, KeptStates, concept_directions, neighbours
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, concept_directions_cost
+from interp_widgets.atomic import named_path
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
 from interp_widgets.models import Model
@@ -142,14 +142,14 @@ class OpenedSet:
     def at(cls, path: str) -> OpenedSet:
         """The file at a path; FileNotFoundError if there is none."""
         try:
-            stat = os.stat(Path(path).expanduser())
+            stat = os.stat(named_path(path, "the path"))
         except OSError as error:
             raise FileNotFoundError(f"there is no file of directions at {path}: check the path") from error
         return cls(path, (stat.st_size, stat.st_mtime_ns))
 
     def answer(self, models: Sequence[Any]) -> ConceptSet:
         """Load it; ValueError unless one of the models is the one it was made from."""
-        concepts = ConceptSet.load(Path(self.path).expanduser())
+        concepts = ConceptSet.load(self.path)
         own = any(concepts.made_from(model) for model in models)
         for model in models:
             concepts.check(model, other_weights=own)

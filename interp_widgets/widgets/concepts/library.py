@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 
 from interp_widgets.analysis.concepts.directions import TEMPLATE
+from interp_widgets.atomic import named_path
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts, read_concepts, split_stimuli
+from interp_widgets.data.files import decoded, lines_of, read_text
 from interp_widgets.models import Model
 
 from ..base.controls import TextLine, TextLines, checked_path, checked_text, row, shown_if
@@ -122,7 +124,7 @@ class Library:
         """Add the concept in the boxes; on an error the boxes stay unchanged."""
         boxes = (self.name, self.group, self.stimuli)
         name, group, stimuli = (checked_text(box.value, f"the {box.description.lower()}").strip() for box in boxes)
-        texts = [line.strip() for line in stimuli.splitlines() if line.strip()]
+        texts = [line.strip() for line in lines_of(stimuli) if line.strip()]
         new = (split_stimuli(name, texts, group or OWN),)
         self._replace(self._checked((*self.browser.concepts, *new), new), concept=name)
         self.name.value = self.group.value = self.stimuli.value = ""
@@ -157,7 +159,7 @@ class Library:
         if not change.new:
             return
         file = change.new[0]
-        self.stimuli.value = _read_text(bytes(file["content"]), file["name"])
+        self.stimuli.value = decoded(bytes(file["content"]), file["name"])
         if not self.name.value.strip():
             self.name.value = Path(file["name"]).stem
 
@@ -170,7 +172,7 @@ class Library:
             raise ValueError(
                 "the path is empty: type that of a folder of concepts, a saved set (.npz) or a file of stimuli"
             )
-        path = Path(typed).expanduser()
+        path = named_path(typed, "the path")
         if path.is_dir():
             new = read_concepts(path)
             kept = browser.concepts if self.keep.value and not browser.path else ()
@@ -178,7 +180,7 @@ class Library:
             browser.store.folders[typed] = new
             self._replace(concepts)
         elif path.suffix == ".txt" and path.is_file():
-            self.stimuli.value, self.name.value = _read_text(path.read_bytes(), path.name), path.stem
+            self.stimuli.value, self.name.value = read_text(path, "stimuli"), path.stem
         elif path.suffix in ("", ".txt"):
             raise FileNotFoundError(f"there is no folder or text file at {path}: check the path")
         else:
@@ -223,11 +225,3 @@ def check_lengths(model: Model, concepts: Sequence[Concept]) -> None:
                     f"a stimulus of {concept.name!r} is {count} tokens long with its template, and {model_name(model)} "
                     f"reads {model.n_ctx}: shorten or remove {text[:60]!r}"
                 )
-
-
-def _read_text(content: bytes, name: str) -> str:
-    """The text of a file of stimuli."""
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name} is not UTF-8 text: save it as text, one stimulus per line") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -319,7 +318,7 @@ class ComponentPanel(WordPanel):
 def read_notes(notes: Any) -> ConceptAnnotations:
     """Annotations, read from a file if a path is passed."""
     if isinstance(notes, str | os.PathLike):
-        notes = ConceptAnnotations.load(Path(notes).expanduser())
+        notes = ConceptAnnotations.load(notes)
     if not isinstance(notes, ConceptAnnotations):
         raise TypeError(f"notes must be ConceptAnnotations or the path of a file of them, got {notes!r}")
     return notes

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 
 from interp_widgets.analysis.ffn_concepts import ConceptAnnotations, Sign, annotate_concepts
+from interp_widgets.atomic import named_path
 from interp_widgets.data.annotators import Annotation, EndpointAnnotator, RuleAnnotator
 
 from ..base.controls import TextLine, checked_path, row, shown_if
@@ -240,4 +241,4 @@ class NoteControls:
         text = checked_path(self.file.value, "the notes' file")
         if not text:
             raise ValueError("the notes need a file: type its name")
-        return Path(text).expanduser()
+        return named_path(text, "the notes' file")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import ipywidgets as W
 
+from interp_widgets.atomic import named_path, other_files
 from interp_widgets.compute.memory import describe_seconds, speedometer
 from interp_widgets.compute.worker import Job
 from interp_widgets.figures.mixture_of_depths.lines import (
@@ -265,8 +266,8 @@ class MixtureTuning(MixturePanel):
             raise ValueError("an untrained mixture has nothing to save: tune it first")
         typed = checked_path(self.folder.value, "the checkpoint folder")
         if typed:
-            target = Path(typed).expanduser()
-            if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            target = named_path(typed, "the checkpoint folder")
+            if target.exists() and (not target.is_dir() or other_files(target)):
                 raise ValueError(
                     f"{target} already exists and is not empty: choose another folder, nothing was written"
                 )
@@ -292,7 +293,8 @@ class MixtureTuning(MixturePanel):
         typed, slot = checked_path(self.folder.value, "the checkpoint folder"), self.slot
         if not typed:
             raise ValueError("the checkpoint folder is empty: type the folder to open")
-        folder = str(Path(typed).expanduser().absolute())  # so that copied code finds it from anywhere
+        target = named_path(typed, "the checkpoint folder")
+        folder = str(target.absolute())  # so that copied code finds it from anywhere
         self.jobs.start(
             lambda job: self.read_folder(slot, folder),
             lambda model: self.add(slot, Mixture(Path(folder).name, model, folder=folder), adopt=True),

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from interp_widgets.analysis._core.checks import index
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.atomic import named_path
 from interp_widgets.models import Model
 
 from ..base.fields import Bounds, Lines, Text, field, fields_of
@@ -172,7 +173,7 @@ def read(parameter: Parameter, value: Any, model: Model, prompt: str) -> Any:
         return read_prompt(model, prompt).position(value)
     if role.name == "Token" and value:
         single_token(model, value, what=parameter.name)
-    return Path(value).expanduser() if _base(parameter.kind) is Path else value
+    return named_path(value, parameter.name) if _base(parameter.kind) is Path else value
 
 
 def _linked(hints: dict[str, Any]) -> dict[str, str]:
