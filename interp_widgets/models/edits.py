@@ -2,7 +2,8 @@
 
 A file is safetensors. For each edited MLP it has the indices of the neurons, their value vectors before and after, and
 the added vector; for each edited stream its map; and the embeddings of the first tokens. The embeddings and the value
-vectors before identify the model that the edit belongs to. The metadata hold the rest as JSON.
+vectors before identify the model that the edit belongs to. The metadata hold the rest as JSON, and
+the checksum of the file.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from torch import Tensor, nn
 
 from interp_widgets.arguments import checked
 from interp_widgets.atomic import whole_file
-from interp_widgets.data.files import parse_json, read_tensors, short
+from interp_widgets.checksums import ROOM, is_sealed, sealed
+from interp_widgets.data.files import existing_file, parse_json, read_tensors, short
 
 from .network import Network
 from .patching import Patch, patched_passes
 from .placement import has_plain_weights
 from .weights import own_weight
 
-_FORMAT = "interp_widgets edit 1"
+_FORMAT = "interp_widgets edit 2"
+_WITHOUT_CHECKSUM = "interp_widgets edit 1"
 _PARTS = ("neurons", "before", "after", "added")
 _STREAM_PARTS = ("read", "write", "centre", "added")
 _STREAM = "stream"
@@ -267,22 +270,29 @@ class ModelEdit:
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the edit to a safetensors file for `load_model(..., edits=[...])` and `ModelEdit.load`."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         target = Path(os.path.expanduser(path))
         head = {"format": _FORMAT, "name": self.name, "settings": dict(self.settings)}
+        content = sealed(save(self.tensors(), metadata={"edit": json.dumps(head), "checksum": ROOM}))
         with whole_file(target) as draft:
-            save_file(self.tensors(), draft, metadata={"edit": json.dumps(head)})
+            draft.write_bytes(content)
         return target
 
     @classmethod
     @checked
     def load(cls, path: str | os.PathLike[str]) -> ModelEdit:
-        """Read a file that `save` wrote. Raises FileNotFoundError, or ValueError for any other file."""
+        """Read a file that `save` wrote. Raises FileNotFoundError, or ValueError for any other or a damaged file."""
+        try:
+            whole = is_sealed(existing_file(path, "a model's edit").read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): save the edit again") from error
         tensors, metadata = read_tensors(path, "a model's edit")
         head: Any = parse_json(metadata.get("edit", "null"), f"the header of {path}")
-        if not isinstance(head, dict) or head.get("format") != _FORMAT:
+        if not isinstance(head, dict) or head.get("format") not in (_FORMAT, _WITHOUT_CHECKSUM):
             raise ValueError(f"{path} holds no edit of a model: give a file that ModelEdit.save wrote")
+        if not whole and head["format"] == _FORMAT:
+            raise ValueError(f"{path} is damaged (it lacks its checksum): save the edit again")
         settings = head.get("settings", {})
         return cls.of_tensors(
             str(head.get("name", "")), settings if isinstance(settings, dict) else {}, tensors, what=str(path)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from interp_widgets.arguments import short
@@ -74,7 +77,7 @@ def check_backend(backend: Any) -> None:
 def _run_in_process(function: Callable[..., Any], items: Iterator[Item], check: Callable[[], None]) -> Iterator[Done]:
     for item in items:
         check()
-        yield _unread(item) if item.error else (item, *run_one(function, lambda item=item: item.value))
+        yield _unread(item) if item.error else (item, *run_one(function, partial(getattr, item, "value")))
 
 
 def _unread(item: Item) -> Done:
@@ -135,6 +138,7 @@ class _Processes:
     def __init__(self, count: int) -> None:
         self._count = count
         self.ahead = _AHEAD * count
+        self._cleaner = _start_cleaner()
         self._executor = self._new_pool()
 
     def _new_pool(self) -> Any:
@@ -167,6 +171,20 @@ class _Processes:
 
     def close(self, running: Iterable[Any]) -> None:
         self._executor.shutdown(wait=True, kill_workers=True)
+        if self._cleaner is not None:
+            self._cleaner.communicate(b"done\n")
+
+
+def _start_cleaner() -> subprocess.Popen[bytes] | None:
+    """A process that removes this process's semaphores from shared memory if it ends without a word; None where they
+    are no files.
+
+    loky's own cleaner is of the same group of processes, and is killed with it.
+    """
+    if not Path("/dev/shm").is_dir():
+        return None
+    command = f"read done || rm -f /dev/shm/sem.loky-{os.getpid()}-*"
+    return subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _run_in_executor(

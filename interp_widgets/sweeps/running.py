@@ -148,11 +148,6 @@ def _interrupts() -> Iterator[Callable[[], None]]:
     """
     before, pressed = signal.getsignal(signal.SIGINT), False
 
-    def note(number: int, frame: Any) -> None:
-        nonlocal pressed
-        pressed = True
-        before(number, frame)  # type: ignore[operator]  # asked below
-
     def stop_if_interrupted() -> None:
         if pressed:
             raise KeyboardInterrupt
@@ -160,6 +155,13 @@ def _interrupts() -> Iterator[Callable[[], None]]:
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield stop_if_interrupted
         return
+    usual: Callable[[int, Any], Any] = before
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal pressed
+        pressed = True
+        usual(number, frame)
+
     signal.signal(signal.SIGINT, note)
     try:
         yield stop_if_interrupted

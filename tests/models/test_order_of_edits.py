@@ -16,6 +16,8 @@ from interp_widgets import Ablation, LayerEdit, ModelEdit, StreamEdit, ablation,
 from interp_widgets.models.hooks import has_hooks
 from tests.models.tiny import tiny_folder
 
+ORDERS = 30
+"""How many are tried; 500 passed."""
 KINDS = [("gpt2", "auto", torch.float32), ("llama", "bridge", torch.bfloat16)]
 
 
@@ -79,12 +81,12 @@ def contexts(model: Any) -> list[tuple[ModelEdit | None, Callable[[], Any]]]:
     ]
 
 
-def test_random_orders_in_several_threads(model: Any, orders: int = 30) -> None:
+def test_random_orders_in_several_threads(model: Any) -> None:
     possible, before, attached = contexts(model), bits(model), hooks(model)
     loaded = {layer: (model.weight("W_out", layer).clone(), model.weight("b_out", layer).clone()) for layer in (0, 1)}
     ids = [1, 2, 3]
     logits = model.run(ids).logits
-    for seed in range(orders):
+    for seed in range(ORDERS):
         draw = random.Random(seed)
         with contextlib.ExitStack() as stack:
             threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(draw.randint(1, 3))]
