@@ -133,9 +133,12 @@ def _one_of(names: Sequence[str]) -> str:
 
 def short(value: Any) -> str:
     """A value in a few words: as Python writes it, where that is not long."""
-    text = repr(value)
     plain = value is None or isinstance(value, (bool, int, float, str, list, tuple, dict))
-    return text if plain and len(text) <= 60 else f"an object of type {type(value).__name__}"
+    try:
+        text = repr(value) if plain else ""
+    except Exception:  # of an entry of a class of the user
+        text = ""
+    return text if 0 < len(text) <= 60 else f"an object of type {type(value).__name__}"
 
 
 # kinds --------------------------------------------------------------------------------------------------------------

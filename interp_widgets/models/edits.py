@@ -2,32 +2,39 @@
 
 A file is safetensors. For each edited MLP it has the indices of the neurons, their value vectors before and after, and
 the added vector; for each edited stream its map; and the embeddings of the first tokens. The embeddings and the value
-vectors before identify the model that the edit belongs to. The metadata hold the rest as JSON.
+vectors before identify the model that the edit belongs to. The metadata hold the rest as JSON, and
+the checksum of the file.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from interp_widgets.arguments import checked
 from interp_widgets.atomic import named_path, whole_file
-from interp_widgets.data.files import parse_json, read_tensors, short
+from interp_widgets.checksums import ROOM, is_sealed, sealed
+from interp_widgets.data.files import existing_file, parse_json, read_tensors, short
 
 from .network import Network
 from .patching import Patch, patched_passes
 from .placement import has_plain_weights
 from .weights import own_weight
 
-_FORMAT = "interp_widgets edit 1"
+_FORMAT = "interp_widgets edit 2"
+_WITHOUT_CHECKSUM = "interp_widgets edit 1"
 _PARTS = ("neurons", "before", "after", "added")
 _STREAM_PARTS = ("read", "write", "centre", "added")
 _STREAM = "stream"
@@ -179,7 +186,10 @@ class ModelEdit:
     def applied(self, model: Network) -> Iterator[None]:
         """Context manager: apply the edit in all threads, and undo it exactly afterwards.
 
-        Models that share the weights (`Model.shares_weights`) compute with the edited weights too.
+        Several edits may be in force and may end in any order, in any thread: each end takes away its own edit, and the
+        others act as if it had never been applied. Where edits replace the same value vector, the one applied last
+        counts; what they add to an MLP's output or to a stream adds up. Models that share the weights
+        (`Model.shares_weights`) compute with the edited weights too.
 
         Raises ValueError, without changing anything, if the edit was made for another model or the weights cannot be
         edited.
@@ -191,29 +201,27 @@ class ModelEdit:
             undo()
 
     def apply(self, model: Network) -> Callable[[], None]:
-        """Edit the model permanently. Returns a function that undoes it; edits must be undone in reverse order."""
+        """Edit the model permanently. Returns a function that undoes this edit, in whatever order edits are undone."""
         with model.lock, torch.no_grad(), ExitStack() as failed:
             self.check(model)
             undo = failed.enter_context(ExitStack())
             for layer, edit in self.layers.items():
-                _edit_layer(model, layer, edit, undo)
+                written = _WrittenLayer(model.tl_model, layer, edit)
+                undo.callback(written.take_away)
+                written.write()
             patches = [Patch("resid", at, _change(edit), keeps_bos=True) for at, edit in self.streams.items()]
             undo.enter_context(patched_passes(model, patches, all_threads=True))
             model.applied.append((self.name, undo))
             failed.pop_all()
 
         def back() -> None:
-            with model.lock, torch.no_grad():
+            with torch.no_grad():
                 numbers = [number for number, (_, other) in enumerate(model.applied) if other is undo]
-                if not numbers:
-                    return  # undone before
-                if numbers[0] + 1 < len(model.applied):
-                    last = model.edits[-1]
-                    raise ValueError(f"the edit {last!r} was applied after {self.name!r}: undo it first")
-                undo.close()
-                model.applied.pop()
+                if numbers:  # it was not undone before
+                    del model.applied[numbers[0]]
+                    undo.close()
 
-        return back
+        return lambda: _between_passes(model, back)
 
     def check(self, model: Network) -> None:
         """Raise a ValueError where the edit was made for another model, or where the weights cannot be edited."""
@@ -251,8 +259,9 @@ class ModelEdit:
                     f"the edit {self.name!r} is of neuron {highest} of layer {layer}, {model.name} has {len(values)}: "
                     f"{other}"
                 )
-            values_now = values[edit.neurons.to(values.device)].float().cpu()
-            if not _matches(values_now, edit.before, model):
+            rows = edit.neurons.to(values.device)
+            versions = (values[rows], _unedited(values, rows))  # made for the model with the edits in force, or without
+            if not any(_matches(version.float().cpu(), edit.before, model) for version in versions):
                 raise ValueError(
                     f"the edit {self.name!r} was made for other weights than those of {model.name}: the value vectors "
                     f"of layer {layer} differ"
@@ -261,22 +270,29 @@ class ModelEdit:
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the edit to a safetensors file for `load_model(..., edits=[...])` and `ModelEdit.load`."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         target = named_path(path, "path")
         head = {"format": _FORMAT, "name": self.name, "settings": dict(self.settings)}
+        content = sealed(save(self.tensors(), metadata={"edit": json.dumps(head), "checksum": ROOM}))
         with whole_file(target) as draft:
-            save_file(self.tensors(), draft, metadata={"edit": json.dumps(head)})
+            draft.write_bytes(content)
         return target
 
     @classmethod
     @checked
     def load(cls, path: str | os.PathLike[str]) -> ModelEdit:
-        """Read a file that `save` wrote. Raises FileNotFoundError, or ValueError for any other file."""
+        """Read a file that `save` wrote. Raises FileNotFoundError, or ValueError for any other or a damaged file."""
+        try:
+            whole = is_sealed(existing_file(path, "a model's edit").read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): save the edit again") from error
         tensors, metadata = read_tensors(path, "a model's edit")
         head: Any = parse_json(metadata.get("edit", "null"), f"the header of {path}")
-        if not isinstance(head, dict) or head.get("format") != _FORMAT:
+        if not isinstance(head, dict) or head.get("format") not in (_FORMAT, _WITHOUT_CHECKSUM):
             raise ValueError(f"{path} holds no edit of a model: give a file that ModelEdit.save wrote")
+        if not whole and head["format"] == _FORMAT:
+            raise ValueError(f"{path} is damaged (it lacks its checksum): save the edit again")
         settings = head.get("settings", {})
         return cls.of_tensors(
             str(head.get("name", "")), settings if isinstance(settings, dict) else {}, tensors, what=str(path)
@@ -360,38 +376,112 @@ def _change(edit: StreamEdit) -> Callable[[Tensor], Tensor]:
     return change
 
 
-def _edit_layer(model: Network, layer: int, edit: LayerEdit, undo: ExitStack) -> None:
-    """Apply one layer's edit, and register in ``undo`` how to restore the old values."""
-    values = own_weight(model.tl_model, "W_out", layer)
-    if values is None:
-        raise ValueError(f"the MLP of layer {layer} of {model.name} has no single output matrix to edit")
-    rows = edit.neurons.to(values.device)
-    if len(rows):
-        before = values[rows].clone()
-        undo.callback(_assign, values, rows, before)
-        values[rows] = edit.after.to(values.device, values.dtype)
-    if bool(edit.added.any()):
-        bias = own_weight(model.tl_model, "b_out", layer)
-        if bias is None:
-            bias = _new_bias(model, layer, values, undo)
-        else:
-            undo.callback(_assign, bias, slice(None), bias.clone())
-        bias += edit.added.to(bias.device, bias.dtype)
+_writing = threading.RLock()
+"""Held while the weights of edits change, since several models may share them; acquired after a model's lock."""
+_written: WeakSet[_WrittenLayer] = WeakSet()
+"""What edits in force have written, in all models."""
+
+
+class _WrittenLayer:
+    """One layer of an edit in force."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, tl_model: Any, layer: int, edit: LayerEdit) -> None:
+        values = own_weight(tl_model, "W_out", layer)
+        if values is None:
+            raise ValueError(f"the MLP of layer {layer} has no single output matrix to edit")
+        self.number = next(self._numbers)
+        self.values, self.rows = values, edit.neurons.to(values.device)
+        self.before: Tensor | None = None
+        """The rows of the matrix as they were."""
+        self._tl_model, self._layer, self._edit = tl_model, layer, edit
+        self._undo = ExitStack()
+
+    def write(self) -> None:
+        """Change the weights, after all other edits of the same matrix."""
+        with _writing:
+            _written.add(self)
+            if len(self.rows):
+                self.before = self.values[self.rows].clone()
+                self._undo.callback(_assign, self.values, self.rows, self.before)
+                self.values[self.rows] = self._edit.after.to(self.values.device, self.values.dtype)
+            if bool(self._edit.added.any()):
+                bias = own_weight(self._tl_model, "b_out", self._layer)
+                if bias is None:
+                    bias = _new_bias(self._tl_model, self._layer, self.values, self._undo)
+                else:
+                    self._undo.callback(_assign, bias, slice(None), bias.clone())
+                bias += self._edit.added.to(bias.device, bias.dtype)
+
+    def take_away(self) -> None:
+        """Leave the weights as if this edit had never been applied: later ones are undone and written again."""
+        with _writing:
+            later = [other for other in _writers(self.values) if other.number > self.number]
+            for other in reversed(later):
+                other._undo.close()
+            self._undo.close()
+            _written.discard(self)
+            for other in later:
+                other.write()
+
+
+def _writers(values: Tensor) -> list[_WrittenLayer]:
+    """What has been written into a matrix, in the order of writing."""
+    place = values.device, values.data_ptr()
+    same = [one for one in _written if (one.values.device, one.values.data_ptr()) == place]
+    return sorted(same, key=lambda one: one.number)
+
+
+def _unedited(values: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a matrix without the edits in force."""
+    held = values[rows].clone()
+    with _writing:
+        for one in reversed(_writers(values)):
+            if one.before is not None:
+                same = rows[:, None] == one.rows
+                held[same.any(1)] = one.before[same.int().argmax(1)[same.any(1)]]
+    return held
+
+
+def _between_passes(model: Network, undo: Callable[[], None]) -> None:
+    """Call ``undo`` while no pass runs; where this thread must not wait for that, as soon as none does."""
+
+    def locked() -> None:
+        with model.lock:
+            undo()
+
+    held = False
+    try:
+        # a discarded generator may be closed by a thread that holds other locks
+        held = model.lock.acquire(blocking=not isinstance(sys.exc_info()[1], GeneratorExit))
+    finally:
+        if not held:  # also where Ctrl+C ends the wait
+            threading.Thread(target=locked, name="interp-widgets undo", daemon=True).start()
+    if held:
+        try:
+            undo()
+        finally:
+            model.lock.release()
 
 
 def _assign(values: Tensor, rows: Any, before: Tensor) -> None:
     values[rows] = before
 
 
-def _new_bias(model: Network, layer: int, values: Tensor, undo: ExitStack) -> Tensor:
+def _new_bias(tl_model: Any, layer: int, values: Tensor, undo: ExitStack) -> Tensor:
     """Give the linear map of an output matrix a bias of zeros."""
-    address = values.untyped_storage().data_ptr()
-    for module in model.tl_model.blocks[layer].modules():
-        if not isinstance(module, nn.Linear) or module.out_features != model.d_model:
+    address, width = values.untyped_storage().data_ptr(), values.shape[-1]
+    for module in tl_model.blocks[layer].modules():
+        if not isinstance(module, nn.Linear) or module.out_features != width:
             continue
         if getattr(module, "bias", None) is None and module.weight.untyped_storage().data_ptr() == address:
-            bias = nn.Parameter(torch.zeros(model.d_model, dtype=values.dtype, device=values.device), False)
+            bias = nn.Parameter(torch.zeros(width, dtype=values.dtype, device=values.device), False)
             undo.callback(module.register_parameter, "bias", None)
             module.register_parameter("bias", bias)
+            known = vars(tl_model.blocks[layer].mlp)
+            if "b_out" in known:  # a bridge looks up the tensors of its parts once
+                undo.callback(known.__setitem__, "b_out", known["b_out"])
+                known["b_out"] = bias
             return bias.data
-    raise ValueError(f"the MLP of layer {layer} of {model.name} has no bias, and none can be given to it")
+    raise ValueError(f"the MLP of layer {layer} has no bias, and none can be given to it")

@@ -73,7 +73,7 @@ class Network:
         self.bos_token_id = bos_token_id
         self.prepend_bos = bool(prepend_bos and bos_token_id is not None)
         self.applied: list[tuple[str, contextlib.ExitStack]] = []
-        """Name and undo stack of every edit in force, maintained by `ModelEdit.apply`."""
+        """Name and undo stack of every edit in force, in the order of applying, maintained by `ModelEdit.apply`."""
 
     @property
     def edits(self) -> tuple[str, ...]:

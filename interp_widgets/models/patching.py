@@ -265,12 +265,15 @@ def interventions(
         scope.open = False  # from here on the hooks do nothing, even in a running pass
         # A discarded generator may be closed by a thread that holds other locks, so this must not wait.
         wait = not isinstance(sys.exc_info()[1], GeneratorExit)
-        held = model.lock.acquire(blocking=wait)
+        held = False
         try:
-            stack.close()
-        finally:
-            if held:
-                model.lock.release()
+            held = model.lock.acquire(blocking=wait)
+        finally:  # also where Ctrl+C ends the wait
+            try:
+                stack.close()
+            finally:
+                if held:
+                    model.lock.release()
 
 
 # ---- positions of a pass

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from interp_widgets.arguments import short
@@ -21,6 +24,14 @@ _WAIT = 0.2
 _AHEAD = 4
 """Items queued per process, so that no process is idle."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_LOOK_AT_WORKERS = 2.0
+"""Seconds between looks at how many workers a Dask client has."""
+_WITHOUT_WORKERS = 60.0
+"""Seconds without any worker after which a sweep stops."""
+_GO_ON = (
+    "Finished rows are kept in out=, if given: run the same line again to go on, with a new executor, or with a number "
+    "as backend, whose processes are restarted"
+)
 _UNKNOWN_WORKERS = 16
 """Assumed number of workers of an executor that does not say how many it has."""
 
@@ -66,7 +77,12 @@ def check_backend(backend: Any) -> None:
 def _run_in_process(function: Callable[..., Any], items: Iterator[Item], check: Callable[[], None]) -> Iterator[Done]:
     for item in items:
         check()
-        yield (item, *run_one(function, item.value))
+        yield _unread(item) if item.error else (item, *run_one(function, partial(getattr, item, "value")))
+
+
+def _unread(item: Item) -> Done:
+    """The row of an item that cannot be read."""
+    return item, {}, item.error, float("nan")
 
 
 # processes ------------------------------------------------------------------------------------------------------------
@@ -80,21 +96,35 @@ class _UserExecutor:
         self._executor = executor.get_executor(pure=False) if hasattr(executor, "get_executor") else executor
         workers = getattr(executor, "_max_workers", None) or len(getattr(executor, "nthreads", dict)() or ())
         self.ahead = _AHEAD * (workers or _UNKNOWN_WORKERS)
+        self._count_workers = getattr(executor, "nthreads", None)  # of a Dask client
+        self._had_workers = self._looked = time.monotonic()
 
     def submit(self, *call: Any) -> Future[Any]:
         try:
             future: Future[Any] = self._executor.submit(*call)
         except BrokenExecutor:  # died since the last check
             self.restart()
+        except Exception as error:
+            raise RuntimeError(f"the backend accepts no more items ({error_text(error)}). {_GO_ON}") from error
         return future
+
+    def check_workers(self) -> None:
+        """Raise RuntimeError if a Dask client has had no worker for a minute."""
+        now = time.monotonic()
+        if self._count_workers is None or now - self._looked < _LOOK_AT_WORKERS:
+            return
+        self._looked = now
+        if self._count_workers():
+            self._had_workers = now
+        elif now - self._had_workers >= _WITHOUT_WORKERS:
+            raise RuntimeError(
+                f"the backend has had no worker for {_WITHOUT_WORKERS:.0f} seconds: they died, perhaps killed by an "
+                f"item or out of memory, or none has started yet (wait with client.wait_for_workers(1)). {_GO_ON}"
+            )
 
     def restart(self) -> NoReturn:
         """Raise RuntimeError: only the user can restart this executor."""
-        raise RuntimeError(
-            "a process of the backend died, so it accepts no more items. Finished rows are kept in out=, if given: "
-            "run the same line again to go on, with a new executor, or with a number as backend, whose processes are "
-            "restarted"
-        )
+        raise RuntimeError(f"a process of the backend died, so it accepts no more items. {_GO_ON}")
 
     def close(self, running: Iterable[Any]) -> None:
         """Cancel what is queued and leave the executor open."""
@@ -108,6 +138,7 @@ class _Processes:
     def __init__(self, count: int) -> None:
         self._count = count
         self.ahead = _AHEAD * count
+        self._cleaner = _start_cleaner()
         self._executor = self._new_pool()
 
     def _new_pool(self) -> Any:
@@ -131,12 +162,29 @@ class _Processes:
             future = self._executor.submit(*call)
         return future
 
+    def check_workers(self) -> None:
+        """A process that dies is noticed."""
+
     def restart(self) -> None:
         self._executor.shutdown(wait=False, kill_workers=True)
         self._executor = self._new_pool()
 
     def close(self, running: Iterable[Any]) -> None:
         self._executor.shutdown(wait=True, kill_workers=True)
+        if self._cleaner is not None:
+            self._cleaner.communicate(b"done\n")
+
+
+def _start_cleaner() -> subprocess.Popen[bytes] | None:
+    """A process that removes this process's semaphores from shared memory if it ends without a word; None where they
+    are no files.
+
+    loky's own cleaner is of the same group of processes, and is killed with it.
+    """
+    if not Path("/dev/shm").is_dir():
+        return None
+    command = f"read done || rm -f /dev/shm/sem.loky-{os.getpid()}-*"
+    return subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _run_in_executor(
@@ -155,12 +203,20 @@ def _run_in_executor(
     try:
         while True:
             source = iter(suspects.popleft, None) if suspects else iter(()) if suspected else items
+            unread: list[Item] = []
             for item in islice(source, max(0, (1 if suspected else backend.ahead) - len(running))):
-                running[backend.submit(run_sent, name, content, ItemToSend(item.value, pack))] = item
-            if not running:
+                if item.error:
+                    unread.append(item)
+                else:
+                    running[backend.submit(run_sent, name, content, ItemToSend(item.value, pack))] = item
+            yield from map(_unread, unread)
+            if not running and not unread:
                 return
             check()
-            for future in _completed(running):
+            completed = _completed(running)
+            if not completed:
+                backend.check_workers()
+            for future in completed:
                 try:
                     result = future.result()
                 except BrokenExecutor:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from interp_widgets.arguments import short
 from interp_widgets.data.files import decoded, lines_of, parse_rows, read_content
 from interp_widgets.models import Model
 
 from .identity import describe, hash_of
+from .remote import column_names, error_text, plain_scalar
 
 TEXT, TABLE = (".txt",), (".parquet",)
 ROWS = (".csv", ".json", ".jsonl")
@@ -34,6 +33,8 @@ class Item:
     labels: Mapping[str, Any]
     """Column to number, bool, str or None."""
     hash: str
+    error: str = ""
+    """Why it cannot be read; then the function is not called with it."""
 
 
 def read_items(items: Any) -> tuple[Iterable[Any], int | None]:
@@ -87,35 +88,44 @@ def number_items(items: Iterable[Any], limit: int | None) -> Iterator[Item]:
     for row, value in enumerate(items):
         if limit is not None and row >= limit:
             return
-        yield Item(row, value, _labels(value, row), item_hash(value))
+        yield _item(row, value)
 
 
-def _labels(value: Any, row: int) -> dict[str, Any]:
+def _item(row: int, value: Any) -> Item:
+    """An item, with its error if the methods of its value raise one."""
+    try:
+        labels, digest = _labels(value), item_hash(value)
+    except BaseException as error:
+        return Item(row, value, {"item": f"an object of type {type(value).__name__}"}, "", error_text(error))
+    if taken := [name for name in SWEEP_COLUMNS if name in labels]:
+        raise ValueError(f"row {row} has a column {taken[0]!r}, which the sweep adds itself: rename it")
+    return Item(row, value, labels, digest)
+
+
+def _labels(value: Any) -> dict[str, Any]:
     """The columns that describe an item."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {one.name: getattr(value, one.name) for one in fields(value)}
     if not isinstance(value, Mapping):
         return {"item": cell_value(value)}
-    labels = {str(name): cell_value(part) for name, part in value.items()}
-    if taken := [name for name in SWEEP_COLUMNS if name in labels]:
-        raise ValueError(f"row {row} has a column {taken[0]!r}, which the sweep adds itself: rename it")
-    return labels
+    return column_names({name: cell_value(part) for name, part in value.items()})
 
 
 def cell_value(value: Any) -> Any:
     """A value for a table cell: numbers, bools, strings and None unchanged, anything else as a string."""
-    if isinstance(value, np.generic):
-        value = value.item()
     if isinstance(value, Model):
         return value.name
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
     try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return repr(value) if len(repr(value)) <= 200 else f"{type(value).__name__}"
+        value = plain_scalar(os.fspath(value) if isinstance(value, os.PathLike) else value)
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        try:
+            return json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError):
+            text = repr(value)
+    except BaseException:  # raised by a method of the value
+        text = ""
+    return text if 0 < len(text) <= 200 else type(value).__name__
 
 
 def item_hash(value: Any) -> str:

@@ -32,17 +32,36 @@ class InvalidRow(TypeError):
 
 
 class ItemToSend:
-    """An item sent to an executor, pickled only if that is another process."""
+    """An item sent to an executor, pickled only if that is another process.
+
+    Where it cannot be pickled or unpickled, that becomes the error of its row.
+    """
+
+    error = ""
 
     def __init__(self, value: Any, pack: Callable[[Any], bytes] = pickle.dumps) -> None:
-        self.value, self._pack = value, pack
+        self._value, self._pack = value, pack
+
+    def value(self) -> Any:
+        """The item."""
+        return self._value
 
     def __reduce__(self) -> Any:
-        return _unpickle_item, (self._pack(self.value),)
+        try:
+            return SentItem, (self._pack(self._value), "")
+        except BaseException as error:  # whatever the methods of an item raise
+            return SentItem, (b"", error_text(error))
 
 
-def _unpickle_item(content: bytes) -> ItemToSend:
-    return ItemToSend(pickle.loads(content))  # from the process that started this one
+class SentItem:
+    """An item as it comes to another process."""
+
+    def __init__(self, content: bytes, error: str) -> None:
+        self._content, self.error = content, error
+
+    def value(self) -> Any:
+        """The item."""
+        return pickle.loads(self._content)  # from the process that started this one
 
 
 def row_of(result: Any) -> dict[str, Any]:
@@ -54,15 +73,35 @@ def row_of(result: Any) -> dict[str, Any]:
             raise InvalidRow(str(error)) from error
     if not isinstance(result, Mapping):
         result = {"value": result}
-    return {str(name): _cell(name, value) for name, value in result.items()}
+    return column_names({name: _cell(name, value) for name, value in result.items()})
+
+
+def column_names(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """The values by name as str, which any file can hold: half characters (lone surrogates) are escaped."""
+    names = [str(name).encode("utf8", "backslashreplace").decode("utf8") for name in values]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidRow(f"two columns are named {twice[0]!r}: rename one of them")
+    return dict(zip(names, values.values(), strict=True))
+
+
+def plain_scalar(value: Any) -> Any:
+    """A bool, number or str of NumPy, PyTorch or a class of the user as Python's own; anything else as it is."""
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # of NumPy or PyTorch
+        value = value.item()
+    if isinstance(value, np.floating):  # wider than Python's
+        value = float(value)
+    if isinstance(value, int):
+        return value if isinstance(value, bool) else int.__pos__(value)
+    if isinstance(value, float):
+        return float.__pos__(value)
+    return str.__str__(value) if isinstance(value, str) else value
 
 
 def _cell(name: Any, value: Any) -> Any:
-    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # of NumPy or PyTorch
-        value = value.item()
+    value = plain_scalar(value)
     if isinstance(value, int) and abs(value) >= 2**63:
         return float(value)
-    if value is None or isinstance(value, bool | int | float | str | np.generic):
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     raise InvalidRow(
         f"the function must return numbers or strings by name, got {short(value)} as {name!r}: give measure= a "
@@ -72,22 +111,29 @@ def _cell(name: Any, value: Any) -> Any:
 
 def error_text(error: BaseException) -> str:
     """Type and message of an error on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
-
-
-def run_one(function: Callable[..., Any], value: Any) -> Measured:
-    """Run the function on one item; an exception is returned as its error text."""
-    start = time.perf_counter()
     try:
-        return row_of(function(value)), "", time.perf_counter() - start
-    except Exception as error:
+        message = " ".join(str(error).split())
+    except BaseException as another:  # the error is of the user's own class
+        message = f"(its text raises {type(another).__name__})"
+    return f"{type(error).__name__}: {message}"[:500]
+
+
+def run_one(function: Callable[..., Any], value: Callable[[], Any]) -> Measured:
+    """Run the function on one item; whatever it raises, `SystemExit` too, is returned as its error text."""
+    start, process = time.perf_counter(), os.getpid()
+    try:
+        return row_of(function(value())), "", time.perf_counter() - start
+    except BaseException as error:
+        if os.getpid() != process:  # a copy of this process that the item has made, and that ends
+            raise
         return {}, error_text(error), time.perf_counter() - start
 
 
-def run_sent(name: str, content: bytes, item: ItemToSend) -> Measured:
+def run_sent(name: str, content: bytes, item: ItemToSend | SentItem) -> Measured:
     """Run one item with a function that was sent by name; it is unpickled once per process."""
     _limit_threads_after_fork()
-    return run_one(sent_functions.get(name) or _unpickle_function(name, content), item.value)
+    function = sent_functions.get(name) or _unpickle_function(name, content)
+    return ({}, item.error, float("nan")) if item.error else run_one(function, item.value)
 
 
 _process = [os.getpid()]
@@ -116,6 +162,6 @@ def exit_with_parent(parent: int) -> None:
 def _unpickle_function(name: str, content: bytes) -> Callable[..., Any]:
     try:
         function: Callable[..., Any] = pickle.loads(content)  # from the process that started this one
-    except Exception as error:
+    except BaseException as error:  # a module that it imports may call sys.exit
         raise WorkerNotReady(f"a worker cannot load the function: {error}") from error
     return function

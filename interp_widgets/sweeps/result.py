@@ -156,7 +156,8 @@ def _are_bools(column: pd.Series[Any]) -> bool:
 def read_sweep(folder: str | Path) -> SweepResult:
     """Read the rows that a sweep has written into its folder so far, also while it runs.
 
-    Raises FileNotFoundError if there is no sweep, ValueError if its header is damaged.
+    A file of rows that was damaged is left out with a warning. Raises FileNotFoundError if there is no sweep,
+    ValueError if its header is damaged.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -166,5 +167,6 @@ def read_sweep(folder: str | Path) -> SweepResult:
         [1.0, 2.0]
     """
     path = Path(folder).expanduser()
-    header, frame = read_header(path), read_folder(path)
+    header = read_header(path)
+    frame = read_folder(path, sweep=header.get("sweep"))
     return result_of(frame, header.get("columns", []), folder=str(path), provenance=header.get("provenance", {}))

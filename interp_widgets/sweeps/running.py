@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from .identity import header_of, model_of
 from .items import Item, number_items, read_items
 from .remote import InvalidRow
 from .result import SweepResult, result_of
-from .store import Folder, Memory
+from .store import Folder, Memory, name_clash
 
 _PARTIALS = 8
 _MAX_INVALID_ROWS = 3
@@ -41,9 +44,10 @@ def sweep(
 ) -> SweepResult:
     """Run a function on every item of a data set and collect one row per item.
 
-    An item that fails gets a row with its error; the others continue. With ``out`` every row is on disk within about a
-    second, and the same call again runs only the items that are missing or failed. If a worker process dies, at most
-    the items that it was running are lost, and they are run again.
+    An item that fails gets a row with its error, whatever it raises; the others continue. With ``out`` every row is on
+    disk within about a second, and the same call again runs only the items that are missing or failed. If a worker
+    process dies, at most the items that it was running are lost, and they are run again. A file of rows that was
+    damaged is set aside with a warning, and its rows are computed again.
 
     Args:
         function: called with each item. Bind a model and options with `functools.partial`, such as
@@ -58,7 +62,8 @@ def sweep(
             `submit` of `concurrent.futures.Executor`, such as Dask's client (a local cluster, SLURM, Kubernetes). Every
             process loads a model once, from the same source as here.
         out: folder for the rows (Parquet) and a header that identifies the sweep. One folder holds one function with
-            its model, options and other dependencies; a call that differs in these raises ValueError.
+            its model, options and other dependencies; a call that differs in these raises ValueError. One sweep at a
+            time writes into it: an equal call waits until that has ended, then runs what is left.
         limit: run at most this many items, from the first.
         progress: called with (done, total) items; the total is the number done if the length is not known.
         check: called between items; raises to cancel. Finished rows are kept.
@@ -71,6 +76,8 @@ def sweep(
         ValueError: no items, ``out`` with another sweep or other files, a model that another process cannot load, or
             a measure with the name of a column of the data.
         TypeError: items that are not iterable, or results that cannot become a row.
+        RuntimeError: a backend that accepts no more items or has had no worker for a minute; rows that were removed or
+            damaged while the sweep ran.
 
     Example:
         >>> from functools import partial
@@ -97,9 +104,9 @@ def sweep(
     facts = provenance(model_of(call), function=call.name)
     folder = None if out is None else Path(out).expanduser()
     store = Memory() if folder is None else Folder(folder, header_of(call), facts)
-    done, count, kept = store.finished(), 0, 0
+    count, kept = 0, 0
 
-    def unfinished() -> Iterator[Item]:
+    def unfinished(done: Mapping[int, str]) -> Iterator[Item]:
         nonlocal count, kept
         for item in itertools.chain([first], numbers):
             count += 1
@@ -108,29 +115,74 @@ def sweep(
             else:
                 yield item
 
+    with store.owned(run.stop_if_cancelled), _interrupts() as stop_if_interrupted:
+        done = store.finished()
+        try:
+            results = run_items(call, unfinished(done), backend, run.stop_if_cancelled)
+            for number, (item, row, error, seconds) in enumerate(_stop_without_rows(results, made=bool(done)), start=1):
+                stop_if_interrupted()
+                store.add(item, row, error, seconds)
+                so_far = number + kept
+                run.report(so_far, total or so_far)
+                if on_partial is not None and partial_is_due(so_far - 1, so_far, total or 0, _PARTIALS):
+                    store.write()
+                    on_partial(result_of(store.rows(), store.columns, partial=True, provenance=facts))
+        finally:
+            store.write()
+        store.finish()
+        frame = store.rows()
+    frame = frame[frame["row"] < count]
+    if len(frame) < count:
+        raise RuntimeError(
+            f"{count - len(frame)} of {count} rows have been lost from {folder}, where a file was damaged or removed "
+            "while the sweep ran: run the same line again to compute them"
+        )
+    return result_of(frame, store.columns, folder=None if folder is None else str(folder), provenance=facts)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """Context manager with a function that raises KeyboardInterrupt if Ctrl+C was pressed inside.
+
+    An item that Ctrl+C interrupts may catch the exception or turn it into another one.
+    """
+    before, pressed = signal.getsignal(signal.SIGINT), False
+
+    def stop_if_interrupted() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield stop_if_interrupted
+        return
+    usual: Callable[[int, Any], Any] = before
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal pressed
+        pressed = True
+        usual(number, frame)
+
+    signal.signal(signal.SIGINT, note)
     try:
-        results = run_items(call, unfinished(), backend, run.stop_if_cancelled)
-        for number, (item, row, error, seconds) in enumerate(_stop_without_rows(results, made=bool(done)), start=1):
-            store.add(item, row, error, seconds)
-            so_far = number + kept
-            run.report(so_far, total or so_far)
-            if on_partial is not None and partial_is_due(so_far - 1, so_far, total or 0, _PARTIALS):
-                store.write()
-                on_partial(result_of(store.rows(), store.columns, partial=True, provenance=facts))
+        yield stop_if_interrupted
     finally:
-        store.write()
-    store.finish()
-    frame = store.rows()
-    return result_of(
-        frame[frame["row"] < count], store.columns, folder=None if folder is None else str(folder), provenance=facts
-    )
+        if signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, before)
 
 
 def _stop_without_rows(results: Iterator[Done], *, made: bool) -> Iterator[Done]:
-    """Yield the results; raise InvalidRow if the first ones cannot become rows and no row was ``made`` before."""
+    """Yield the results; raise InvalidRow if the first ones cannot become rows and no row was ``made`` before.
+
+    A measure with the name of a column raises ValueError if no row was made before, and is an error of its row later.
+    """
     invalid: list[Done] = []
     for result in results:
-        error = result[2]
+        item, row, error, seconds = result
+        if clash := name_clash(item, row):
+            if not made:
+                raise ValueError(clash)
+            error = f"ValueError: {clash}"
+            result = item, {}, error, seconds
         if error.startswith(f"{InvalidRow.__name__}: ") and not made:
             invalid.append(result)
             if len(invalid) == _MAX_INVALID_ROWS:

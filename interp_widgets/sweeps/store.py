@@ -1,18 +1,29 @@
-"""The files of a sweep: a folder of Parquet files with one row per item, and a header that identifies the sweep."""
+"""The files of a sweep: a folder of Parquet files with one row per item, and a header that identifies the sweep.
+
+Every file has a checksum, and every Parquet file says of which sweep it is. A damaged one is set aside, and its rows
+are computed again. A sweep owns its folder while it runs.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import secrets
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp_widgets.atomic import made_folder, whole_file
+from interp_widgets.checksums import ROOM, is_sealed, sealed
 from interp_widgets.data.files import short
 
+from .identity import hash_of
 from .items import SWEEP_COLUMNS, Item
+from .owner import LOCK, owned_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +31,7 @@ if TYPE_CHECKING:
 HEADER = "sweep.json"
 _FORMAT = "interp_widgets sweep"
 _MERGED = "rows.parquet"
+_PART = re.compile(r"part-(\d+)-\w+\.parquet")
 _MAX_PARTS = 100
 """Part files after which all rows are merged into one file."""
 _MAX_SECONDS = 1.0
@@ -34,6 +46,10 @@ class Memory:
         self.columns: list[str] = []
         """Columns of the data."""
         self._rows: list[dict[str, Any]] = []
+
+    def owned(self, check: Callable[[], None]) -> AbstractContextManager[None]:
+        """Nobody else has these rows."""
+        return nullcontext()
 
     def finished(self) -> dict[int, str]:
         """Hash by number of the items that are done."""
@@ -62,19 +78,70 @@ class Folder:
         self.folder, self.columns = made_folder(folder, "out"), list[str]()
         self._pending: list[dict[str, Any]] = []
         self._written = time.monotonic()
-        self._header = {"format": _FORMAT, **header, "provenance": dict(facts)}
-        if (folder / HEADER).exists():
-            self.columns = _check_same_sweep(folder, header).get("columns", [])
-        elif any(folder.iterdir()):
-            raise ValueError(f"{folder} holds other files: give out= a new folder, or that of the same sweep")
-        self._next = 1 + max((int(path.stem.split("-")[1]) for path in self._parts()), default=-1)
+        self._identity, self._sweep = dict(header), hash_of(header)
+        self._header = {"format": _FORMAT, "sweep": self._sweep, **header, "provenance": dict(facts)}
+        self._next = 0
+        self._open()
 
-    def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob("part-*.parquet"))
+    @contextmanager
+    def owned(self, check: Callable[[], None]) -> Iterator[None]:
+        """Context manager in which no other sweep writes into the folder; waits for an equal one that does.
+
+        ``check`` is called while it waits. Raises ValueError if another sweep writes into it.
+        """
+        seen: list[dict[str, Any]] = []
+
+        def wait() -> None:
+            check()
+            with suppress(FileNotFoundError, DamagedError):
+                header = read_header(self.folder)
+                if header in seen:  # not at the first look: the owner may be about to replace the header of another
+                    _check_same_sweep(self.folder, header, self._identity)
+                seen[:] = [header]
+
+        with owned_folder(self.folder, wait):
+            self._open()
+            if not _files(self.folder):
+                self._write_header()
+            try:
+                yield
+            finally:
+                if not _files(self.folder):  # without a row, the folder is as before
+                    (self.folder / HEADER).unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        """Read what the folder holds; ValueError unless these are rows of this sweep, or none."""
+        files = _files(self.folder)
+        if not files and any(_is_foreign(path) for path in self.folder.iterdir()):
+            raise ValueError(f"{self.folder} holds other files: give out= a new folder, or that of the same sweep")
+        if files:
+            self._check_rows(files)
+        numbers = [int(part[1]) for path in files if (part := _PART.fullmatch(path.name))]
+        self._next = 1 + max(numbers, default=-1)
+
+    def _check_rows(self, files: list[Path]) -> None:
+        """Raise ValueError unless the files are of this sweep; a damaged header is written again if they say so."""
+        try:
+            header = read_header(self.folder)
+        except (FileNotFoundError, DamagedError) as error:
+            whole = [table for file in files if (table := _readable(file)) is not None]
+            if not whole or any(table.attrs.get("sweep") != self._sweep for table in whole):
+                raise ValueError(f"{error}; its rows are not known to be of this sweep: give another out=") from error
+            self.columns = list(dict.fromkeys(name for table in whole for name in table.attrs["columns"]))
+            if (self.folder / HEADER).exists():
+                _set_aside(self.folder / HEADER, str(error), "it is written again")
+            self._write_header()
+        else:
+            _check_same_sweep(self.folder, header, self._identity)
+            self.columns = header.get("columns", [])
+
+    def _write_header(self) -> None:
+        header = {**self._header, "columns": self.columns, "checksum": ROOM}
+        _write(self.folder / HEADER, json.dumps(header, indent=1).encode())
 
     def rows(self) -> pd.DataFrame:
         """All rows on disk, in the order of the items; if an item was run again, its last row."""
-        return read_folder(self.folder)
+        return read_folder(self.folder, sweep=self._sweep, set_aside=True)
 
     def finished(self) -> dict[int, str]:
         """Hash by number of the items that are done."""
@@ -88,8 +155,7 @@ class Folder:
         new = [name for name in item.labels if name not in self.columns]
         if new or not (self.folder / HEADER).exists():
             self.columns += new
-            with whole_file(self.folder / HEADER) as draft:
-                draft.write_text(json.dumps({**self._header, "columns": self.columns}, indent=1), encoding="utf8")
+            self._write_header()
         if len(self._pending) >= _MAX_ROWS or time.monotonic() - self._written >= _MAX_SECONDS:
             self.write()
 
@@ -97,8 +163,9 @@ class Folder:
         """Write the pending rows."""
         self._written = time.monotonic()
         if self._pending:
-            # a unique name, so that two processes running the same sweep do not overwrite each other
-            _write(storable_table(self._pending), self.folder / f"part-{self._next:06d}-{secrets.token_hex(4)}.parquet")
+            # a unique name, so that one sweep never replaces the rows of another
+            name = f"part-{self._next:06d}-{secrets.token_hex(4)}.parquet"
+            self._write(storable_table(self._pending), name, part=self._next)
             self._next, self._pending = self._next + 1, []
         if len(self._parts()) >= _MAX_PARTS:
             self._merge_parts()
@@ -108,63 +175,179 @@ class Folder:
         self.write()
         self._merge_parts()
 
+    def _parts(self) -> list[Path]:
+        return [path for path in _files(self.folder) if path.name != _MERGED]
+
     def _merge_parts(self) -> None:
-        if parts := self._parts():
-            _write(self.rows(), self.folder / _MERGED)
+        if not self._parts():
+            return
+        rows = self.rows()
+        if parts := self._parts():  # the damaged ones have other names now
+            self._write(storable_table(rows.to_dict("records")), _MERGED, part=-1)
             for part in parts:  # parts that survive a crash repeat rows of the merged file, which reading drops
                 part.unlink(missing_ok=True)
+
+    def _write(self, frame: pd.DataFrame, name: str, *, part: int) -> None:
+        """Write rows into a file, whose metadata say of which sweep it is and which part."""
+        frame.attrs = {"sweep": self._sweep, "part": part, "columns": self.columns, "checksum": ROOM}
+        _write(self.folder / name, frame.to_parquet(index=False))
+
+
+class DamagedError(ValueError):
+    """A file of a sweep does not hold what was written."""
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files with rows: the merged one, then the parts by name."""
+    parts = sorted(path for path in folder.glob("part-*.parquet") if _PART.fullmatch(path.name))
+    # looked for last: parts that have just been merged into it are gone
+    return [path for path in [folder / _MERGED] if path.exists()] + parts
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is not one of a sweep; hidden files are drafts of a sweep that was killed, or of the system."""
+    return not path.name.startswith((".", HEADER, _MERGED, "part-", LOCK))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file with its checksum."""
+    try:
+        with whole_file(path) as draft:
+            draft.write_bytes(sealed(content))
+    except OSError as error:
+        if str(path) in str(error):
+            raise
+        raise OSError(error.errno, f"{path} cannot be written: {error.strerror}") from error
 
 
 def read_header(folder: Path) -> dict[str, Any]:
     """The header of a sweep's folder; FileNotFoundError if there is none, ValueError if it is damaged."""
-    if not (folder / HEADER).is_file():
+    path = folder / HEADER
+    if not path.is_file():
         raise FileNotFoundError(f"there is no sweep in {folder}: it has no {HEADER}")
+    content = _content(path)
     try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf8"))
-    except ValueError as error:
-        raise ValueError(f"{folder / HEADER} is damaged ({error}): give out= another folder") from error
+        is_sealed(content)
+        header = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged ({error}): run the sweep again, or give out= another folder") from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise ValueError(f"{folder / HEADER} is not of a sweep: give out= another folder")
+        raise DamagedError(f"{path} is not of a sweep: give out= another folder")
     return header
 
 
-def read_folder(folder: Path) -> pd.DataFrame:
-    """All rows of a folder, in the order of the items; if an item was run again, its last row."""
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def read_folder(folder: Path, *, sweep: str | None = None, set_aside: bool = False) -> pd.DataFrame:
+    """All rows of a folder, in the order of the items; if an item was run again, its last row.
+
+    A damaged file, or one of another sweep, is left out with a warning; with ``set_aside`` it gets another name.
+    """
     import pandas as pd
 
-    files = [folder / _MERGED] if (folder / _MERGED).exists() else []
-    files += sorted(folder.glob("part-*.parquet"))
-    if not files:
+    while True:
+        before = _stamp(folder / _MERGED)
+        tables, faults = [], list[tuple[Path, str]]()
+        try:
+            for file in _files(folder):
+                try:
+                    tables.append(_read(file, sweep))
+                except DamagedError as error:
+                    faults.append((file, str(error)))
+        except FileNotFoundError:  # merged meanwhile
+            continue
+        if _stamp(folder / _MERGED) == before:
+            break
+    for file, fault in faults:
+        if set_aside:
+            _set_aside(file, fault, "its rows are computed again")
+        else:
+            warnings.warn(f"{file} is damaged ({fault}): run the sweep again to compute its rows", stacklevel=2)
+    if not tables:
         return pd.DataFrame({"row": [], "hash": [], "error": [], "seconds": []})
-    frame = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
+    tables.sort(key=lambda table: table.attrs.get("part", -1))  # whatever the names of the files are by now
+    frame = pd.concat(tables, ignore_index=True)
     return frame.drop_duplicates("row", keep="last").sort_values("row", ignore_index=True)
 
 
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What differs when a file has been replaced; None where there is none."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+
+def _read(file: Path, sweep: str | None) -> pd.DataFrame:
+    """The rows of a file; DamagedError unless they are whole and of the sweep."""
+    import pandas as pd
+
+    content = _content(file)
+    try:
+        is_sealed(content)
+        table = pd.read_parquet(io.BytesIO(content))
+    except Exception as error:  # the reader of a damaged file may raise anything
+        raise DamagedError(short(error)) from error
+    if missing := [name for name in SWEEP_COLUMNS if name not in table]:
+        raise DamagedError(f"it has no column {missing[0]!r}")
+    if sweep is not None and table.attrs.get("sweep", sweep) != sweep:
+        raise DamagedError("it is of another sweep")
+    return table
+
+
+def _readable(file: Path) -> pd.DataFrame | None:
+    """The rows of a file; None if it is damaged."""
+    try:
+        return _read(file, None)
+    except DamagedError:
+        return None
+
+
+def _set_aside(file: Path, fault: str, then: str) -> None:
+    """Rename a damaged file, with a warning."""
+    aside = file.with_name(f"{file.name}.damaged-{secrets.token_hex(4)}")
+    file.rename(aside)
+    warnings.warn(f"{file} is damaged ({fault}): it is now named {aside.name}, and {then}", stacklevel=2)
+
+
 def storable_table(rows: list[Any]) -> pd.DataFrame:
-    """Rows as a DataFrame that Parquet can store: a column with numbers and strings becomes strings."""
+    """Rows as a DataFrame that Parquet can store: a column with numbers and strings becomes strings, one with bools and
+    other numbers becomes numbers."""
     import pandas as pd
 
     frame = pd.DataFrame(rows)
     for name in frame.columns:
         if frame[name].dtype == object:
-            kinds = {str if isinstance(value, str) else float for value in frame[name] if value is not None}
-            if kinds == {str, float}:
-                frame[name] = [None if value is None else str(value) for value in frame[name]]
+            values = [None if value is None or value != value else value for value in frame[name]]
+            kinds = {type(value) for value in values} - {type(None)}
+            if str in kinds:
+                frame[name] = [None if value is None else str(value) for value in values]
+            elif len(kinds) > 1:
+                frame[name] = [float("nan") if value is None else float(value) for value in values]
     return frame
 
 
-def _write(frame: pd.DataFrame, path: Path) -> None:
-    with whole_file(path) as draft:
-        storable_table(frame.to_dict("records")).to_parquet(draft, index=False)
+def name_clash(item: Item, measured: Mapping[str, Any]) -> str:
+    """The error of a measure that has the name of another column; empty if none has."""
+    twice = [name for name in measured if name in item.labels or name in SWEEP_COLUMNS]
+    return (
+        f"{twice[0]!r} is both a measure and a column of the data, or a column that the sweep adds: rename one of them "
+        "(measure= turns a result into a row)"
+        if twice
+        else ""
+    )
 
 
 def make_row(item: Item, measured: Mapping[str, Any], error: str, seconds: float) -> dict[str, Any]:
-    """One row of the table; ValueError if a measure has the name of another column."""
-    if twice := [name for name in measured if name in item.labels or name in SWEEP_COLUMNS]:
-        raise ValueError(
-            f"{twice[0]!r} is both a measure and a column of the data, or a column that the sweep adds: rename one of "
-            "them (measure= turns a result into a row)"
-        )
+    """One row of the table."""
     own = {"row": item.row, "hash": item.hash, "error": error or None, "seconds": seconds}
     return {name: _storable(value) for name, value in {**own, **item.labels, **measured}.items()}
 
@@ -176,9 +359,8 @@ def _storable(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
-def _check_same_sweep(folder: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """The header of a folder; ValueError if it belongs to another sweep."""
-    there = read_header(folder)
+def _check_same_sweep(folder: Path, there: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+    """Raise ValueError if the header of a folder is of another sweep."""
     old: Any = {name: there.get(name) for name in header}
     new: Any = dict(header)
     path: list[str] = []
@@ -190,4 +372,3 @@ def _check_same_sweep(folder: Path, header: Mapping[str, Any]) -> dict[str, Any]
         raise ValueError(
             f"{folder} holds a sweep with another {what} ({short(old)}, now {short(new)}): give another out="
         )
-    return there

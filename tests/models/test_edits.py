@@ -176,3 +176,15 @@ def test_files_that_are_no_edit_are_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(ValueError, match="is not a safetensors file"):
         ModelEdit.load(path)
+
+
+def test_a_change_of_any_bit_of_a_file_is_noticed(tmp_path: Path) -> None:
+    model = loaded("gpt2", "auto")
+    content = edit_of(model).save(tmp_path / "edit.safetensors").read_bytes()
+    damaged = tmp_path / "damaged.safetensors"
+    for bit in range(0, 8 * len(content), 397):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        damaged.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"damaged|is not a safetensors file|holds no edit|not valid JSON"):
+            ModelEdit.load(damaged)

@@ -103,17 +103,6 @@ def test_other_threads_analyses_and_generation_see_the_edit_and_its_end(backend:
     assert again[2] == plain[2]
 
 
-def test_edits_are_undone_in_reverse_order() -> None:
-    model = loaded("gpt2", "auto")
-    first, second = edit_of(model).apply(model), edit_of(model, 2).apply(model)
-    with pytest.raises(ValueError, match="the edit 'test' was applied after 'test': undo it first"):
-        first()
-    assert len(model.edits) == 2
-    second()
-    first()
-    assert model.edits == ()
-
-
 def test_results_say_that_the_model_is_edited() -> None:
     model = loaded("gpt2", "auto")
     assert "edited" not in response_probabilities(model, PROMPT, RESPONSE).provenance

@@ -186,10 +186,7 @@ def test_a_session_is_saved_and_opened_while_a_model_computes(
     assert screen.wait(LONG)
     with held_elsewhere(base.lock):
         handled(lambda: wire.click(screen.save_menu.write))
-        assert "as soon as the models are free" in screen.status_line.text
-        assert not (tmp_path / "workbench.npz").exists()
-    assert screen.wait(LONG)
-    assert screen.status_line.text.startswith("Saved ")
+        assert screen.status_line.text.startswith("Saved ")
     asked = screen["logit_lens"].results[0]
     bench.close()
     again = Workbench.load(tmp_path / "workbench.npz", base)
