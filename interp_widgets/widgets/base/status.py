@@ -179,5 +179,5 @@ class StatusLine(View):
         return " · ".join(part for part in (text, then, last) if part)
 
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        if isinstance(content, dict) and content.get("event") == "cancel" and self._on_cancel is not None:
+        if content.get("event") == "cancel" and self._on_cancel is not None:
             self._on_cancel()
