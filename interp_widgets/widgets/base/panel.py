@@ -18,6 +18,7 @@ import traitlets as T
 from interp_widgets.models import Model
 
 from ...analysis._core.prompts import PromptError
+from ...arguments import message_of
 from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
 from ..views import TokenStrip
@@ -143,8 +144,8 @@ class Panel(Shell):
         self._accepted: dict[str, Any] = {}
         self._refused: Refused | None = None
         self._run_settings: dict[str, str] = {}
-        super().__init__(model, tuned, workbench, traits, screen)
-        try:
+        with tidy.making(self):
+            super().__init__(model, tuned, workbench, traits, screen)
             self._chosen_at_start = {
                 name: traits[name] for name, option in self.fields().items() if option.chooses and name in traits
             }
@@ -156,9 +157,6 @@ class Panel(Shell):
                 self.workbench.start(self)
             self._assemble()
             self._observe()
-        except BaseException:
-            self.close()
-            raise
         if self.active:
             tidy.register(self)
             self.appear()
@@ -474,7 +472,7 @@ class Panel(Shell):
             if self.closed:
                 return
             if isinstance(error, PromptError) and error.what in self.fields():
-                error = Incomplete(error.what, str(error))
+                error = Incomplete(error.what, message_of(error))
             if isinstance(error, Incomplete) and self._hint(error):
                 self.status.idle(WAITING)
             else:

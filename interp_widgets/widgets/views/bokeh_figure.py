@@ -104,6 +104,8 @@ class BokehSource(View):
     """Carries BokehJS to the page as a message, never as state, so that no notebook stores it."""
 
     _esm = view_source("bokeh_page", "bokeh_source")
+    outlasts: ClassVar[bool] = True
+    """Whether it stays open where making the panel that made it fails."""
     version = t.Unicode(bokeh.__version__).tag(sync=True)
     _shared: ClassVar[BokehSource | None] = None
     _lock: ClassVar[threading.Lock] = threading.Lock()

@@ -53,8 +53,6 @@ class Screen(Shell):
     """The names of the tabs that are shown, the one opened last at the end."""
 
     def __init__(self, workbench: WorkbenchState, session: Session | None = None, note: str = "") -> None:
-        self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
-        """The progress of all panels."""
         self.tools = dict(TOOLS)
         """The tabs by their names."""
         self._opened: dict[str, Any] = {}
@@ -62,8 +60,11 @@ class Screen(Shell):
         self._tabs: dict[str, W.ToggleButton] = {}
         self._saved = {} if session is None else {tool.name: tool for tool in session.tools}
         self.heading: W.HTML
-        super().__init__(workbench, None, None, {})
-        try:
+        with tidy.making(self):
+            self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
+            """The progress of all panels."""
+            super().__init__(workbench, None, None, {})
+            workbench.observe(self._selection_changed, SELECTED)
             usual = "A" if len(self.models) == 1 else "B"  # the model that writes the response
             self.view = usual if session is None else session.view
             self.texts = self._make("texts", Texts)
@@ -72,10 +73,6 @@ class Screen(Shell):
             shown_if(self.note, bool(note))
             self.observe(self._view_changed, "view")
             self.observe(self._shown_changed, "shown")
-            workbench.observe(self._selection_changed, SELECTED)
-        except BaseException:
-            self.close()
-            raise
         tidy.register(self)
         self.texts.appear()
         shown = () if session is None else tuple(name for name in session.shown if name in self.tools)
@@ -99,8 +96,10 @@ class Screen(Shell):
             raise KeyError(f"there is no tab {name!r}: {', '.join(self.tools)}")
         with handling():
             if name not in self._opened:
-                self._opened[name] = self._make(name, self.tools[name].load())
-                self._cards[name] = self._card(name)
+                with tidy.making():
+                    panel = self._make(name, self.tools[name].load())
+                    card = self._card(name, panel)
+                self._opened[name], self._cards[name] = panel, card
             return self._opened[name]
 
     def show(self, *names: str) -> None:
@@ -275,10 +274,10 @@ class Screen(Shell):
         self._tabs[name] = self.watch(tab, "value", lambda change: self._tab_pressed(name, change.new))
         self.tab_row.children = tuple(self._tabs.values())
 
-    def _card(self, name: str) -> W.VBox:
+    def _card(self, name: str, panel: Any) -> W.VBox:
         question = escape(self.tools[name].question)
         title = W.HTML(f"<div class='iw-card-title' role='heading' aria-level='4'>{question}</div>")
-        card = W.VBox([title, self._opened[name]])
+        card = W.VBox([title, panel])
         card.add_class("iw-card")
         shown_if(card, False)
         cards = {**self._cards, name: card}

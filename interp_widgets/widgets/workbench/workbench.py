@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..base import tidy
 from ..base.saving import file_path
 from ..base.workbench import WorkbenchState, as_models
 from .screen import Screen
@@ -32,6 +33,7 @@ class Workbench(WorkbenchState):
     def __init__(self, model: Any, tuned: Any = None, **traits: Any) -> None:
         self._screen: Screen | None = None
         super().__init__(model, tuned, **traits)
+        tidy.register(self)
 
     @property
     def screen(self) -> Screen:
