@@ -508,8 +508,7 @@ class Panel(Shell):
 
         `fresh` ignores the cache. Raises `Cancelled` if a newer run took over.
         """
-        if self.closed:
-            raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
+        self.check_open()
         if not self.asks:
             raise RuntimeError(f"{type(self).__name__} has nothing for Run to compute: use its buttons")
         try:

@@ -142,6 +142,11 @@ class Shell(W.VBox):
 
     # for everyone -----------------------------------------------------------------------------------------------------
 
+    def check_open(self) -> None:
+        """Raise RuntimeError if it is closed."""
+        if self.closed:
+            raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
+
     def close(self) -> None:
         """End the runs and close everything that was opened."""
         # Checked before the lock: the garbage collector may call this in any thread

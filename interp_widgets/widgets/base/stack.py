@@ -185,8 +185,7 @@ class Stack(Shell):
 
     def run(self, *, fresh: bool = False) -> Any:
         """Run the active panel; see :meth:`Panel.run`."""
-        if self.closed:
-            raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
+        self.check_open()
         return self.current.run(fresh=fresh)
 
     def go(self) -> None:

@@ -21,7 +21,7 @@ from ..base.fields import Controls
 from ..base.guard import guard, guarded, handling
 from ..base.heading import heading
 from ..base.pair_view import page_title
-from ..base.saving import SaveMenu, file_path
+from ..base.saving import SaveMenu, target_of
 from ..base.shell import Shell
 from ..base.status import StatusLine
 from ..base.workbench import SELECTED, WorkbenchState
@@ -204,11 +204,8 @@ class Screen(Shell):
 
         Raises TypeError if `path` is not a path, ValueError for another suffix, a missing folder or an empty page.
         """
-        target = file_path(path).absolute()
-        if target.suffix.lower() not in FORMATS:
-            raise ValueError(f"cannot save as {target.name!r}: the name must end in {', '.join(FORMATS)}")
-        if not target.parent.is_dir():
-            raise ValueError(f"the folder {target.parent} does not exist: make it or choose another")
+        self.check_open()
+        target = target_of(path, FORMATS)
         if target.suffix.lower() == ".npz":
             return session_of(self).save(target)
         views: list[Any] = [self.texts.plot]
