@@ -122,7 +122,8 @@ def _check(name: str, value: Any, kinds: tuple[Kind, ...]) -> None:
     kinds = tuple(sorted(kinds, key=lambda kind: kind.name == "None"))  # None is named last
     advice = next((f": {kind.advice}" for kind in kinds if kind.advice), "")
     if any(entry.fits(value) for kind in kinds for entry in kind.entries):
-        advice = f": write {name}=[{value!r}]" if len(repr(value)) <= 60 else f": write {name}=[...]"
+        text = short(value)
+        advice = f": write {name}=[{'...' if text.startswith('an object') else text}]"
     error = ValueError if any(kind.right_type(value) for kind in kinds) else TypeError
     raise error(f"{name} must be {_one_of([kind.name for kind in kinds])}, got {short(value)}{advice}")
 
@@ -136,9 +137,26 @@ def short(value: Any) -> str:
     plain = value is None or isinstance(value, (bool, int, float, str, list, tuple, dict))
     try:
         text = repr(value) if plain else ""
-    except Exception:  # of an entry of a class of the user
+    except Exception:  # of an object in it, or an int of more digits than Python writes
         text = ""
     return text if 0 < len(text) <= 60 else f"an object of type {type(value).__name__}"
+
+
+LONGEST_MESSAGE = 1000
+"""Most characters of an error that are shown."""
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an error, shortened if long; empty if it has none, or if reading it fails.
+
+    >>> message_of(ValueError("a" * 10_000))[-5:]
+    'aa...'
+    """
+    try:
+        text = str(error).strip()
+    except Exception:  # whatever the class of the error raises
+        return ""
+    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
 
 
 # kinds --------------------------------------------------------------------------------------------------------------

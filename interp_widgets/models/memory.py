@@ -9,6 +9,8 @@ from typing import Any
 import psutil
 import torch
 
+from interp_widgets.arguments import message_of
+
 _OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot allocate", "bad alloc", "bad_alloc")
 
 
@@ -22,7 +24,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(words in message_of(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def free_bytes(device: torch.device) -> int:

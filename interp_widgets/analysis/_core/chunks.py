@@ -10,6 +10,7 @@ import torch
 
 from interp_widgets.analysis._core.cost import flops_per_token, row_bytes
 from interp_widgets.analysis._core.run import Check, Progress, partial_is_due
+from interp_widgets.arguments import message_of
 from interp_widgets.models import Model
 from interp_widgets.models.devices import device_kind
 from interp_widgets.models.memory import is_out_of_memory
@@ -111,7 +112,7 @@ def _attempt(work: Callable[[int, int], None], start: int, stop: int) -> str | N
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        return (str(error) or type(error).__name__).splitlines()[0][:120]
+        return (message_of(error) or type(error).__name__).splitlines()[0][:120]
     return None
 
 

@@ -31,7 +31,7 @@ from interp_widgets.analysis.saliency.density import (
     under_floor,
 )
 from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult, spans_to_mask
-from interp_widgets.arguments import checked
+from interp_widgets.arguments import checked, message_of
 from interp_widgets.models import Model
 
 _PARTIAL_DELIVERIES = 8
@@ -380,7 +380,7 @@ def _score_row(
     except Exception as error:
         if any(relay.raised for relay in relays):
             raise
-        return replace(blank, error=str(error) or type(error).__name__)
+        return replace(blank, error=message_of(error) or type(error).__name__)
 
 
 def _score_case(source: Source, index: int, blank: Row, judge: Any, options: Options) -> Row:

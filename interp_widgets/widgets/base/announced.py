@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from interp_widgets.arguments import message_of
+
 GROUP = "interp_widgets.probes"
 
 
@@ -57,8 +59,10 @@ def _loaded(entry: EntryPoint) -> Any:
     source = f"{entry.value} of {entry.dist.name}" if entry.dist is not None else entry.value
     try:
         loaded = entry.load()
-    except Exception as error:  # importing someone else's module may raise anything
-        message = f"{type(error).__name__}: {error}".splitlines()[0]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # importing someone else's module may raise anything, such as SystemExit
+        message = f"{type(error).__name__}: {message_of(error) or 'no message'}".splitlines()[0]
         raise ImportError(f"the probe {entry.name!r} ({source}) cannot be loaded: {message}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, Panel)):
         raise ImportError(f"the probe {entry.name!r} ({source}) is not a panel: decorate the function with @probe")

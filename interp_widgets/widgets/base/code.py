@@ -80,7 +80,7 @@ class CodeBox(View):
 
     code = T.Unicode("").tag(sync=True)
     """The source text."""
-    visible = T.Bool(False).tag(sync=True)
+    visible = T.Bool(False).tag(sync=True, from_page=lambda _, value: isinstance(value, bool))
     """Whether the box is open."""
 
     def show(self, code: str) -> None:

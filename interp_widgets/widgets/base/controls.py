@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
@@ -62,9 +63,15 @@ LONGEST_NAME = 255
 def checked_path(text: str, what: str) -> str:
     """A path that a user has typed, stripped of spaces; ValueError if no file can have that name."""
     path = checked_text(text, what).strip()
+    if "\0" in path:
+        raise ValueError(f"{what} is not a valid file name: it must not contain a NUL character")
     parts = [len(part.encode("utf8")) for part in path.split("/")]
-    if "\0" in path or len(path.encode("utf8")) > LONGEST_PATH or max(parts) > LONGEST_NAME:
+    if len(path.encode("utf8")) > LONGEST_PATH or max(parts) > LONGEST_NAME:
         raise ValueError(f"{what} is not a valid file name: shorten it")
+    try:
+        Path(path).expanduser()
+    except RuntimeError as error:  # no such user, or a user without a home
+        raise ValueError(f"{what} {short(path)} has no home folder to start in: write it without ~") from error
     return path
 
 

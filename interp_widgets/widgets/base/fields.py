@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin
 import ipywidgets as W
 import traitlets as T
 
-from interp_widgets.arguments import checked
+from interp_widgets.arguments import checked, message_of
 from interp_widgets.data.files import lines_of
 
 from ..views.text_box import TextBox
@@ -148,7 +148,7 @@ def hint_at(name: str) -> Iterator[None]:
     except (Incomplete, Refused):
         raise  # about another field, or of an option that goes back
     except (ValueError, OSError) as error:
-        raise Incomplete(name, str(error)) from error
+        raise Incomplete(name, message_of(error)) from error
 
 
 class Refused(ValueError):
@@ -287,7 +287,7 @@ class Hint(W.HTML):
             try:
                 act()
             except (ValueError, OSError, T.TraitError) as error:
-                self.say(str(error))
+                self.say(message_of(error))
 
         return pressed
 

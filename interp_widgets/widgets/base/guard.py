@@ -64,7 +64,7 @@ def guard(method: Handler) -> Handler:
                 return None
             try:
                 return method(self, *args, **kwargs)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # one panel's code must not end the kernel
                 self.show_error(error)
                 return None
 

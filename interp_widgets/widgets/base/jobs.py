@@ -214,10 +214,16 @@ class Derived:
 
 @contextmanager
 def computing(models: tuple[Any, ...], job: Job) -> Iterator[None]:
-    """Use as many processor threads as pay off for the largest model; a cancel takes effect between layers."""
+    """Use as many processor threads as pay off for the largest model; a cancel takes effect between layers.
+
+    A computation that calls `sys.exit` has failed with a RuntimeError: it must end neither the cell nor the kernel.
+    """
     with (
         few_threads(max(getattr(model, "parameter_count", SMALL) for model in models)),
         stopping(job.check),
         computing_here(),
     ):
-        yield
+        try:
+            yield
+        except SystemExit as error:
+            raise RuntimeError(describe_error(error)) from error

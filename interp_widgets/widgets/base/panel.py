@@ -19,6 +19,7 @@ from interp_widgets.models import Model
 from interp_widgets.models.state import State as ModelState
 
 from ...analysis._core.prompts import PromptError
+from ...arguments import message_of
 from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
 from ..views import TokenStrip
@@ -151,8 +152,8 @@ class Panel(Shell):
         self._accepted: dict[str, Any] = {}
         self._refused: Refused | None = None
         self._run_settings: dict[str, str] = {}
-        super().__init__(model, tuned, workbench, traits, screen)
-        try:
+        with tidy.making(self):
+            super().__init__(model, tuned, workbench, traits, screen)
             self._chosen_at_start = {
                 name: traits[name] for name, option in self.fields().items() if option.chooses and name in traits
             }
@@ -165,9 +166,6 @@ class Panel(Shell):
             self._assemble()
             self._observe()
             freshness.follow(self)
-        except BaseException:
-            self.close()
-            raise
         if self.active:
             tidy.register(self)
             self.appear()
@@ -530,7 +528,7 @@ class Panel(Shell):
             if self.closed:
                 return
             if isinstance(error, PromptError) and error.what in self.fields():
-                error = Incomplete(error.what, str(error))
+                error = Incomplete(error.what, message_of(error))
             if isinstance(error, Incomplete) and self._hint(error):
                 self.status.idle(WAITING)
             else:
@@ -566,8 +564,7 @@ class Panel(Shell):
 
         `fresh` ignores the cache. Raises `Cancelled` if a newer run took over.
         """
-        if self.closed:
-            raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
+        self.check_open()
         if not self.asks:
             raise RuntimeError(f"{type(self).__name__} has nothing for Run to compute: use its buttons")
         try:

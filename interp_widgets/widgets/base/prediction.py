@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 import ipywidgets as W
 
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
+from interp_widgets.arguments import message_of
 from interp_widgets.data.presets import PRESETS, Preset, preset
 from interp_widgets.models import Model
 
@@ -180,7 +181,7 @@ def position_in(read: Prompt, position: int, option: str = "position") -> int:
     try:
         return -1 if read.position(position) == read.n_shown - 1 else position
     except ValueError as error:
-        raise Refused(option, str(error)) from error
+        raise Refused(option, message_of(error)) from error
 
 
 class PredictionPanel(Panel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,25 +50,40 @@ def _has(panel: Any, hook: str) -> bool:
 
 
 def file_path(path: Any) -> Path:
-    """A path that a user passes; TypeError for anything else."""
-    if not isinstance(path, str | os.PathLike):
+    """A path that a user passes; TypeError for anything else, ValueError if no file can have that name."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
         raise TypeError(f"path must be a str or a Path, got {short(path)}")
-    return Path(path).expanduser()
+    if not checked_path(text, "path"):
+        raise ValueError("path must be the name of a file, got an empty one")
+    return Path(text).expanduser()
+
+
+def target_of(path: Any, allowed: Collection[str]) -> Path:
+    """The absolute path of a file to write, whose suffix is one of those allowed.
+
+    Raises TypeError for anything but a path, ValueError for another suffix, a folder, or a file in one that does not
+    exist.
+    """
+    target = file_path(path).absolute()
+    if target.suffix.lower() not in allowed:
+        raise ValueError(f"cannot save as {target.name!r}: the name must end in {', '.join(allowed)}")
+    if not target.parent.is_dir():
+        raise ValueError(f"the folder {target.parent} does not exist: make it or choose another")
+    if target.is_dir():
+        raise ValueError(f"cannot save as {target.name!r}: it is a folder")
+    return target
 
 
 def save(panel: Any, path: str | Path) -> Path:
     """Write what a panel shows to a file whose suffix says how, and return its absolute path.
 
     Raises TypeError for anything but a path, ValueError for a suffix that the panel does not offer, a folder that does
-    not exist, or if there is no result yet.
+    not exist, or if there is no result yet, RuntimeError for a closed panel, OSError if the file cannot be written.
     """
-    target = file_path(path).absolute()
-    allowed = formats(panel)
+    panel.check_open()
+    target = target_of(path, formats(panel))
     suffix = target.suffix.lower()
-    if suffix not in allowed:
-        raise ValueError(f"cannot save as {target.name!r}: the name must end in {', '.join(allowed)}")
-    if not target.parent.is_dir():
-        raise ValueError(f"the folder {target.parent} does not exist: make it or choose another")
     if panel.asks and panel.result is None:
         raise ValueError("there is nothing to save yet: press Run first")
     if suffix in TABLES:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, ClassVar
 
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.arguments import message_of
 from interp_widgets.data.files import short
 from interp_widgets.models import Model
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
@@ -47,7 +48,9 @@ class Shell(W.VBox):
         """The workbench's screen that it is on, which shares texts, views and status; None outside one."""
         self.workbench = _workbench(model, tuned, workbench)
         self.models = self.workbench.models
+        """The models; none once it is closed."""
         super().__init__(**({"layout": traits.pop("layout")} if "layout" in traits else {}))
+        self._names = ", ".join(model_name(model) for model in self.models)
         self.closed = False
         self.add_class("iw-panel")
 
@@ -104,12 +107,12 @@ class Shell(W.VBox):
         """
 
         def to_control(_: Any = None) -> None:
-            if read(getattr(control, key)) != getattr(self, name):
+            if not _same(read(getattr(control, key)), getattr(self, name)):
                 setattr(control, key, write(getattr(self, name)))
 
         def to_trait(change: Any) -> None:
             value = read(change.new)
-            if value == getattr(self, name):
+            if _same(value, getattr(self, name)):
                 return
             self.forget_refusal()
             try:
@@ -117,7 +120,9 @@ class Shell(W.VBox):
             except T.TraitError as error:
                 current = getattr(self, name)
                 setattr(control, key, write(current))
-                message = _refusal(self.traits()[name], control.description or name, change.new) or str(error)
+                message = _refusal(
+                    self.traits()[name], getattr(control, "description", "") or name, change.new
+                ) or message_of(error)
                 raise ValueError(f"{message}; it stays {short(repr(current))}") from error
 
         to_control()
@@ -137,6 +142,11 @@ class Shell(W.VBox):
 
     # for everyone -----------------------------------------------------------------------------------------------------
 
+    def check_open(self) -> None:
+        """Raise RuntimeError if it is closed."""
+        if self.closed:
+            raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
+
     def close(self) -> None:
         """End the runs and close everything that was opened."""
         # Checked before the lock: the garbage collector may call this in any thread
@@ -148,13 +158,18 @@ class Shell(W.VBox):
             if self.closed:
                 return
             self.closed = True
-            self.end()
-            self.workbench.leave(self)
-            tidy.unregister(self)
-            tidy.close_tree(self)
-            layout = self.layout
-            super().close()
-            layout.close()
+            with ExitStack() as last_to_first:  # each of them, also after one that fails
+                last_to_first.callback(setattr, self, "models", ())
+                last_to_first.callback(self.layout.close)
+                last_to_first.callback(super().close)
+                last_to_first.callback(tidy.close_tree, self)
+                last_to_first.callback(tidy.unregister, self)
+                last_to_first.callback(self.workbench.leave, self)
+                last_to_first.callback(self.end)
+
+    def replaced(self) -> None:
+        """Called when its cell is run again and makes another."""
+        self.close()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """What Jupyter shows; charts are sent first, since a page that requests them waits until the kernel is free."""
@@ -165,7 +180,7 @@ class Shell(W.VBox):
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
-        return f"{type(self).__name__}({', '.join(model_name(model) for model in self.models)}{state})"
+        return f"{type(self).__name__}({self._names}{state})"
 
     @classmethod
     def fields(cls) -> dict[str, Field]:
@@ -197,6 +212,11 @@ def column(name: str) -> W.VBox:
     return box
 
 
+def _same(value: Any, other: Any) -> bool:
+    """Whether two values are equal; a NaN, which is never equal to itself, is the same as another."""
+    return bool(value == other or (value != value and other != other))
+
+
 def _refusal(trait: Any, label: str, value: Any) -> str:
     """Why a trait refused a value, with the label on the screen; empty if it is not a matter of bounds."""
     ends = (getattr(trait, name, None) for name in ("min", "max"))  # None for a trait without bounds
@@ -209,6 +229,8 @@ def _refusal(trait: Any, label: str, value: Any) -> str:
 def _workbench(model: Model, tuned: Any, workbench: WorkbenchState | None) -> WorkbenchState:
     """The workbench that a widget belongs to: the one passed, or a new one."""
     if isinstance(model, WorkbenchState):
+        if not model.models:
+            raise ValueError("the workbench was closed with its panel or its cell: open the widget on a model")
         if tuned is not None or workbench is not None:
             raise TypeError("a workbench has its models already: open the widget as Explorer(workbench)")
         return model
@@ -217,4 +239,6 @@ def _workbench(model: Model, tuned: Any, workbench: WorkbenchState | None) -> Wo
         if [id(one) for one in models] != [id(one) for one in workbench.models]:
             raise ValueError("the workbench was opened on other models: leave the model out, Explorer(workbench)")
         return workbench
-    return WorkbenchState(model, tuned)
+    made = WorkbenchState(model, tuned)
+    made.ends_with_panels = True
+    return made

@@ -92,8 +92,8 @@ class Stack(Shell):
         """Whether it is visible."""
         self.status_line: StatusLine | None = None if screen is None else screen.status_line
         """The status line of all tabs, if they share one."""
-        super().__init__(model, tuned, workbench, traits, screen)
-        try:
+        with tidy.making(self):
+            super().__init__(model, tuned, workbench, traits, screen)
             self.fitting = {name: kind for name, kind in self.panels.items() if not kind.lacks(self.models)}
             """The panels that fit the models, under the names of their tabs."""
             self._usual = self.defaults({*traits, *self.workbench.given})
@@ -105,9 +105,6 @@ class Stack(Shell):
             if self.one_status and self.status_line is None:
                 self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
             self._assemble()
-        except BaseException:
-            self.close()
-            raise
         if self.active:
             tidy.register(self)
             self.appear()
@@ -188,8 +185,7 @@ class Stack(Shell):
 
     def run(self, *, fresh: bool = False) -> Any:
         """Run the active panel; see :meth:`Panel.run`."""
-        if self.closed:
-            raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
+        self.check_open()
         return self.current.run(fresh=fresh)
 
     def go(self) -> None:
@@ -319,12 +315,17 @@ class Stack(Shell):
             or getattr(self, option) != usual[option]
             or any(panel.has_trait(option) for panel in self._opened.values())
         }
-        panel = kind(self.workbench, stack=self, screen=self.screen, **chosen)
-        self._opened[name] = panel
-        for option in shared:
-            if option not in chosen:
-                setattr(self, option, getattr(panel, option))
-        self.workbench.start(self, shared)
+        try:
+            with tidy.making():
+                panel = kind(self.workbench, stack=self, screen=self.screen, **chosen)
+                self._opened[name] = panel
+                for option in shared:
+                    if option not in chosen:
+                        setattr(self, option, getattr(panel, option))
+                self.workbench.start(self, shared)
+        except BaseException:
+            self._opened.pop(name, None)
+            raise
         panel.observe(self._panel_changed, shared)
         # in an existing box: a page switches to the previous tab if a tab's child is replaced
         self.tabs.children[tuple(self.fitting).index(name)].children = [panel]

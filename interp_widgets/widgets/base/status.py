@@ -10,6 +10,7 @@ from typing import Any
 
 import traitlets as T
 
+from ...arguments import message_of
 from ...compute.memory import describe_seconds
 from ...compute.worker import Progress
 from ..views.base import View
@@ -19,24 +20,24 @@ _SPEAKING = (ValueError, TypeError, RuntimeError, OSError, NotImplementedError, 
 """Errors whose message can be read alone; others are shown with their type."""
 
 
-LONGEST = 1000
-"""Longest error on the screen, in characters."""
-
-
 def describe_error(error: BaseException) -> str:
     """The exception as a sentence.
 
     >>> describe_error(ValueError("layer must be in 0..5, got 9")), describe_error(KeyError("x"))
     ('layer must be in 0..5, got 9', "KeyError: 'x'")
     """
-    text = str(error).strip()
-    if len(text) > LONGEST:
-        text = text[: LONGEST - 3] + "..."
+    text = message_of(error)
+    if isinstance(error, SystemExit):
+        return f"The code called sys.exit({text}): let it return or raise an error instead"
     if isinstance(error, MemoryError):
         return f"Out of memory: {text or 'close other programs or shorten the input'}"
     if text and isinstance(error, _SPEAKING):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+LONGEST_LINE, LONGEST_TRACE = 2_000, 20_000
+"""Most characters of one entry of a traceback, and of all of them."""
 
 
 @dataclass
@@ -145,9 +146,9 @@ class StatusLine(View):
 
     def failed(self, error: BaseException) -> None:
         """Show an error; the picture stays."""
-        trace = "".join(traceback.format_exception(error))
+        lines = [line[:LONGEST_LINE] for line in traceback.format_exception(error)]
         self._last = ("failed", "Failed")
-        self._paint(error=describe_error(error), trace=trace[-20_000:])
+        self._paint(error=describe_error(error), trace="".join(lines)[-LONGEST_TRACE:])
 
     def _say(self, state: str, text: str) -> None:
         """Show something that has ended: as the whole line, or beside the current run."""
@@ -179,5 +180,5 @@ class StatusLine(View):
         return " · ".join(part for part in (text, then, last) if part)
 
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        if isinstance(content, dict) and content.get("event") == "cancel" and self._on_cancel is not None:
+        if content.get("event") == "cancel" and self._on_cancel is not None:
             self._on_cancel()

@@ -1,14 +1,25 @@
-"""Closing what a panel opened, and keeping one live panel per notebook cell."""
+"""Closing what a panel opened, also where making it fails, and keeping one live panel per notebook cell.
+
+A panel, stack or screen belongs to the cell in which it was made, wherever it is displayed: when that cell is run
+again and makes another, it is closed. Outside notebooks, and where the front end does not send the id of the cell, it
+stays open until `close`. A closed one no longer holds its models, so the history of a notebook does not either.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ipywidgets as W
 
-_in_cell: dict[str, tuple[str, list[Any]]] = {}
-"""Cell id → (id of the execution that opened the panels, the panels)."""
+_log = logging.getLogger(__name__)
+_in_cell: dict[str, tuple[str, list[weakref.ref[Any]]]] = {}
+"""Cell id → (id of the execution that opened them, the panels and workbenches)."""
+_local = threading.local()
 
 
 def descendants(widget: Any) -> Iterator[Any]:
@@ -49,25 +60,57 @@ def running_cell() -> tuple[str, str] | None:
     return (str(cell), str(execution)) if cell and execution else None
 
 
-def register(panel: Any) -> None:
-    """Note the panel's cell, and close the panels that an earlier execution of the same cell opened."""
+def register(owner: Any) -> None:
+    """Note the cell of a panel or a workbench, and end those that an earlier execution of the same cell opened."""
     here = running_cell()
     if here is None:
         return
     cell, execution = here
-    before, panels = _in_cell.get(cell, (execution, []))
+    before, owners = _in_cell.get(cell, (execution, []))
     if before != execution:
-        for old in list(panels):
-            old.close()
-        panels = []
-    panels.append(panel)
-    _in_cell[cell] = (execution, panels)
+        earlier, owners = owners, []
+        for old in earlier:
+            if (one := old()) is not None:
+                one.replaced()
+    owners.append(weakref.ref(owner))
+    _in_cell[cell] = (execution, owners)
 
 
-def unregister(panel: Any) -> None:
+def unregister(owner: Any) -> None:
     """Forget a closed panel."""
-    for cell, (_, panels) in list(_in_cell.items()):
-        if any(other is panel for other in panels):
-            panels[:] = [other for other in panels if other is not panel]
-            if not panels:
-                del _in_cell[cell]
+    for cell, (_, owners) in list(_in_cell.items()):
+        owners[:] = [one for one in owners if one() not in (None, owner)]
+        if not owners:
+            del _in_cell[cell]
+
+
+@contextmanager
+def making(owner: Any = None) -> Iterator[None]:
+    """Make something of widgets, all or nothing: if it fails, whatever this thread has made in between is closed."""
+    made: list[W.Widget] = []
+    lists = _local.__dict__.setdefault("lists", [])
+    lists.append(made)
+    try:
+        yield
+    except BaseException:
+        for widget in [owner] * (owner is not None) + [one for one in made if not getattr(one, "outlasts", False)]:
+            try:
+                close_one(widget)
+            except Exception:  # the first error says what went wrong
+                _log.exception("%s cannot be closed", type(widget).__name__)
+        raise
+    finally:
+        lists[:] = [one for one in lists if one is not made]
+
+
+_earlier = W.Widget._widget_construction_callback
+
+
+def _constructed(widget: W.Widget) -> None:
+    for made in _local.__dict__.get("lists", ()):
+        made.append(widget)
+    if callable(_earlier):
+        _earlier(widget)
+
+
+W.Widget.on_widget_constructed(_constructed)

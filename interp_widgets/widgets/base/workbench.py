@@ -58,7 +58,9 @@ class WorkbenchState(T.HasTraits):
                 f"{type(self).__name__} got an unknown keyword {unknown[0]!r}; allowed: {', '.join(SHARED)}"
             )
         self.models = as_models(model, tuned)
-        """The model, or the base model and the tuned one."""
+        """The model, or the base model and the tuned one; none once it is closed with its last panel or its cell."""
+        self.ends_with_panels = False
+        """Whether it lets the models go with the last panel: it is one panel's own, or its cell has made another."""
         self._panels: list[Any] = []
         self._pushing: set[str] = set()
         self._refused: dict[str, Any] = {}
@@ -164,6 +166,16 @@ class WorkbenchState(T.HasTraits):
             names = [name for name in SHARED if panel.has_trait(name)]
             if names:
                 panel.unobserve(self._panel_changed, names)
+            self._let_go()
+
+    def replaced(self) -> None:
+        """Called when its cell is run again and makes another."""
+        self.ends_with_panels = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self.ends_with_panels and not self._panels:
+            self.models = ()
 
     def refused(self, name: str, kept: Any) -> None:
         """Reset a shared value for all panels because one of them refused it."""
@@ -191,7 +203,7 @@ class WorkbenchState(T.HasTraits):
 
     @T.validate("layer", "head", "neuron")
     def _in_model(self, proposal: Any) -> int:
-        return _checked(self.models[0], proposal.trait.name, int(proposal.value))
+        return _checked(self.models, proposal.trait.name, int(proposal.value))
 
     def _panel_changed(self, change: Any) -> None:
         with handling():
@@ -231,14 +243,14 @@ def in_model() -> Any:
 
 class _InModel(T.Int[Any, Any]):
     def validate(self, obj: Any, value: Any) -> int:
-        return _checked(obj.models[0], str(self.name), super().validate(obj, value))
+        return _checked(obj.models, str(self.name), super().validate(obj, value))
 
 
-def _checked(model: Model, name: str, value: int) -> int:
-    """A layer, head or neuron; TraitError if the model does not have it."""
-    size = getattr(model, _BOUNDS[name], None)
+def _checked(models: Sequence[Any], name: str, value: int) -> int:
+    """A layer, head or neuron; TraitError if the first model does not have it."""
+    size = getattr(models[0], _BOUNDS[name], None) if models else None
     if isinstance(size, int) and value >= size:
-        raise T.TraitError(f"{name} must be in 0..{size - 1} for {model_name(model)}, got {value}")
+        raise T.TraitError(f"{name} must be in 0..{size - 1} for {model_name(models[0])}, got {value}")
     return value
 
 

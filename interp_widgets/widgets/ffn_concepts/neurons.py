@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import ipywidgets as W
 import numpy as np
-import traitlets as T
 
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
 from interp_widgets.analysis._core.result import Result, Scalar
@@ -20,7 +19,7 @@ from interp_widgets.figures.static import Scene, stack_scenes, table_scene
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.controls import row
+from ..base.controls import Number, row
 from ..base.description import Description, decimals
 from ..base.fields import Refused, field, variant
 from ..base.guard import guarded
@@ -71,7 +70,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
     """Token at which the neurons are read, from 0 without a BOS or from the end."""
     neuron = field(in_model(), selects=True)
     """The picked neuron."""
-    coefficient = field(T.Float(None, allow_none=True), selects=True)
+    coefficient = field(Number(None, allow_none=True), selects=True)
     """The value that the neuron's activation at that token is set to; None to leave it unchanged."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:

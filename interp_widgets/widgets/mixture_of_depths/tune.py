@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import ipywidgets as W
 
+from interp_widgets.arguments import message_of
 from interp_widgets.atomic import named_path, other_files
 from interp_widgets.compute.memory import describe_seconds, speedometer
 from interp_widgets.compute.worker import Job
@@ -113,7 +114,7 @@ class MixtureTuning(MixturePanel):
             if self.dataset is None:
                 self.check_file("data_file")
         except ValueError as error:
-            self.hint.value = escape(f"cannot run yet: {error}")
+            self.hint.value = escape(f"cannot run yet: {message_of(error)}")
             return
         flops = tuning_flops(self, self.steps, self.k)
         seconds = speedometer.seconds(TUNING, str(self.models[self.slot].device), flops, own_speed=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, cast, overload
 
@@ -191,6 +191,8 @@ def _checked(
         bound.arguments.update(arguments)
         value = function(*bound.args, **bound.kwargs)
         if not isinstance(value, returned):
+            if isinstance(value, Coroutine):
+                value.close()  # or Python warns that it was never awaited
             raise TypeError(
                 f"{function.__name__} is annotated to return {returned.__name__} but returned {short(value)}: return "
                 "what the annotation says, or change it"

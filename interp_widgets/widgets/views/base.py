@@ -56,8 +56,40 @@ def check_spans(spans: Sequence[Sequence[int]], n: int, what: str) -> list[list[
     return checked
 
 
+def is_index(value: Any, size: int, *, least: int = -1) -> bool:
+    """Whether a value from a page is an index of one of `size` parts, or -1 for none of them unless `least` is 0."""
+    return type(value) is int and least <= value < size
+
+
+def is_cell(value: Any, shape: Sequence[int]) -> bool:
+    """Whether a value from a page is empty, or the [row, column] of a cell."""
+    return value == [] or (
+        isinstance(value, list)
+        and len(value) == len(shape)
+        and all(is_index(index, size, least=0) for index, size in zip(value, shape, strict=True))
+    )
+
+
+def are_spans(value: Any, n: int) -> bool:
+    """Whether a value from a page is a list of spans [start, end) of `n` parts, in order and without overlap."""
+    before = 0
+    for span in value if isinstance(value, list) else [None]:
+        if not (isinstance(span, list) and len(span) == 2 and all(type(end) is int for end in span)):
+            return False
+        start, end = span
+        if not before <= start < end <= n:
+            return False
+        before = end
+    return True
+
+
 class View(anywidget.AnyWidget):
-    """A browser view whose inputs are traits; unknown keywords are a TypeError."""
+    """A browser view whose inputs are traits; unknown keywords are a TypeError.
+
+    A page may change only the traits tagged `from_page`, a function ``(view, value) -> bool`` that says whether a value
+    fits what the view shows. A page can be behind the kernel: the row that was clicked may be gone. What does not fit
+    is ignored, and the page gets the state as it is.
+    """
 
     exported: ClassVar[bool] = False
     """Whether `export_html` puts the view into a saved page, where its module runs without Python."""
@@ -88,6 +120,22 @@ class View(anywidget.AnyWidget):
             )
         own_id = uuid.uuid4().hex
         super().__init__(model_id=own_id, _own_id=own_id, **traits)
+
+    def set_state(self, sync_data: Any) -> None:
+        """Accept from a page what it may change and what fits; send back the state of the rest."""
+        sent = {name: sync_data[name] for name in sync_data if name in self.keys} if isinstance(sync_data, dict) else {}
+        fitting = {name: value for name, value in sent.items() if self._fits(name, value)}
+        super().set_state(fitting)
+        if others := [name for name in sent if name not in fitting]:
+            self.send_state(others)
+
+    def _fits(self, name: str, value: Any) -> bool:
+        fits = self.trait_metadata(name, "from_page")
+        return fits is not None and bool(fits(self, value))
+
+    def _handle_custom_msg(self, content: Any, buffers: Any) -> None:
+        if isinstance(content, dict):  # as every message of a view is
+            super()._handle_custom_msg(content, buffers)
 
     def close(self) -> None:
         """End the view and its layout; ipywidgets leaves the layout's comm open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -13,17 +14,20 @@ from typing import Any, ClassVar
 import bokeh
 import traitlets as t
 from bokeh.core.json_encoder import serialize_json
-from bokeh.core.serialization import DeserializationError, Deserializer, Serialized
+from bokeh.core.serialization import Deserializer, Serialized
 from bokeh.document import Document
+from bokeh.document.events import ModelChangedEvent
+from bokeh.events import Event
 from bokeh.io import doc as bokeh_documents
-from bokeh.models import Legend
+from bokeh.models import ColumnDataSource, FactorRange, Legend, Plot, Selection
 from bokeh.models import Model as BokehModel
 from bokeh.protocol import Protocol
 
 from interp_widgets.figures.chart import TO_FILL
 from interp_widgets.widgets.base.guard import ui_lock
-from interp_widgets.widgets.views.base import View, view_source, view_style
+from interp_widgets.widgets.views.base import View, is_index, view_source, view_style
 
+PICTURE = "data:image/png;base64,"
 _HOSTED: weakref.WeakSet[BokehModel] = weakref.WeakSet()  # figures and layouts that a BokehFigure shows
 
 
@@ -50,10 +54,58 @@ def _current_document_kept() -> Iterator[None]:
         raise
 
 
+def _is_in(doc: Document, model: Any) -> bool:
+    return isinstance(model, BokehModel) and model.document is doc
+
+
+def _is_change(doc: Document, event: dict[str, Any]) -> bool:
+    model, name, value = event.get("model"), event.get("attr"), event.get("new")
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return "new" in event and finite and _is_in(doc, model) and isinstance(name, str) and name in model.properties()
+
+
+def _is_event(doc: Document, message: dict[str, Any]) -> bool:
+    event = message.get("msg_data")
+    if message.get("msg_type") != "bokeh_event" or not isinstance(event, Event):
+        return False
+    plot, geometry = getattr(event, "model", None), getattr(event, "geometry", {"type": ""})
+    if not (plot is None or _is_in(doc, plot)) or not (isinstance(geometry, dict) and "type" in geometry):
+        return False
+    return geometry["type"] != "point" or (
+        isinstance(plot, Plot)
+        and all(
+            isinstance(axis, FactorRange) or (isinstance(at, int | float) and math.isfinite(at))
+            for axis, at in ((plot.x_range, geometry.get("x")), (plot.y_range, geometry.get("y")))
+        )
+    )
+
+
+def _is_data(doc: Document, event: dict[str, Any]) -> bool:
+    model, columns = event.get("model"), event.get("data", event.get("patches"))
+    return isinstance(model, ColumnDataSource) and _is_in(doc, model) and isinstance(columns, dict)
+
+
+_KINDS: dict[str, Callable[[Document, dict[str, Any]], bool]] = {
+    "ModelChanged": _is_change, "MessageSent": _is_event, "ColumnsStreamed": _is_data, "ColumnsPatched": _is_data,
+}  # fmt: skip
+"""Whether what a page sends is one of the kinds of its messages."""
+
+
+def _fits_source(doc: Document, model: BokehModel, name: str, value: Any) -> bool:
+    """Whether a selection is one of rows that its source has."""
+    if not isinstance(model, Selection) or name not in ("indices", "line_indices"):
+        return True
+    sources = (source for source in doc.models if isinstance(source, ColumnDataSource) and source.selected is model)
+    size = min((len(column) for source in sources for column in source.data.values()), default=0)
+    return all(is_index(index, size, least=0) for index in value)
+
+
 class BokehSource(View):
     """Carries BokehJS to the page as a message, never as state, so that no notebook stores it."""
 
     _esm = view_source("bokeh_page", "bokeh_source")
+    outlasts: ClassVar[bool] = True
+    """Whether it stays open where making the panel that made it fails."""
     version = t.Unicode(bokeh.__version__).tag(sync=True)
     _shared: ClassVar[BokehSource | None] = None
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -98,7 +150,9 @@ class BokehFigure(View):
     _document = t.Unicode("").tag(sync=True)
     _version = t.Unicode(bokeh.__version__).tag(sync=True)
     # Sent by the browser a moment after a change: what a page without a kernel shows.
-    _picture = t.Unicode("").tag(sync=True, echo_update=False)
+    _picture = t.Unicode("").tag(
+        sync=True, echo_update=False, from_page=lambda _, value: isinstance(value, str) and value.startswith(PICTURE)
+    )
     keep_picture = t.Bool(True).tag(sync=True)
     """Whether the browser keeps a small picture of the figure for pages opened without a kernel."""
 
@@ -180,7 +234,7 @@ class BokehFigure(View):
     def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
         if message.get("kind") == "want":  # a page shows it
             self.deliver()
-        if message.get("kind") != "events":
+        if message.get("kind") != "events" or not isinstance(message.get("contents"), list):
             return
         failed: Exception | None = None
         for content in message["contents"]:  # one that fails must not stop the others
@@ -198,28 +252,38 @@ class BokehFigure(View):
         if failed is not None:
             raise failed
 
-    def _apply(self, doc: Document, content: dict[str, Any]) -> None:
+    def _apply(self, doc: Document, content: Any) -> None:
         """Repeat in Python what happened in the browser. `setter=self` keeps it from being sent back."""
-        try:
-            event: Any = Deserializer(list(doc.models), setter=self).deserialize(
-                Serialized(content=content, buffers=[])
-            )
-        except DeserializationError:
-            return  # about a model that Python has replaced in the meantime
-        kind = event["kind"]
+        event = self._read(doc, content)
+        kind, model = event.get("kind"), event.get("model")
         if kind == "ModelChanged":
-            model, descriptor = event["model"], event["model"].lookup(event["attr"])
+            name, descriptor = event["attr"], model.lookup(event["attr"])
             old = descriptor._get(model)
+            try:
+                new = descriptor.property.prepare_value(model, descriptor.name, event["new"])
+                fits = _fits_source(doc, model, name, new)
+            except ValueError:
+                fits = False
+            if not fits:
+                self._document_patched(ModelChangedEvent(doc, model, name, old))  # the page gets the state as it is
+                return
             # _set alone: setting the attribute would trigger the model's callbacks a second time.
-            descriptor._set(
-                model, old, descriptor.property.prepare_value(model, descriptor.name, event["new"]), setter=self
-            )
-        elif kind == "MessageSent" and event["msg_type"] == "bokeh_event":
+            descriptor._set(model, old, new, setter=self)
+        elif kind == "MessageSent":
             doc.callbacks.trigger_event(event["msg_data"])
         elif kind == "ColumnsStreamed":
-            event["model"]._stream(event["data"], event["rollover"], setter=self)
+            model._stream(event["data"], event["rollover"], setter=self)
         elif kind == "ColumnsPatched":
-            event["model"].patch(event["patches"], setter=self)
+            model.patch(event["patches"], setter=self)
+
+    def _read(self, doc: Document, content: Any) -> dict[str, Any]:
+        """What happened in the browser; empty if it is about a model that has been replaced since, or is malformed."""
+        try:
+            event = Deserializer(list(doc.models), setter=self).deserialize(Serialized(content=content, buffers=[]))
+        except Exception:  # the decoder of Bokeh raises whatever its parts do
+            return {}
+        kind = event.get("kind") if isinstance(event, dict) else None
+        return event if isinstance(kind, str) and kind in _KINDS and _KINDS[kind](doc, event) else {}
 
     def close(self) -> None:
         """End the view; another host can then show the figure."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import traitlets as t
@@ -17,13 +18,30 @@ from interp_widgets.widgets.views.base import (
     check_spans,
     data_range,
     float_bytes,
+    is_cell,
     view_source,
     view_style,
 )
 from interp_widgets.widgets.views.token_strip import TokenStrip
 
 _PLAIN, _PLAIN_DARK = lut(SEQUENTIAL256), lut(VIRIDIS256)
+ROUNDING = 1e-6
+"""What zooming in the browser may add to the number of rows or columns."""
 _SIGNED, _SIGNED_DARK = lut(DIVERGING256), lut(DIVERGING_DARK256)
+
+
+def _is_cell(heat: Heatmap, value: Any) -> bool:
+    return is_cell(value, heat.shape)
+
+
+def _is_window(heat: Heatmap, value: Any) -> bool:
+    """Whether a value from a page is empty, or the ends of a part of the map, up to the rounding of zooming."""
+    if value == []:
+        return True
+    if not (isinstance(value, list) and len(value) == 4 and all(type(end) in (int, float) for end in value)):
+        return False
+    ends = zip(value[:2], value[2:], heat.shape, strict=True)
+    return all(-ROUNDING <= start < end <= size + ROUNDING for start, end, size in ends)
 
 
 @dataclass(frozen=True)
@@ -110,14 +128,14 @@ class Heatmap(View):
     row_bars_signed = t.Bool(False).tag(sync=True)
     """Whether there is room for negative bars even where there is none."""
     row_bars_label = t.Unicode("").tag(sync=True)
-    cross = t.List(t.Int()).tag(sync=True)
+    cross = t.List(t.Int()).tag(sync=True, from_page=_is_cell)
     """[row, column] of the cursor, or empty; -1 in the place of either marks a whole column or row."""
-    pinned = t.List(t.Int()).tag(sync=True)
+    pinned = t.List(t.Int()).tag(sync=True, from_page=_is_cell)
     """[row, column] of the pinned cell, or empty."""
-    hovered = t.List(t.Int()).tag(sync=True)
+    hovered = t.List(t.Int()).tag(sync=True, from_page=_is_cell)
     """[row, column] under the pointer, or empty; sent by the browser only while `live_hover` is on."""
     live_hover = t.Bool(False).tag(sync=True)
-    window = t.List(t.Float()).tag(sync=True)
+    window = t.List(t.Float()).tag(sync=True, from_page=_is_window)
     """[first row, first column, last row, last column] of the part in view (ends excluded), or empty for all."""
     height = t.Int(0).tag(sync=True)
     """Height of the drawing in pixels; 0: by the number of rows, the cells up to `max_height` (or what

@@ -11,7 +11,7 @@ import traitlets
 from interp_widgets.data.files import short
 from interp_widgets.figures.labels import number
 from interp_widgets.figures.static import Scene, table_scene
-from interp_widgets.widgets.views.base import View, view_source, view_style
+from interp_widgets.widgets.views.base import View, is_index, view_source, view_style
 
 EditKind = Literal["text", "choice", "choices"]
 """What a cell accepts: one line of text, one of the column's options or none, or any number of them."""
@@ -57,7 +57,7 @@ class Table(View):
     row_keys = traitlets.List(traitlets.Unicode()).tag(sync=True)
     """A key for every row, so that an edit reaches the right row even if the rows have changed
     since; empty: rows are identified by their index."""
-    selected = traitlets.Int(-1).tag(sync=True)
+    selected = traitlets.Int(-1).tag(sync=True, from_page=lambda table, value: is_index(value, len(table.rows)))
     """Index of the picked row in ``rows``, -1 for none."""
     caption = traitlets.Unicode("").tag(sync=True)
     """One line above the table, also its name for screen readers."""
@@ -85,7 +85,7 @@ class Table(View):
         self._on_edit.append(handler)
 
     def _received(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        if not isinstance(content, dict) or content.get("kind") != "edit":
+        if content.get("kind") != "edit" or not isinstance(content.get("key"), str):
             return
         try:
             self._edited(content)
@@ -106,7 +106,7 @@ class Table(View):
         value = _fitted(column, written)
         if value is None:
             raise ValueError(f"the column {label!r} does not take {short(repr(written))}: it is not kept")
-        edit, before = Edit(str(content.get("key", "")), str(label), value), self.rows
+        edit, before = Edit(content["key"], str(label), value), self.rows
         for handler in self._on_edit:
             handler(edit)
         row = self._row(edit.key)

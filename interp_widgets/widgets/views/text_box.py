@@ -20,7 +20,7 @@ class TextBox(View):
 
     _esm = (Path(__file__).parent / "text_box.js").read_text(encoding="utf-8")
 
-    value = t.Unicode("").tag(sync=True, echo_update=False)
+    value = t.Unicode("").tag(sync=True, echo_update=False, from_page=lambda _, value: isinstance(value, str))
     """The text. It is not sent back to the browser it comes from: no message could hold half a surrogate pair."""
     description = t.Unicode("").tag(sync=True)
     """The label above the box."""

@@ -13,15 +13,21 @@ from interp_widgets.figures.static import Scene, strip_scene
 from interp_widgets.figures.theme import TOKENS256, TOKENS_DARK256, TOKENS_DIVERGING256, lut
 from interp_widgets.widgets.views.base import (
     View,
+    are_spans,
     bytes_floats,
     check_spans,
     data_range,
     float_bytes,
+    is_index,
     view_source,
     view_style,
 )
 
 _LIGHT, _DARK, _SIGNED = lut(TOKENS256), lut(TOKENS_DARK256), lut(TOKENS_DIVERGING256)
+
+
+def _is_token(strip: TokenStrip, value: Any) -> bool:
+    return is_index(value, len(strip.tokens))
 
 
 class TokenStrip(View):
@@ -63,15 +69,17 @@ class TokenStrip(View):
     density_max = t.Float(0.0).tag(sync=True)
     """The number a full bar stands for; 0: the largest one."""
     density_label = t.Unicode("").tag(sync=True)
-    selected = t.Int(-1).tag(sync=True)
+    selected = t.Int(-1).tag(sync=True, from_page=_is_token)
     """The clicked token, -1 for none."""
-    hovered = t.Int(-1).tag(sync=True)
+    hovered = t.Int(-1).tag(sync=True, from_page=_is_token)
     """The token under the pointer or key cursor, -1 for none; sent by the browser only while `live_hover` is on."""
     live_hover = t.Bool(False).tag(sync=True)
     """Whether hovering and dragging are reported as they happen."""
-    brush = t.List(t.Int()).tag(sync=True)
+    brush = t.List(t.Int()).tag(
+        sync=True, from_page=lambda strip, value: value == [] or are_spans([value], len(strip.tokens))
+    )
     """The brushed tokens [start, end), or empty."""
-    marks = t.List(t.List(t.Int())).tag(sync=True)
+    marks = t.List(t.List(t.Int())).tag(sync=True, from_page=lambda strip, value: are_spans(value, len(strip.tokens)))
     """Marked spans [[start, end), …], sorted and apart."""
     mark_name = t.Unicode("marked").tag(sync=True)
     """What a mark says about a token."""

@@ -21,7 +21,7 @@ from ..base.fields import Controls
 from ..base.guard import guard, guarded, handling
 from ..base.heading import heading
 from ..base.pair_view import page_title
-from ..base.saving import SaveMenu, file_path
+from ..base.saving import SaveMenu, target_of
 from ..base.shell import Shell
 from ..base.status import StatusLine
 from ..base.workbench import SELECTED, WorkbenchState
@@ -53,8 +53,6 @@ class Screen(Shell):
     """The names of the tabs that are shown, the one opened last at the end."""
 
     def __init__(self, workbench: WorkbenchState, session: Session | None = None, now: Present | None = None) -> None:
-        self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
-        """The progress of all panels."""
         self.tools = dict(TOOLS)
         """The tabs by their names."""
         self._opened: dict[str, Any] = {}
@@ -64,8 +62,11 @@ class Screen(Shell):
         self._notes: dict[tuple[str, str], list[str]] = {}
         self._saved = {} if session is None else {tool.name: tool for tool in session.tools}
         self.heading: W.HTML
-        super().__init__(workbench, None, None, {})
-        try:
+        with tidy.making(self):
+            self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
+            """The progress of all panels."""
+            super().__init__(workbench, None, None, {})
+            workbench.observe(self._selection_changed, SELECTED)
             usual = "A" if len(self.models) == 1 else "B"  # the model that writes the response
             self.view = usual if session is None or session.view not in dict(VIEWS).values() else session.view
             self.texts = self._make("texts", Texts)
@@ -73,10 +74,6 @@ class Screen(Shell):
             self._show_notes()
             self.observe(self._view_changed, "view")
             self.observe(self._shown_changed, "shown")
-            workbench.observe(self._selection_changed, SELECTED)
-        except BaseException:
-            self.close()
-            raise
         tidy.register(self)
         self.texts.appear()
         shown = () if session is None else tuple(name for name in session.shown if name in self.tools)[:BESIDE]
@@ -100,8 +97,10 @@ class Screen(Shell):
             raise KeyError(f"there is no tab {name!r}: {', '.join(self.tools)}")
         with handling():
             if name not in self._opened:
-                self._opened[name] = self._make(name, self.tools[name].load())
-                self._cards[name] = self._card(name)
+                with tidy.making():
+                    panel = self._make(name, self.tools[name].load())
+                    card = self._card(name, panel)
+                self._opened[name], self._cards[name] = panel, card
             return self._opened[name]
 
     def show(self, *names: str) -> None:
@@ -210,11 +209,8 @@ class Screen(Shell):
 
         Raises TypeError if `path` is not a path, ValueError for another suffix, a missing folder or an empty page.
         """
-        target = file_path(path).absolute()
-        if target.suffix.lower() not in FORMATS:
-            raise ValueError(f"cannot save as {target.name!r}: the name must end in {', '.join(FORMATS)}")
-        if not target.parent.is_dir():
-            raise ValueError(f"the folder {target.parent} does not exist: make it or choose another")
+        self.check_open()
+        target = target_of(path, FORMATS)
         if target.suffix.lower() == ".npz":
             return session_of(self).save(target)
         views: list[Any] = [self.texts.plot]
@@ -302,10 +298,10 @@ class Screen(Shell):
         self._tabs[name] = self.watch(tab, "value", lambda change: self._tab_pressed(name, change.new))
         self.tab_row.children = tuple(self._tabs.values())
 
-    def _card(self, name: str) -> W.VBox:
+    def _card(self, name: str, panel: Any) -> W.VBox:
         question = escape(self.tools[name].question)
         title = W.HTML(f"<div class='iw-card-title' role='heading' aria-level='4'>{question}</div>")
-        card = W.VBox([title, self._opened[name]])
+        card = W.VBox([title, panel])
         card.add_class("iw-card")
         shown_if(card, False)
         cards = {**self._cards, name: card}

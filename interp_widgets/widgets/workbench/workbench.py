@@ -7,6 +7,7 @@ from typing import Any
 
 from traitlets import TraitError
 
+from ..base import tidy
 from ..base.saving import file_path
 from ..base.workbench import WorkbenchState, as_models
 from .screen import Screen
@@ -33,6 +34,7 @@ class Workbench(WorkbenchState):
     def __init__(self, model: Any, tuned: Any = None, **traits: Any) -> None:
         self._screen: Screen | None = None
         super().__init__(model, tuned, **traits)
+        tidy.register(self)
 
     @property
     def screen(self) -> Screen:
