@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .bridge_cache import take_either_keyword
 from .errors import LoadError
+from .hooks import differentiable
 from .library_messages import quiet
 from .memory import is_out_of_memory
 from .placement import is_offloaded, is_placed, kept_elsewhere
@@ -76,15 +77,12 @@ def sharing_copy(hf_model: Any) -> Any:
     """
     # subclasses of nn.Parameter, in which bitsandbytes stores more than numbers, are copied
     shared = [value for value in hf_model.parameters() if nn.Parameter not in type(value).__mro__[1:]]
-    memo: dict[int, Any] = {id(value): nn.Parameter(_differentiable(value), value.requires_grad) for value in shared}
+    memo: dict[int, Any] = {
+        id(value): nn.Parameter(differentiable(value).detach(), value.requires_grad) for value in shared
+    }
     memo |= {id(value): value.clone() for value in hf_model.buffers() if value.is_inference()}
     memo |= {id(value): value for value in kept_elsewhere(hf_model)}
     return copy.deepcopy(hf_model, memo)
-
-
-def _differentiable(value: Tensor) -> Tensor:
-    """The same numbers as a tensor through which gradients can flow: a copy of one made in inference mode."""
-    return value.clone() if value.is_inference() else value.detach()
 
 
 def share_weights(first: Any, second: Any) -> bool:

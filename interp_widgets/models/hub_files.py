@@ -144,7 +144,7 @@ def _issue_dtypes(files: WeightFiles) -> None:
     named = next((str(dtype).removeprefix("torch.") for dtype in declared if isinstance(dtype, str)), None)
     held = str(files.dtype).removeprefix("torch.")
     if files.dtype is not None and named not in (None, held):
-        issue(f"the config.json of {files.folder} says {named}, but its weights are {held}, and are loaded as such")
+        issue(f"the config.json of {files.folder} says {named}, but its weights are {held}: the weights decide")
 
 
 def check_name(text: str) -> None:

@@ -64,9 +64,11 @@ def quiet(name: str) -> Iterator[list[str]]:
     handlers = {id(each): each for logger in loggers for each in logger.handlers}
     handlers |= {} if logging.lastResort is None else {id(logging.lastResort): logging.lastResort}
     bars = transformers_logging.is_progress_bar_enabled()
+    level = transformers_logging.get_verbosity()  # TransformerLens, once it is imported, hides warnings for good
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
         transformers_logging.disable_progress_bar()
+        transformers_logging.set_verbosity_warning()
         for handler in handlers.values():
             handler.addFilter(hidden)
         try:
@@ -74,6 +76,8 @@ def quiet(name: str) -> Iterator[list[str]]:
         finally:
             for handler in handlers.values():
                 handler.removeFilter(hidden)
+            if transformers_logging.get_verbosity() == logging.WARNING:
+                transformers_logging.set_verbosity(level)
             if bars:
                 transformers_logging.enable_progress_bar()
     for warning in recorded:

@@ -27,7 +27,7 @@ from .hub_files import (
     open_source,
     short_name,
 )
-from .library_messages import collected
+from .library_messages import collected, issue
 from .memory import free_bytes, load_must_fit
 from .model import Model
 from .network import Backend
@@ -175,10 +175,14 @@ def _load(
     hf_model = opened.hf_model
     if device_map is not None or is_placed(hf_model):
         _check_placed(opened, device, dtype, backend, processed)
+        if dtype is None and quantisation(hf_model) is None:
+            _issue_rounding(opened, hf_model.dtype)
         first = hf_model.get_input_embeddings().weight.device
         return build(opened, device=first, dtype=hf_model.dtype, backend="bridge", processed=False)
     target = hf_model.device if target is None else target
-    dtype = _default_dtype(opened, target) if dtype is None else dtype
+    if dtype is None:
+        dtype = _default_dtype(opened, target)
+        _issue_rounding(opened, dtype)
     return build(opened, device=target, dtype=dtype, backend=backend, processed=processed)
 
 
@@ -198,6 +202,21 @@ def _default_dtype(source: Source, device: torch.device) -> torch.dtype:
         return own
     needed = source.hf_model.num_parameters() * torch.float32.itemsize
     return torch.float32 if needed <= FLOAT32_SHARE * free_bytes(device) else own
+
+
+def _issue_rounding(source: Source, dtype: torch.dtype) -> None:
+    """Say that a dtype that nobody asked for rounds weights of the file."""
+    sizes = {} if source.files is None else source.files.sizes
+    wider = [own for own in sizes if torch.promote_types(own, dtype) != dtype]
+    if wider:
+        issue(
+            f"{sum(sizes[own] for own in wider):,} of the {sum(sizes.values()):,} numbers in the file of {source.name} "
+            f"are {_plain(wider[0])} and are rounded to {_plain(dtype)}: give dtype={_plain(wider[0])!r} to keep them"
+        )
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_spread(source: object, device: object) -> None:

@@ -202,7 +202,7 @@ def check_report(files: WeightFiles, report: Mapping[str, Collection[Any]], *, a
     if not missing and not unexpected:
         return None
     clauses = [
-        f"{verb} {len(keys)} weights that its config {declares}, first {keys[0]}"
+        f"{verb} {len(keys)} weight{'s' * (len(keys) > 1)} that its config {declares}, first {keys[0]}"
         for keys, verb, declares in (
             (missing, "lacks", "declares"),
             (unexpected, "holds", "does not declare"),
