@@ -10,8 +10,10 @@ import inspect
 import math
 import operator
 import os
+import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, SupportsIndex, TypeVar, cast
@@ -70,7 +72,8 @@ def checked(function: C) -> C:
 
     The error is a TypeError, or a ValueError for values of the right type such as NaN or a negative seed. An int is
     whatever `operator.index` takes, and a str is not a list. The entries of lists are checked too. The function itself
-    checks the entries of iterators, which can be read only once, and of arrays of numbers.
+    checks the entries of iterators, which can be read only once, and of arrays of numbers. It runs outside of
+    `torch.inference_mode`.
 
     >>> @checked
     ... def pick(text: str, layers: Sequence[int] | None = None) -> None: ...
@@ -98,9 +101,19 @@ def checked(function: C) -> C:
             kinds.update(argument_kinds(function))
         for name, value in arguments.items():
             _check(name, value, kinds.get(name, ()))
-        return function(*args, **options)
+        with outside_inference_mode():
+            return function(*args, **options)
 
     return cast(C, call)
+
+
+def outside_inference_mode() -> AbstractContextManager[Any]:
+    """Context manager in which `torch.inference_mode`, under which nothing can be differentiated, is off."""
+    torch = sys.modules.get("torch")  # where nothing has imported it, the mode cannot be on
+    if torch is None or not torch.is_inference_mode_enabled():
+        return nullcontext()
+    off: AbstractContextManager[Any] = torch.inference_mode(False)
+    return off
 
 
 def argument_kinds(function: Callable[..., Any]) -> dict[str, tuple[Kind, ...]]:

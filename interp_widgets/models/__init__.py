@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .edits import LayerEdit, ModelEdit, StreamEdit
+from .errors import LoadError
 from .hooks import Run
-from .hub_files import LoadError
 from .loading import load_model, register_opener
 from .mixture_of_depths.model import ModModel
 from .mixture_of_depths.opening import MixtureFolders

@@ -12,7 +12,9 @@ from typing import Any, Literal, Protocol
 import torch
 
 from . import convert
-from .hub_files import LoadError, Source
+from .errors import LoadError
+from .hub_files import Source
+from .library_messages import quiet
 from .memory import is_out_of_memory, load_must_fit
 from .model import Model
 from .network import Backend
@@ -61,7 +63,8 @@ def build(
     addition: Addition | None = None,
 ) -> Model:
     """Convert a transformers model, apply the addition, and check both steps."""
-    import transformer_lens  # noqa: F401  (3 to 5 s on first use, so here and not at import of the package)
+    with quiet(source.name):
+        import transformer_lens  # noqa: F401  (3 to 5 s on first use, so here and not at import of the package)
 
     hf_model, name, tokenizer = source.hf_model, source.name, source.tokenizer
     parameters = hf_model.num_parameters()  # before the conversion, which unties and splits weights
@@ -160,10 +163,14 @@ class _Conversion:
             return None, None, str(error)
         except ImportError as error:
             return None, None, f"it needs a package that is not installed: {first_line(error)}"
-        except (RuntimeError, ValueError, LookupError, AttributeError, AssertionError, TypeError) as error:
+        except Exception as error:
             if is_out_of_memory(error):
                 raise
-            return None, None, "TransformerLens does not support this architecture or configuration"
+            return (
+                None,
+                None,
+                (f"TransformerLens does not support this architecture or configuration: {first_line(error)}"),
+            )
         if isinstance(past, SelfCheck):
             check = replace(check, past=past)
         elif past is not None:

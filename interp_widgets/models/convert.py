@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import logging
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -16,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from .bridge_cache import take_either_keyword
-from .hub_files import LoadError
+from .errors import LoadError
+from .hooks import differentiable
+from .library_messages import quiet
 from .memory import is_out_of_memory
 from .placement import is_offloaded, is_placed, kept_elsewhere
 from .twin import position_limit
@@ -66,29 +67,20 @@ def _neutral_folder() -> Iterator[Path]:
     raise OSError("no temporary folder with a neutral path was found; set TMPDIR to a short path such as /tmp")
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence TransformerLens's deprecation notes and advice, which are not meant for users of the widgets."""
-    logger = logging.getLogger()
-    level = logger.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            logger.setLevel(level)
-
-
 def sharing_copy(hf_model: Any) -> Any:
     """A copy of a transformers model that shares the memory of its weights: an in-place edit of one edits both.
+
+    Weights that were made in inference mode, through which no gradient can flow, are copied.
 
     Everything else is copied: modules, modes, hooks, buffers, config, and each parameter's `requires_grad` and
     gradient.
     """
     # subclasses of nn.Parameter, in which bitsandbytes stores more than numbers, are copied
     shared = [value for value in hf_model.parameters() if nn.Parameter not in type(value).__mro__[1:]]
-    memo: dict[int, Any] = {id(value): nn.Parameter(value.detach(), value.requires_grad) for value in shared}
+    memo: dict[int, Any] = {
+        id(value): nn.Parameter(differentiable(value).detach(), value.requires_grad) for value in shared
+    }
+    memo |= {id(value): value.clone() for value in hf_model.buffers() if value.is_inference()}
     memo |= {id(value): value for value in kept_elsewhere(hf_model)}
     return copy.deepcopy(hf_model, memo)
 
@@ -165,7 +157,7 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
         config.setdefault("n_ctx", config["n_positions"])
     flags = [parameter.requires_grad for parameter in hf_model.parameters()]
     try:
-        with quiet(), _neutral_folder() as folder:
+        with quiet(type(hf_model).__name__), _neutral_folder() as folder:
             (folder / "config.json").write_text(json.dumps(config, default=str), encoding="utf8")
             cfg = loading.get_pretrained_model_config(
                 str(folder), hf_cfg=config, device=str(device), fold_ln=processed, dtype=dtype
@@ -246,7 +238,7 @@ def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
     """Wrap a transformers model in a TransformerBridge, which takes ownership: never use ``hf_model`` afterwards."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    with quiet(), _refusing_offloaded(hf_model):
+    with quiet(type(hf_model).__name__), _refusing_offloaded(hf_model):
         _attend_eagerly(hf_model)
         hf_model.config.architectures = [type(hf_model).__name__]
         bridge = build_bridge_from_module(

@@ -63,3 +63,8 @@ def has_float64(device: torch.device) -> bool:
 def widest(device: torch.device) -> torch.dtype:
     """The widest floating-point dtype of a device, used for sums over many numbers."""
     return torch.float64 if has_float64(device) else torch.float32
+
+
+def finish(device: torch.device) -> None:
+    """Wait until a device has computed everything that was asked of it; not every device can wait for all streams."""
+    torch.zeros((), device=device).item()

@@ -60,6 +60,11 @@ _hook_tables = operator.itemgetter(*HOOK_TABLES)
 MLP_IN = re.compile(r"blocks\.(\d+)\.hook_mlp_in$")
 
 
+def differentiable(value: Tensor) -> Tensor:
+    """The same numbers as a tensor that gradients can flow through: a copy of one that was made in inference mode."""
+    return value.clone() if value.is_inference() else value
+
+
 # ---- threads of hooks
 
 
@@ -335,7 +340,7 @@ def _editing(name: str, edit: Edit, fired: set[str]) -> Callable[..., Tensor]:
         if not isinstance(changed, Tensor) or changed.shape != value.shape:
             got = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
             raise ValueError(f"the edit of {name} must return a tensor of shape {tuple(value.shape)}, got {got}")
-        return changed
+        return differentiable(changed)
 
     return hook_function
 

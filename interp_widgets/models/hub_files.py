@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging as python_logging
 import os
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,42 @@ from urllib.request import getproxies
 
 import torch
 
+from ..arguments import short as described
 from ..data.files import short
+from .errors import LoadError, sentence
+from .library_messages import issue, quiet
 from .memory import is_out_of_memory
+from .placement import is_offloaded
+from .twin import LIMITS
+from .weight_files import (
+    CONVERSION,
+    INDEX,
+    SINGLE,
+    WeightFiles,
+    check_report,
+    check_sizes,
+    has_weights,
+    is_inside,
+    read_headers,
+    shard_names,
+)
 
 DEMO = Path(__file__).resolve().parents[1] / "assets" / "demo"
 DEMO_NAMES = {"demo-base": "base", "demo-tuned": "tuned"}
 DEMO_MIXTURES = {f"{name}-mixture": DEMO / f"{name}-mixture" for name in DEMO_NAMES}
 """Names and folders of the shipped mixtures of depths, one for each demo model."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-CONVERSION = (
-    "python -c \"from transformers import AutoModelForCausalLM as A; A.from_pretrained('{folder}', "
-    "use_safetensors=False).save_pretrained('{folder}', safe_serialization=True)\""
-)
+LONGEST_NAME = 4096
+"""Characters of the longest path of a folder."""
+ADAPTER = "adapter_config.json"
+NO_ADAPTER = ".no-adapter"
+"""A subfolder without an adapter, which is all that peft is to find."""
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+"""Colours of the terminal in transformers' reports."""
 
 
 DeviceMap = str | dict[str, int | str | torch.device]
 MaxMemory = dict[int | str, int | str]
-
-
-class LoadError(ValueError):
-    """A model cannot be loaded; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,8 @@ class Source:
     """The argument for loading it again: a demo name, a hub name or an absolute path; None for one from memory."""
     owned: bool = True
     """Whether the transformers model was read by this package, so that a conversion may change it."""
+    files: WeightFiles | None = None
+    """The weight files that it was read from."""
 
 
 def open_source(
@@ -58,6 +75,8 @@ def open_source(
     dtype: torch.dtype | None,
     device_map: DeviceMap | None = None,
     max_memory: MaxMemory | None = None,
+    *,
+    allow_mismatch: bool = False,
 ) -> Source:
     """Read a demo name, folder or hub name in ``dtype``, or take a transformers model unchanged.
 
@@ -67,22 +86,31 @@ def open_source(
         dtype: of a model that is read, None for that of its file; a transformers model keeps its own.
         device_map: how accelerate spreads a model that is read.
         max_memory: the memory of each device that accelerate may use for a model that is read.
+        allow_mismatch: whether the weights of a model that is read may differ from those that its config declares.
     """
+    if tokenizer is not None:
+        check_is_tokenizer(tokenizer)
     if isinstance(source, str | Path):
         spread = {"device_map": device_map, "max_memory": max_memory} if device_map is not None else {}
-        opened = _read_source(source, tokenizer, dtype, spread)
+        opened = _read_source(source, tokenizer, dtype, spread, allow_mismatch)
     else:
         check_transformers_model(source)
         check_lora(source)
+        check_has_values(source)
         own = tokenizer if tokenizer is not None else _tokenizer_beside(source)
         opened = Source(source, _name_of(source), own, owned=False)
+    config = opened.hf_model.config.get_text_config()
+    _check_lengths(config.to_dict(), f"the config of {opened.name}")
     if opened.tokenizer is not None:
-        check_tokenizer(opened.tokenizer, opened.hf_model.config.get_text_config().vocab_size, opened.name)
+        check_tokenizer(opened.tokenizer, opened.hf_model.get_input_embeddings().weight.shape[0], opened.name)
     return opened
 
 
-def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype | None, spread: dict[str, Any]) -> Source:
+def _read_source(
+    source: str | Path, tokenizer: Any, dtype: torch.dtype | None, spread: dict[str, Any], allow_mismatch: bool
+) -> Source:
     text = str(source)
+    check_name(text)
     demo = DEMO_NAMES.get(text)
     path = DEMO / demo if demo else Path(os.path.expanduser(text))
     if demo and not path.is_dir():
@@ -90,16 +118,95 @@ def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype | None, 
             f"the shipped model {text} is not there ({path}): install the package again, or run `make demo`"
         )
     local = bool(demo) or os.path.exists(path) or isinstance(source, Path) or _looks_like_path(text)
-    where: str | Path = path if local else text
-    if local:
-        check_folder(path)
     offline = not local and not hub_reachable()  # an earlier download may still be in the cache
-    hf_model = read_model(where, dtype=dtype, local=local, offline=offline, **spread)
-    own = read_tokenizer(where, local=local, offline=offline)
+    folder = snapshot_in(path) if local else fetched(text, offline=offline)
+    files = check_folder(folder)
+    quantised = isinstance(read_config(folder).get("quantization_config"), dict)
+    own_dtype = None if quantised else files.dtype if spread else files.widest
+    hf_model = read_model(
+        folder, dtype=own_dtype if dtype is None else dtype, local=True, allow_mismatch=allow_mismatch, **spread
+    )
+    if dtype is None and not quantised:
+        _issue_dtypes(files)
+    own = read_tokenizer(folder if local else text, local=local, offline=offline)
     if tokenizer is not None and own is not None:
         check_same_tokenizer(tokenizer, own, text)
-    name = text if demo or not local else path.resolve().name
-    return Source(hf_model, name, tokenizer if tokenizer is not None else own, address(source))
+    name = text if demo or not local else folder_name(folder)
+    where = address(folder if path != folder and local and not demo else source)
+    return Source(hf_model, name, tokenizer if tokenizer is not None else own, where, files=files)
+
+
+def _issue_dtypes(files: WeightFiles) -> None:
+    """Say that the config of a folder names another dtype than its weights have."""
+    config = read_config(files.folder)
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+    declared = [part.get("dtype") or part.get("torch_dtype") for part in parts]
+    named = next((str(dtype).removeprefix("torch.") for dtype in declared if isinstance(dtype, str)), None)
+    held = str(files.dtype).removeprefix("torch.")
+    if files.dtype is not None and named not in (None, held):
+        issue(f"the config.json of {files.folder} says {named}, but its weights are {held}: the weights decide")
+
+
+def check_name(text: str) -> None:
+    """Raise a LoadError for what cannot be the name of a model or the path of a folder."""
+    odd = next((character for character in text if not character.isprintable()), None)
+    if odd is None and len(text) <= LONGEST_NAME:
+        return
+    fault = f"has {len(text):,} characters" if odd is None else f"holds the character {odd!a}"
+    raise LoadError(
+        f"source must be a demo name, a hub name or the path of a folder, but {short(ascii(text))} {fault}: check the "
+        "name"
+    )
+
+
+def fetched(name: str, *, offline: bool) -> Path:
+    """The folder in the hub's cache with the config and weights of a hub name, downloaded where they are missing."""
+    from transformers.utils.hub import cached_file
+
+    try:
+        with quiet(name):
+            config = cached_file(name, "config.json", local_files_only=offline)
+            optional = {"local_files_only": offline, "_raise_exceptions_for_missing_entries": False}
+            cached_file(name, "generation_config.json", **optional)
+            index = cached_file(name, INDEX, **optional)
+            if index is None or cached_file(name, SINGLE, **optional) is not None:
+                cached_file(name, SINGLE, local_files_only=offline)
+            else:
+                folder = Path(index).parent
+                for shard in shard_names(Path(index)):
+                    if is_inside(folder, shard):  # others are refused when the folder is read
+                        cached_file(name, shard, local_files_only=offline)
+    except OSError as error:
+        raise _hub_error(name, error, local=False) from error
+    return Path(config).parent
+
+
+def snapshot_in(folder: Path) -> Path:
+    """The snapshot in a repository's folder of the hub's cache; any other folder unchanged."""
+    snapshots = folder if folder.name == "snapshots" else folder / "snapshots"
+    if (folder / "config.json").exists() or not snapshots.is_dir():
+        return folder
+    revisions = sorted(path for path in snapshots.iterdir() if (path / "config.json").is_file())
+    main = snapshots.parent / "refs" / "main"
+    named = snapshots / main.read_text(encoding="utf8").strip() if main.is_file() else None
+    if named in revisions:
+        return Path(named)
+    if len(revisions) != 1:
+        names = ", ".join(path.name for path in revisions[:5]) or "none"
+        raise LoadError(
+            f"{folder} is a repository in the hub's cache, whose models are in {snapshots} ({names}): give one of them"
+        )
+    return revisions[0]
+
+
+def folder_name(folder: Path) -> str:
+    """The name of a model in a folder: that of the folder, or of its repository for a snapshot in the hub's cache."""
+    path = folder.resolve()
+    for each in (folder.absolute(), path):
+        repository = each.parent.parent.name
+        if each.parent.name == "snapshots" and repository.startswith("models--"):
+            return repository.removeprefix("models--").replace("--", "/")
+    return path.name
 
 
 def address(source: str | Path) -> str:
@@ -110,6 +217,14 @@ def address(source: str | Path) -> str:
 
 def _looks_like_path(text: str) -> bool:
     return text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1 or not text
+
+
+def _check_lengths(config: Mapping[str, Any], owner: str) -> None:
+    """Raise a LoadError where a configuration declares no positions at all."""
+    for name in LIMITS:
+        limit = config.get(name)
+        if isinstance(limit, int) and limit < 1:
+            raise LoadError(f"{name} in {owner} must be at least 1, got {limit}: correct it")
 
 
 def check_transformers_model(source: Any) -> None:
@@ -146,8 +261,25 @@ def _name_of(hf_model: Any) -> str:
 
 
 def short_name(name: str) -> str:
-    """The last part of a folder's path; a hub name is not changed."""
-    return Path(name).name if os.path.exists(name) else name
+    """The name of a model in the folder with this path; a hub name is not changed."""
+    return folder_name(Path(name)) if os.path.exists(name) else name
+
+
+def check_has_values(model: Any) -> None:
+    """Raise a LoadError if weights of a model are on the meta device, without values, and no hook loads them."""
+    if is_offloaded(model):
+        held = {
+            id(value)
+            for module in model.modules()
+            if getattr(module, "_hf_hook", None) is not None
+            for value in module.parameters()
+        }
+        bare = next((name for name, value in model.named_parameters() if value.is_meta and id(value) not in held), None)
+        if bare is not None:
+            raise LoadError(
+                f"the weights of this {type(model).__name__} have no values ({bare} is on the meta device): load them "
+                "with from_pretrained() first"
+            )
 
 
 def _tokenizer_beside(hf_model: Any) -> Any:
@@ -156,15 +288,15 @@ def _tokenizer_beside(hf_model: Any) -> Any:
     return read_tokenizer(path, local=True) if path and os.path.isdir(path) else None
 
 
-def check_folder(folder: Path) -> None:
-    """Raise a LoadError unless the folder holds a causal language model in safetensors."""
+def check_folder(folder: Path) -> WeightFiles:
+    """What the weight files of a folder hold; LoadError unless it holds a causal language model in safetensors."""
     if os.path.isfile(folder):
         raise LoadError(
             f"{folder} is a file: give the folder that holds it, with config.json and the weights as .safetensors"
         )
     if not os.path.isdir(folder):
         raise LoadError(f"there is no folder {folder}: check the path, or give a hub name such as 'gpt2'")
-    if (folder / "adapter_config.json").exists():
+    if (folder / ADAPTER).exists() and not has_weights(folder):
         raise LoadError(
             f"{folder} holds a LoRA adapter, not a whole model: load it with peft, call merge_and_unload() "
             "and give the merged model"
@@ -174,11 +306,12 @@ def check_folder(folder: Path) -> None:
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise LoadError(
             f'the architectures in the config.json of {folder} must be a list such as ["LlamaForCausalLM"], '
-            f"got {architectures!r}"
+            f"got {short(repr(architectures))}"
         )
     if config.get("is_encoder_decoder"):
+        kind = ", ".join(architectures) or config.get("model_type")
         raise LoadError(
-            f"{folder} holds an encoder-decoder model ({', '.join(architectures) or config.get('model_type')}): "
+            f"{folder} holds an encoder-decoder model ({short(kind)}): "
             "only decoder-only language models such as LLaMA or GPT-2 are supported"
         )
     if not architectures:
@@ -189,7 +322,13 @@ def check_folder(folder: Path) -> None:
         raise LoadError(
             f"{folder} needs its own Python code to load, which is never run here: use a model that transformers knows"
         )
-    _check_weights(folder)
+    files = read_headers(folder)
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        _check_lengths(part, f"the config.json of {folder}")
+    check_sizes(config, files)
+    if any(folder.glob("adapter_model.*")):
+        issue(f"{folder} holds a LoRA adapter beside a whole model, which is loaded without it")
+    return files
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -208,84 +347,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _check_weights(folder: Path) -> None:
-    """Raise a LoadError unless all weight files of a folder are there, as safetensors."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = _shards(index)
-        outside = next((shard for shard in shards if not _is_inside(folder, shard)), None)
-        if outside is not None:
-            raise LoadError(
-                f"{index} names a weight file outside of its folder ({short(repr(outside))}): copy that file into the "
-                "folder, if you trust where it comes from, and name it in the index without a path"
-            )
-        missing = [shard for shard in shards if not os.path.isfile(folder / shard)]
-        if missing:
-            raise LoadError(
-                f"{folder} lacks {short(missing[0])} ({len(missing)} of {len(shards)} weight files are missing): "
-                "copy the model again"
-            )
-        return
-    if (folder / "model.safetensors").is_file():
-        return
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
-    if pickles:
-        raise LoadError(
-            f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when read and is refused: "
-            f"if you trust it, convert it once with {CONVERSION.format(folder=folder)}"
-        )
-    raise LoadError(
-        f"{folder} has no model.safetensors: save the model with save_pretrained(), or copy the weight file too"
-    )
-
-
-def _is_inside(folder: Path, shard: str) -> bool:
-    """Whether a weight file named in an index is in its folder, as a file or as a link into the hub's cache."""
-    if "\0" in shard or os.path.basename(shard) in ("", ".", ".."):
-        return False
-    home = os.path.realpath(folder)
-    if os.path.commonpath([home, os.path.realpath(os.path.dirname(os.path.join(home, shard)))]) != home:
-        return False
-    target = os.path.realpath(os.path.join(home, shard))
-    blobs = os.path.join(os.path.dirname(os.path.dirname(home)), "blobs")
-    cached = os.path.basename(os.path.dirname(home)) == "snapshots"
-    return any(os.path.commonpath([root, target]) == root for root in (home, *([blobs] if cached else [])))
-
-
-def _shards(index: Path) -> list[str]:
-    """The weight files that an index names."""
-    try:
-        content = json.loads(index.read_text(encoding="utf8"))
-    except (ValueError, RecursionError) as error:
-        raise LoadError(f"{index} is not valid JSON ({error}): copy the model again") from error
-    files = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
-        raise LoadError(f"{index} has no weight_map from the names of weights to their files: copy the model again")
-    if not isinstance(content.get("metadata"), dict):
-        raise LoadError(f"{index} has no metadata: copy the model again")
-    return sorted(set(files.values()))
-
-
-@contextlib.contextmanager
-def _transformers_quiet() -> Iterator[None]:
-    """Context manager that hides transformers' progress bars and loading report; problems are raised as errors."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    spreading = python_logging.getLogger("accelerate.big_modeling")
-    before = spreading.level
-    spreading.setLevel(python_logging.ERROR)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        spreading.setLevel(before)
-        if bars:
-            logging.enable_progress_bar()
-
-
 def hub_reachable(seconds: float = 3.0) -> bool:
     """Whether the hub can be reached; checked first, because its client retries for half a minute per file."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
@@ -302,66 +363,85 @@ def hub_reachable(seconds: float = 3.0) -> bool:
 
 
 def read_model(
-    source: str | Path, *, dtype: torch.dtype | None, local: bool, offline: bool = False, **spread: Any
+    source: str | Path,
+    *,
+    dtype: torch.dtype | None,
+    local: bool,
+    offline: bool = False,
+    allow_mismatch: bool = False,
+    **spread: Any,
 ) -> Any:
     """A transformers model in evaluation mode on the CPU, from safetensors, without remote code.
 
     ``dtype`` None means that of the config, else of the file. Weights of that dtype stay memory-mapped from the file.
     ``spread`` holds device_map and max_memory, by which accelerate puts parts on other devices than the CPU.
     """
-    from transformers import AutoModelForCausalLM
+    with quiet(str(source)) as messages:
+        from transformers import AutoModelForCausalLM
 
-    try:
-        with _transformers_quiet():
-            model, report = AutoModelForCausalLM.from_pretrained(
-                str(source),
-                dtype="auto" if dtype is None else dtype,
-                use_safetensors=True,
-                trust_remote_code=False,
-                local_files_only=local or offline,
-                # peft, if installed, looks for an adapter first and ignores the line above
-                adapter_kwargs={"local_files_only": local or offline},
-                output_loading_info=True,
-                **spread,
-            )
-    except OSError as error:
-        raise _hub_error(source, error, local) from error
-    except Exception as error:  # transformers, safetensors and the hub's client raise errors of many types
-        if is_out_of_memory(error):
-            raise
-        if type(error).__name__ == "SafetensorError":
-            raise LoadError(
-                f"the weights of {source} are damaged ({error}): copy or download the model again"
-            ) from error
-        raise LoadError(f"transformers cannot load {source}: {_first_line(error)}") from error
-    _check_report(source, report)
+        try:
+            with _same_draws() if allow_mismatch else contextlib.nullcontext():
+                model, report = AutoModelForCausalLM.from_pretrained(
+                    str(source),
+                    dtype="auto" if dtype is None else dtype,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    local_files_only=local or offline,
+                    # peft, if installed, looks for an adapter first, which may lie beside a whole model, and ignores
+                    # the line above
+                    adapter_kwargs={"local_files_only": local or offline, "subfolder": NO_ADAPTER},
+                    output_loading_info=True,
+                    **spread,
+                )
+        except OSError as error:
+            raise _hub_error(source, error, local) from error
+        except Exception as error:  # transformers, safetensors and the hub's client raise errors of many types
+            if is_out_of_memory(error):
+                raise
+            raise LoadError(f"transformers cannot load {source}: {_with_report(error, messages)}") from error
+    if local:
+        difference = check_report(read_headers(Path(source)), report, allow_mismatch=allow_mismatch)
+        if difference is not None:
+            issue(difference)
     return model.eval()
 
 
-def _check_report(source: str | Path, report: Any) -> None:
-    """Raise a LoadError if weights are missing, have another shape than the config says, or are unmerged LoRA ones."""
-    unexpected = sorted(report.get("unexpected_keys") or [])
-    if any("lora_" in key for key in unexpected):
-        raise LoadError(
-            f"{source} holds unmerged LoRA weights ({next(k for k in unexpected if 'lora_' in k)}): "
-            "call merge_and_unload() on the peft model and save it again"
-        )
-    missing = sorted(report.get("missing_keys") or [])
-    if missing:
-        raise LoadError(
-            f"{source} lacks {len(missing)} weights that its config declares, first {missing[0]}: "
-            "the weights belong to another config; copy both from the same model"
-        )
-    mismatched = sorted(str(key) for key in report.get("mismatched_keys") or [])
-    if mismatched:
-        raise LoadError(f"{source} has weights of another shape than its config says, first {mismatched[0]}")
+@contextlib.contextmanager
+def _same_draws() -> Iterator[None]:
+    """Context manager in which weights that no file holds are the same random ones every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        yield
+
+
+def _with_report(error: BaseException, messages: list[str]) -> str:
+    """An error of transformers, with the rows of its report of weights if it refers to one."""
+    if "report" not in str(error):
+        return sentence(error)
+    rows = [
+        [" ".join(cell.split()) for cell in line.split(" | ")]
+        for message in messages
+        for line in _STYLE.sub("", message).splitlines()
+    ]
+    faults = [row for row in rows if len(row) > 2 and row[1] in ("MISMATCH", "CONVERSION")]
+    if not faults:
+        return sentence(error)
+    name, status, *details = faults[0]
+    shapes = re.findall(r"(?:torch\.Size\(\[|\()([\d, ]*)[\])]", " ".join(details))
+    if status == "MISMATCH" and len(shapes) == 2:
+        return f"{name} has the shape ({shapes[0]}) in the file and ({shapes[1]}) by the config" + _more(len(faults))
+    return f"{name} cannot be converted{_more(len(faults))}"
+
+
+def _more(count: int) -> str:
+    return f", and so have {count - 1} more" if count > 1 else ""
 
 
 def _hub_error(source: str | Path, error: OSError, local: bool) -> LoadError:
     """The error for a failed download or an unreadable file, with advice."""
     text = str(error)
     if local:
-        return LoadError(f"transformers cannot load {source}: {_first_line(error)}")
+        return LoadError(f"transformers cannot load {source}: {sentence(error)}")
     if "safetensors" in text and "does not appear" in text:
         return LoadError(
             f"{source} has no safetensors weights on the hub: download it, convert it with "
@@ -377,39 +457,49 @@ def _hub_error(source: str | Path, error: OSError, local: bool) -> LoadError:
 
 def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False) -> Any:
     """The tokenizer in a model's folder or repository; None where a local folder has no tokenizer files."""
-    from transformers import AutoTokenizer
-
     if local and not any((Path(source) / name).exists() for name in TOKENIZER_FILES):
         return None
-    try:
-        with _transformers_quiet():
+    with quiet(str(source)):
+        from transformers import AutoTokenizer
+
+        try:
             cached = local or offline
             return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, local_files_only=cached)
-    except OSError as error:
-        if not local:
-            raise _hub_error(source, error, local) from error
-        raise LoadError(f"the tokenizer in {source} cannot be read: {_first_line(error)}") from error
-    except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
-        raise LoadError(f"the tokenizer in {source} cannot be read: {_first_line(error)}") from error
+        except OSError as error:
+            if not local:
+                raise _hub_error(source, error, local) from error
+            raise LoadError(f"the tokenizer in {source} cannot be read: {sentence(error)}") from error
+        except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
+            raise LoadError(f"the tokenizer in {source} cannot be read: {sentence(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
-    """The first line of an error's message, preceded by the error's type if the message is not a sentence."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    start = f"{lines[0]} {lines[1]}" if len(lines) > 1 and lines[0].endswith(":") else "".join(lines[:1])
-    kind = "" if start and isinstance(error, ValueError | OSError | RuntimeError) else f"{type(error).__name__} "
-    return (kind + start).strip()[:300]
+def check_is_tokenizer(tokenizer: Any) -> None:
+    """Raise a TypeError unless this can be a transformers tokenizer."""
+    if not callable(tokenizer) or isinstance(tokenizer, type) or not hasattr(tokenizer, "get_vocab"):
+        raise TypeError(
+            "tokenizer must be a transformers tokenizer, such as AutoTokenizer.from_pretrained(...) gives, got "
+            f"{described(tokenizer)}"
+        )
 
 
 def check_tokenizer(tokenizer: Any, d_vocab: int, name: str) -> None:
-    """Raise a LoadError if a tokenizer cannot belong to a vocabulary of ``d_vocab`` entries.
+    """Raise a LoadError if a tokenizer does not work, or gives ids that a vocabulary of ``d_vocab`` entries lacks.
 
-    Vocabularies are often padded to a round number, so a tokenizer may be smaller by 5% (or 256 entries).
+    Vocabularies are often padded to a round number, so that a tokenizer may have fewer entries.
     """
-    size = 1 + max(tokenizer.get_vocab().values(), default=-1)
-    if size > d_vocab or d_vocab - size > max(256, d_vocab // 20):
+    check_is_tokenizer(tokenizer)
+    with quiet(name):
+        try:
+            size = 1 + max(tokenizer.get_vocab().values(), default=-1)
+            ids = [*tokenizer("a")["input_ids"], *tokenizer("a", add_special_tokens=False)["input_ids"]]
+        except Exception as error:  # the tokenizers library raises bare Exception for settings that do not fit together
+            raise LoadError(
+                f"the tokenizer of {name} cannot read a text ({sentence(error)}): give the one that the model was "
+                "trained with as tokenizer="
+            ) from error
+    if size > d_vocab or max(ids, default=0) >= d_vocab:
         raise LoadError(
-            f"the tokenizer has {size} entries but {name} has a vocabulary of {d_vocab}: "
+            f"the tokenizer has {max(size, 1 + max(ids, default=0))} entries but {name} has a vocabulary of {d_vocab}: "
             "it belongs to another model; give the tokenizer that the model was trained with"
         )
 

@@ -9,24 +9,27 @@ from typing import Any, Protocol
 
 import torch
 
-from interp_widgets.arguments import short
+from interp_widgets.arguments import outside_inference_mode, short
 
 from . import convert
 from .build import BackendChoice, build, check_weights, stop_ids
 from .chat import with_template
 from .devices import device_of, devices_of, has_float64, is_spread
 from .edits import ModelEdit
+from .errors import LoadError
 from .hub_files import (
     DEMO_NAMES,
     DeviceMap,
-    LoadError,
     MaxMemory,
     Source,
+    check_has_values,
     check_lora,
+    check_name,
     check_tokenizer,
     open_source,
     short_name,
 )
+from .library_messages import collected, issue
 from .memory import free_bytes, load_must_fit
 from .model import Model
 from .network import Backend
@@ -81,6 +84,7 @@ def load_model(
     device_map: DeviceMap | None = None,
     max_memory: MaxMemory | None = None,
     edits: Sequence[str | Path | ModelEdit] = (),
+    allow_mismatch: bool = False,
 ) -> Model:
     """Load a decoder-only language model and check that it computes what Hugging Face computes.
 
@@ -95,10 +99,10 @@ def load_model(
         tokenizer: the tokenizer of a transformers model or of a folder without one; default: the one in its folder.
         chat_template: a Jinja template that writes a list of messages as text; default: the tokenizer's.
         device: default ``"cuda"`` if available, else ``"cpu"``; a transformers model stays on its own device.
-        dtype: default on a CPU ``torch.float32`` if that takes at most 80% of the available memory, else the file's;
-            on other devices the file's (saliency maps in bfloat16 differed by 5 to 18% from float32); a mixture of
-            depths is float32, and a transformers model keeps its own. A name such as ``"bfloat16"`` is accepted;
-            `Model.dtype` and the model's repr show the dtype.
+        dtype: default on a CPU ``torch.float32`` if that takes at most 80% of the available memory, else that of the
+            weights in the file, whatever the config says; on other devices that of the weights (saliency maps in
+            bfloat16 differed by 5 to 18% from float32); a mixture of depths is float32, and a transformers model keeps
+            its own. A name such as ``"bfloat16"`` is accepted; `Model.dtype` and the model's repr show the dtype.
         backend: ``"hooked"`` (HookedTransformer), ``"bridge"`` (TransformerBridge), or ``"auto"``: HookedTransformer
             unless its conversion refuses the architecture or fails the self-check. `Model.backend` shows which one
             runs, `SelfCheck.note` why. HookedTransformer cuts rotary contexts to 8,192 positions, the bridge does not.
@@ -113,6 +117,8 @@ def load_model(
             ``{0: "20GB", "cpu": "60GB"}``.
         edits: edits applied in this order once the model is loaded and checked: `ModelEdit` objects or files that
             `ModelEdit.save` wrote. They also change a transformers model that shares the weights.
+        allow_mismatch: load a folder or hub name although its files hold weights that its config does not declare,
+            which are left out, or lack declared ones, which are random. A UserWarning names them.
 
     Raises:
         LoadError: the source cannot be loaded; says why and what to do (a ValueError).
@@ -130,8 +136,13 @@ def load_model(
     """
     if not isinstance(backend, str) or backend not in ("auto", "hooked", "bridge"):
         raise ValueError(f"backend must be 'auto', 'hooked' or 'bridge', got {backend!r}")
+    for name, value in (("processed", processed), ("allow_mismatch", allow_mismatch)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {short(value)}")
     options: dict[str, Any] = {"tokenizer": tokenizer, "device": device, "dtype": _dtype_of(dtype), "backend": backend}
-    model = _load(source, **options, processed=processed, base=base, device_map=device_map, max_memory=max_memory)
+    spread = {"device_map": device_map, "max_memory": max_memory}
+    with collected(), outside_inference_mode():
+        model = _load(source, **options, **spread, processed=processed, base=base, allow_mismatch=allow_mismatch)
     if chat_template is not None:
         model.tokenizer = with_template(model.tokenizer, chat_template, model.name)
     if not isinstance(edits, (list, tuple)):
@@ -152,12 +163,17 @@ def _load(
     base: str | Path | Any,
     device_map: DeviceMap | None,
     max_memory: MaxMemory | None,
+    allow_mismatch: bool,
 ) -> Model:
+    if isinstance(source, str | Path):
+        check_name(str(source))
     if max_memory is not None and device_map is None:
         device_map = "auto"
     if device_map is not None:
         _check_spread(source, device)
     opener = next((opener for opener in _OPENERS if opener.recognises(source)), None)
+    if allow_mismatch and (opener is not None or not isinstance(source, str | Path)):
+        raise ValueError("allow_mismatch is for a model that is read from its folder or hub name: leave it out")
     if opener is not None:
         return opener.open(
             source, base=base, tokenizer=tokenizer, device=device, dtype=dtype, backend=backend, processed=processed
@@ -168,33 +184,52 @@ def _load(
         return _adopt(source, tokenizer, device, dtype, backend, processed)
     target = None if device is None and not isinstance(source, str | Path) else device_of(device)
     with load_must_fit(str(source), torch.device("cpu")):
-        opened = open_source(source, tokenizer, dtype, device_map, max_memory)
+        opened = open_source(source, tokenizer, dtype, device_map, max_memory, allow_mismatch=allow_mismatch)
     hf_model = opened.hf_model
     if device_map is not None or is_placed(hf_model):
         _check_placed(opened, device, dtype, backend, processed)
+        if dtype is None and quantisation(hf_model) is None:
+            _issue_rounding(opened, hf_model.dtype)
         first = hf_model.get_input_embeddings().weight.device
         return build(opened, device=first, dtype=hf_model.dtype, backend="bridge", processed=False)
     target = hf_model.device if target is None else target
-    dtype = _default_dtype(opened, target) if dtype is None else dtype
+    if dtype is None:
+        dtype = _default_dtype(opened, target)
+        _issue_rounding(opened, dtype)
     return build(opened, device=target, dtype=dtype, backend=backend, processed=processed)
 
 
 def _dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    named = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
-    if named is None or named in DTYPES:
+    named = next((each for each in DTYPES if str(dtype) in (str(each), str(each).removeprefix("torch."))), None)
+    if dtype is None or (named is not None and isinstance(dtype, str | torch.dtype)):
         return named
-    raise TypeError(f"dtype must be {', '.join(map(str, DTYPES[:-1]))} or {DTYPES[-1]}, got {dtype!r}")
+    raise TypeError(f"dtype must be {', '.join(map(str, DTYPES[:-1]))} or {DTYPES[-1]}, got {short(dtype)}")
 
 
 def _default_dtype(source: Source, device: torch.device) -> torch.dtype:
-    """The model's own dtype; on a CPU float32 for a file of another dtype, if it fits."""
-    own: torch.dtype = source.hf_model.dtype
+    """The dtype of a model's weights, in its file if it has one; on a CPU float32 for another one, if it fits."""
+    own: torch.dtype = (None if source.files is None else source.files.dtype) or source.hf_model.dtype
     if own not in DTYPES or (own == torch.float64 and not has_float64(device)):
         return torch.float32
     if not source.owned or device.type != "cpu":
         return own
     needed = source.hf_model.num_parameters() * torch.float32.itemsize
     return torch.float32 if needed <= FLOAT32_SHARE * free_bytes(device) else own
+
+
+def _issue_rounding(source: Source, dtype: torch.dtype) -> None:
+    """Say that a dtype that nobody asked for rounds weights of the file."""
+    sizes = {} if source.files is None else source.files.sizes
+    wider = [own for own in sizes if torch.promote_types(own, dtype) != dtype]
+    if wider:
+        issue(
+            f"{sum(sizes[own] for own in wider):,} of the {sum(sizes.values()):,} numbers in the file of {source.name} "
+            f"are {_plain(wider[0])} and are rounded to {_plain(dtype)}: give dtype={_plain(wider[0])!r} to keep them"
+        )
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_spread(source: object, device: object) -> None:
@@ -238,6 +273,12 @@ def _adopt(
     """Wrap the user's TransformerLens model without copying or moving it."""
     actual: Backend = "hooked" if convert.is_hooked(tl_model) else "bridge"
     convert.silence_bridge()
+    check_has_values(tl_model)
+    if any(value.is_inference() for value in tl_model.parameters()):
+        raise ValueError(
+            f"this {type(tl_model).__name__} was made under torch.inference_mode(), so that nothing can be "
+            "differentiated: make it outside of it"
+        )
     parameter = next(tl_model.parameters())
     if backend not in ("auto", actual):
         raise ValueError(f"this model is a {type(tl_model).__name__}, used as it is: leave backend={backend!r} out")

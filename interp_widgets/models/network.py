@@ -17,7 +17,7 @@ from interp_widgets.locks import Rank, RankedLock
 from . import weights
 from .capabilities import Capabilities, find_capabilities
 from .devices import is_spread
-from .hooks import Edit, Objective, Run, canonical_hook_names, run_hooked
+from .hooks import Edit, Objective, Run, canonical_hook_names, differentiable, run_hooked
 from .memory import free_bytes
 from .placement import is_offloaded, quantisation, readable
 from .state import Watch, last_remembered, remembered, weights_key
@@ -194,7 +194,7 @@ class Network:
             raise ValueError(
                 f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {low if low < 0 else high}"
             )
-        return batch.to(self.device)
+        return differentiable(batch.to(self.device))
 
     # ---- hooks, embeddings and weights
 
@@ -232,7 +232,7 @@ class Network:
                 expected = f"(batch, {batch.shape[1]}, {self.d_model})"
                 raise ValueError(f"embeddings must have shape {expected}, got {tuple(embeddings.shape)}")
             batch = batch.expand(embeddings.shape[0], -1)
-            embeddings = embeddings.to(device=self.device, dtype=self.dtype)
+            embeddings = differentiable(embeddings.to(device=self.device, dtype=self.dtype))
         with self.lock, self.frozen() if grad is not None else contextlib.nullcontext():
             return run_hooked(
                 self.tl_model, batch, backend=self.backend, capture=capture, edit=edit, grad=grad, embeddings=embeddings

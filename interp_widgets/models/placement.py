@@ -30,7 +30,8 @@ def _is_quantised(value: Tensor) -> bool:
 
 def is_placed(hf_model: Any) -> bool:
     """Whether a transformers model must keep the devices and dtypes that it was loaded in."""
-    return getattr(hf_model, "hf_device_map", None) is not None or quantisation(hf_model) is not None
+    mapped = getattr(hf_model, "hf_device_map", None) is not None or is_offloaded(hf_model)
+    return mapped or quantisation(hf_model) is not None
 
 
 def quantisation(hf_model: Any) -> str | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy  # scipy.special takes a while to import: scipy itself loads it on first use
-import torch
 
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_range
@@ -18,7 +17,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.devices import device_kind
+from interp_widgets.models.devices import finish
 from interp_widgets.models.generation import generate_ids, stepper
 from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
 
@@ -143,8 +142,7 @@ def routing_speed(
                     stepper(model) if write is None else write.feed, tokens.ids, device=model.device,
                     max_new_tokens=max_new_tokens, temperature=0, seed=0, stop=(), check=check, on_token=None,
                 )  # fmt: skip
-                if device_kind(model.device) == "accelerator":
-                    torch.accelerator.synchronize(model.device)
+                finish(model.device)
                 seconds[row, turn] = clock() - started
             if write is not None:
                 computed[row] = sum(write.computed) / (len(write.computed) * write.length)

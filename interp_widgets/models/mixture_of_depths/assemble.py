@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..hub_files import LoadError
+from ..errors import LoadError
 from ..lora import add_adapters
 from .checkpoint import LoraSetup, MixtureState, base_hash
 from .graft import LateParts, late_parts

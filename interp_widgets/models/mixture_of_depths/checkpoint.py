@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ...atomic import named_path, whole_file
 from ...data.files import read_tensors, short
-from ..hub_files import DEMO_MIXTURES, LoadError
+from ..errors import LoadError
+from ..hub_files import DEMO_MIXTURES
 from ..weights import weight_hash
 
 __all__ = [

@@ -13,7 +13,8 @@ import torch
 
 from ..build import BackendChoice, build
 from ..devices import device_of
-from ..hub_files import DEMO_MIXTURES, LoadError, Source, address, open_source
+from ..errors import LoadError
+from ..hub_files import DEMO_MIXTURES, Source, address, open_source
 from ..model import Model
 from ..state import check_as_loaded
 from ..threads import few_threads
