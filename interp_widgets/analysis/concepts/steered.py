@@ -149,7 +149,7 @@ def compare_steering(
     amounts = [float(gaps * concepts.gap[concepts.index(term)]) if mode == "add" else 0.0 for term, gaps in terms]
     directions = np.stack([concepts.direction(term) for term, _ in terms])
     random = np.random.default_rng(control_seed).standard_normal(directions.shape)
-    word = model.tokens(f" {name}", prepend_bos=False)[0]
+    word = (word_ids(model, [name])[0] or model.tokens(f" {name}", prepend_bos=False))[0]
     added = np.asarray(amounts) @ directions
     control = random[0] / np.linalg.norm(random[0]) * np.copysign(np.linalg.norm(added), amounts[0])
 
