@@ -220,9 +220,7 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answers: 
         raise ValueError(f"the chat template cannot write these messages: {reason}{where}") from failure
 
 
-def _render(
-    tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answers: bool, continues: bool = False
-) -> str:
+def _render(tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answers: bool, continues: bool = False) -> str:
     from transformers import PreTrainedTokenizerBase
 
     options = {"add_generation_prompt": answers, "continue_final_message": continues}

@@ -17,6 +17,7 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.analysis._core.top_k import largest
+from interp_widgets.analysis._core.word_embeddings import word_ids
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
 from interp_widgets.arguments import checked

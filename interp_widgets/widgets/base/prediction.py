@@ -11,6 +11,7 @@ import ipywidgets as W
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.data.presets import PRESETS, Preset, preset
 from interp_widgets.models import Model
+from interp_widgets.models.top_k import likeliest
 
 from ..views import TokenStrip
 from .chat_box import ChatPrompt
@@ -134,7 +135,7 @@ class Likeliest(FromModel):
         check()
         ids = self.ids.read_by(model)
         logits = model.forward(model.token_embeddings(ids)[None], positions=slice(-1, None))
-        return int(logits[0, -1].argmax())
+        return likeliest(logits[0, -1])
 
     def code(self) -> tuple[list[str], str]:
         lines, ids = self.ids.code(self.variable)
