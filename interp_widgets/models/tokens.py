@@ -43,6 +43,8 @@ class Vocabulary:
     """Suffix of the last piece of a word; "" if there is none."""
     decoder: Any = None
     """WordPiece's decoder, if pieces that continue a word have a prefix."""
+    marks_left: bool = False
+    """Whether the tokenizer's own decoder leaves the marks of words in the text."""
     special: frozenset[int] = frozenset()
     """Ids that stand for no text: BOS, EOS, padding and added special tokens."""
     added: Mapping[int, str] = field(default_factory=dict)
@@ -61,11 +63,13 @@ class Vocabulary:
         steps = [step for part in (core.normalizer, core.pre_tokenizer, core.decoder) for step in _steps(part)]
         kinds = {step["type"]: step for step in steps}
         continues = getattr(core.model, "continuing_subword_prefix", None)
+        ends = kinds.get("BPEDecoder", {}).get("suffix") or getattr(core.model, "end_of_word_suffix", None) or ""
         return cls(
             bytes="ByteLevel" in kinds,
             spaces=any(_SPACE_PIECE in str(step) for step in steps),
-            ends=kinds.get("BPEDecoder", {}).get("suffix") or getattr(core.model, "end_of_word_suffix", None) or "",
+            ends=ends,
             decoder=core.decoder if "WordPiece" in kinds else _wordpiece(continues) if continues else None,
+            marks_left=bool((ends and "BPEDecoder" not in kinds) or (continues and "WordPiece" not in kinds)),
             special=special,
             added=texts,
         )
@@ -165,11 +169,11 @@ def following(tokenizer: Any, before: str, text: str) -> list[int]:
 
 def decode(tokenizer: Any, ids: Sequence[int], vocabulary: Vocabulary, *, skip_special: bool = False) -> str:
     """The text of ids; special tokens are written out unless ``skip_special``."""
-    if vocabulary.bytes and (vocabulary.ends or any(not vocabulary.added.get(i, "").isascii() for i in ids)):
-        # the tokenizers library reads the letters of added tokens as bytes, and leaves the marks of words' ends in
+    garbled = vocabulary.bytes and any(not vocabulary.added.get(i, "").isascii() for i in ids)
+    if garbled or vocabulary.marks_left:  # the tokenizers library reads the letters of added tokens as bytes
         pieces = [(i, piece) for i, piece in _pieces(tokenizer, ids) if not (skip_special and i in vocabulary.special)]
         text = b"".join(vocabulary.text_of(i, piece or "") for i, piece in pieces).decode("utf8", "replace")
-        return text.removesuffix(" ") if vocabulary.ends else text
+        return text.removesuffix(" ").removeprefix(" ") if vocabulary.marks_left else text
     return str(tokenizer.decode(ids, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False))
 
 
