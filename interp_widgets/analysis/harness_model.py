@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,6 +15,9 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis.continuations import Continuation, score_continuations
 from interp_widgets.models import Model
+from interp_widgets.models.chat import rendered
+
+eval_logger = logging.getLogger("lm_eval.interp_widgets")
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]
@@ -25,6 +30,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         self.model = model
         self.tokenizer = model.tokenizer
         self._batch_size = batch_size
+        self._said: set[str] = set()
 
     # ---- the interface of TemplateLM
 
@@ -58,22 +64,52 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return str(getattr(self.tokenizer, "name_or_path", "") or self.model.name)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A chat rendered by the tokenizer's template."""
-        return str(
-            self.tokenizer.apply_chat_template(
-                chat_history,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
-        )
+        """A chat rendered by the tokenizer's template.
+
+        Where the template refuses the messages, they are rendered without the system message, as in the harness's own
+        models. Where it refuses these too, the evaluation goes on and the item fails: its continuations have the
+        log-likelihood minus infinity, and its generated text is empty.
+        """
+        without = [message for message in chat_history if message["role"] != "system"]
+        try:
+            return self._rendered(chat_history, add_generation_prompt)
+        except ValueError as error:
+            reason = error
+        if 0 < len(without) < len(chat_history):
+            with suppress(ValueError):
+                text = self._rendered(without, add_generation_prompt)
+                self._say(f"{reason}; the system message is left out")
+                return text
+        self._say(f"{reason}; such items count as failed")
+        return _REFUSED
+
+    def _rendered(self, messages: list[dict[str, str]], answers: bool) -> str:
+        return rendered(self.tokenizer, messages, answers=answers, continues=not answers)
+
+    def _say(self, sentence: str) -> None:
+        """Log a sentence, once."""
+        if sentence not in self._said:
+            self._said.add(sentence)
+            eval_logger.warning("%s", sentence)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Token ids, with a BOS by the model's policy if the text does not begin with one."""
         ids = self.model.token_lists([string])[0]
-        bos = self.model.bos_token_id
-        wants = self.model.prepend_bos if add_special_tokens is None else add_special_tokens
-        return [bos, *ids] if wants and bos is not None and ids[:1] != [bos] else ids
+        wants = add_special_tokens if self.model.bos_token_id is not None else None
+        return self.model.with_bos(ids, wants)
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Ids of a context and its continuation, which are tokenized together; spaces between them belong to the
+        continuation."""
+        end = len(context.rstrip())
+        own, following = self.model.split(context[:end], context[end:] + continuation)
+        return own or [self.prefix_token_id], following
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Log-likelihood of each continuation given its context, and whether greedy decoding would generate it."""
+        fit = [request for request in requests if _REFUSED not in request.args[0]]
+        answers = iter(super().loglikelihood(fit, disable_tqdm=disable_tqdm) if fit else [])
+        return [(-math.inf, False) if _REFUSED in request.args[0] else next(answers) for request in requests]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, Sequence[int], Sequence[int]]], **_: Any
@@ -102,7 +138,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
             [
                 (None, *make_disjoint_window(window))
                 for window in get_rolling_token_windows(
-                    token_list=self.tok_encode(request.args[0], add_special_tokens=False),
+                    token_list=self.model.without_bos(self.tok_encode(request.args[0], add_special_tokens=False)),
                     prefix_token=self.prefix_token_id,
                     max_seq_len=self.max_length,
                     context_len=1,
@@ -122,6 +158,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
     def _generate(self, number: int, context: str, options: dict[str, Any]) -> str:
         temperature, limit = _temperature(options), self._max_new_tokens(options)
+        if _REFUSED in context:
+            return ""
         until = options.get("until") or []
         stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
         ids = (self.tok_encode(context) or [self.prefix_token_id])[-(self.max_length - limit) :]
@@ -152,6 +190,10 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
                 f"{self.max_length} tokens, got {limit}: set it in the task's generation_kwargs"
             )
         return limit
+
+
+_REFUSED = "\ue000the chat template refuses this item\ue000"
+"""Stands for a chat that the template refuses; the harness may put text around it."""
 
 
 class _StopStringFound(Exception):

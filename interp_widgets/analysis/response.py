@@ -17,6 +17,7 @@ from interp_widgets.analysis._core.tensors import as_array, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import decode, encode
+from interp_widgets.models.top_k import ranked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,10 +128,10 @@ def response_probabilities(
         logits = wide(decode(model, hidden[start : start + size]))
         target_logits = logits.gather(-1, target_ids[start : start + size, None])
         total = logits.logsumexp(-1, keepdim=True)
-        best = logits.topk(top)
+        best, best_tokens = ranked(logits, top)
         probabilities = (target_logits - total).exp()[:, 0]
         ranks = (logits > target_logits).sum(-1)
-        blocks.append((probabilities, ranks, best.indices, (best.values - total).exp()))
+        blocks.append((probabilities, ranks, best_tokens, (best - total).exp()))
     probability, rank, best_ids, best_probability = (torch.cat(block) for block in zip(*blocks, strict=True))
     result = ResponseProbabilities(
         prompt_tokens=tokens.tokens(),

@@ -11,6 +11,8 @@ from typing import Any, TypeGuard
 
 from torch import Tensor
 
+from .chat_process import RENDERER, TemplateFailure
+
 Messages = Sequence[Mapping[str, str]]
 """A chat: messages ``{"role": ..., "content": ...}`` in their order."""
 PromptInput = str | Sequence[int] | Messages
@@ -75,7 +77,7 @@ class Chat:
         """The template's text before, between and after the messages, and the messages' numbers in their order."""
         marks = [f"message{number}content9e3779b9" for number in range(len(self.messages))]
         marked = [message | {"content": mark} for message, mark in zip(self.messages, marks, strict=True)]
-        fragments = re.split(f"({'|'.join(marks)})", _write(self.tokenizer, marked, answers=True))
+        fragments = re.split(f"({'|'.join(marks)})", rendered(self.tokenizer, marked, answers=True))
         return fragments[::2], [marks.index(mark) for mark in fragments[1::2]]
 
     @property
@@ -116,7 +118,7 @@ class Chat:
     def _end_of(self, message: int, low: int, high: int) -> int:
         """End of a message's turn in low..high: that of the chat up to this message, else the end of its content."""
         try:
-            before = _write(self.tokenizer, self.messages[: message + 1], answers=False)
+            before = rendered(self.tokenizer, self.messages[: message + 1], answers=False)
         except ValueError:  # such as a system message alone
             return low
         return len(before) if low <= len(before) <= high and self.text.startswith(before) else low
@@ -174,7 +176,7 @@ def write_chat(tokenizer: Any, messages: Messages, name: str) -> Chat:
             "{{ message['role'] }}: {{ message['content'] }}\\n{% endfor %}assistant:\""
         )
     plain = tuple({"role": message["role"], "content": message["content"]} for message in messages)
-    chat = Chat(plain, _write(tokenizer, plain, answers=True), tokenizer)
+    chat = Chat(plain, rendered(tokenizer, plain, answers=True), tokenizer)
     if chat.left_out:
         number = chat.left_out[0]
         raise ValueError(
@@ -197,23 +199,33 @@ def with_template(tokenizer: Any, template: str, name: str) -> Any:
 
 
 def _check_syntax(tokenizer: Any) -> None:
-    from jinja2 import TemplateError, TemplateSyntaxError
-
     try:
-        tokenizer.apply_chat_template(_PROBE, tokenize=False)
-    except TemplateSyntaxError as error:
-        raise ValueError(f"chat_template is not a Jinja template: {error.message} (line {error.lineno})") from error
-    except TemplateError:
-        return  # it may require more than a single user message
+        _render(tokenizer, _PROBE, answers=True)
+    except TemplateFailure as failure:
+        if failure.kind == "syntax":
+            raise ValueError(f"chat_template is not a Jinja template: {failure} (line {failure.line})") from failure
+        # else it may require more than a single user message
 
 
-def _write(tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answers: bool) -> str:
-    """The text of messages, with the opening of the answer if ``answers``; ValueError if the template refuses them."""
-    from jinja2 import TemplateError
-
+def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answers: bool, continues: bool = False) -> str:
+    """The text of messages, with the opening of the answer if ``answers`` and without the end of the last message if
+    ``continues``; ValueError if the template refuses or fails."""
     try:
-        text = tokenizer.apply_chat_template([*messages], add_generation_prompt=answers, tokenize=False)
-    except TemplateError as error:
-        reason = str(error.message or type(error).__name__).rstrip(".")
-        raise ValueError(f"the chat template refuses these messages: {reason}") from error
-    return str(text)
+        return _render(tokenizer, messages, answers=answers, continues=continues)
+    except TemplateFailure as failure:
+        reason = str(failure).rstrip(".")
+        if failure.kind == "refused":
+            raise ValueError(f"the chat template refuses these messages: {reason}") from failure
+        where = "" if failure.line is None else f" (line {failure.line} of the template)"
+        raise ValueError(f"the chat template cannot write these messages: {reason}{where}") from failure
+
+
+def _render(tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answers: bool, continues: bool = False) -> str:
+    from transformers import PreTrainedTokenizerBase
+
+    options = {"add_generation_prompt": answers, "continue_final_message": continues}
+    if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:  # it has no template
+        return str(tokenizer.apply_chat_template([*messages], tokenize=False, **options))
+    return RENDERER.render(
+        tokenizer.get_chat_template(), messages, special_tokens=tokenizer.special_tokens_map, **options
+    )

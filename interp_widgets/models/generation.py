@@ -12,6 +12,7 @@ from .engine import incremental_decoder
 from .mixture_of_depths.early_exit import EarlyExit, skips_layers
 from .mixture_of_depths.graft import mixture_of
 from .network import Network
+from .top_k import likeliest
 
 
 def stepper(network: Network) -> Callable[[Tensor], Tensor]:
@@ -65,7 +66,7 @@ def generate_ids(
         if not torch.isfinite(last.max()):
             raise ValueError("the model's logits are not finite (NaN or infinity); look for broken weights or edits")
         if temperature == 0:
-            token = int(last.argmax())
+            token = likeliest(last)
         else:
             token = int(torch.multinomial(((last - last.max()) / temperature).softmax(-1), 1, generator=generator))
         if token in stop:

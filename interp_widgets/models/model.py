@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from typing import Any
@@ -79,8 +80,8 @@ class Model(Network):
         self.tokenizer = tokenizer
         self.eos_token_id: int | None = None if tokenizer is None else tokenizer.eos_token_id
         self._stop_ids = frozenset(stop_ids) | ({self.eos_token_id} if self.eos_token_id is not None else set())
-        self._piece_kind = "metaspace" if tokenizer is None else tokens.piece_kind(tokenizer)
-        self._special_ids = frozenset[int]() if tokenizer is None else tokens.special_ids(tokenizer)
+        self._vocabulary = tokens.Vocabulary() if tokenizer is None else tokens.Vocabulary.of(tokenizer)
+        self._said_bos = False
         note_loaded(self)
 
     def __repr__(self) -> str:
@@ -141,10 +142,41 @@ class Model(Network):
         """
         written, prepend_bos = self._written(text, prepend_bos)
         (ids,) = tokens.token_lists(self._need_tokenizer(), [written])
+        return self.with_bos(ids, prepend_bos)
+
+    def with_bos(self, ids: Sequence[int], prepend_bos: bool | None = None) -> list[int]:
+        """Ids of a text with a BOS in front, by the model's policy or by ``prepend_bos``.
+
+        A text that already begins with its BOS, such as decoded ids or a rendered chat, gets no second one; the first
+        time, a warning says so.
+        """
         front = self.prepend_bos if prepend_bos is None else prepend_bos
         if front and self.bos_token_id is None:
             raise ValueError(f"prepend_bos=True, but the tokenizer of {self.name} has no BOS token; leave it out")
-        return [self.bos_token_id, *ids] if front and self.bos_token_id is not None else ids
+        if not front or self.bos_token_id is None:
+            return list(ids)
+        return [self.bos_token_id, *self.without_bos(ids)]
+
+    def without_bos(self, ids: Sequence[int]) -> list[int]:
+        """Ids of a text without the BOS that it begins with, if it does; the first time, a warning says so."""
+        if not self.begins_with_bos(ids):
+            return list(ids)
+        if not self._said_bos:
+            self._said_bos = True
+            warnings.warn(self.own_bos_note, stacklevel=2)
+        return list(ids[1:])
+
+    def begins_with_bos(self, ids: Sequence[int]) -> bool:
+        """Whether ids begin with the model's BOS."""
+        return self.bos_token_id is not None and len(ids) > 0 and ids[0] == self.bos_token_id
+
+    @property
+    def own_bos_note(self) -> str:
+        """The sentence about a text that brings its own BOS."""
+        return (
+            f"the text already begins with {self.tokenizer.bos_token!r}, the beginning-of-sequence token of "
+            f"{self.name}, so no second one is put in front of it"
+        )
 
     def _written(self, prompt: str | Messages, prepend_bos: bool | None) -> tuple[str, bool | None]:
         """A prompt as text, and whether it gets a BOS; in a chat the template decides."""
@@ -171,24 +203,25 @@ class Model(Network):
     ) -> tuple[list[int], list[int]]:
         """Prompt ids and response ids.
 
-        Two texts are tokenised together if the result begins with the prompt's tokens, so that the response has the
-        tokens that the model would write; otherwise separately. Ids are used unchanged, without a BOS. The messages of
-        a chat become the text that `chat` writes.
+        Two texts are tokenized together and cut where the prompt ends, so that the model reads exactly the text; a
+        token that reaches across the cut belongs to the response. Ids are used unchanged, without a BOS, and a response
+        text after prompt ids is tokenized as their continuation. The messages of a chat become the text that `chat`
+        writes.
         """
         if isinstance(prompt, str) or is_chat(prompt):
             text, prepend_bos = self._written(prompt, prepend_bos)
-            prompt_ids = self.tokens(text, prepend_bos=prepend_bos)
             if isinstance(response, str):
-                joined = self.tokens(text + response, prepend_bos=prepend_bos)
-                if joined[: len(prompt_ids)] == prompt_ids:
-                    return prompt_ids, joined[len(prompt_ids) :]
+                ids, spans = tokens.encoded(self._need_tokenizer(), text + response)
+                cut = tokens.tokens_before(spans, len(text))
+                return self.with_bos(ids[:cut], prepend_bos), ids[cut:]
+            (ids,) = tokens.token_lists(self._need_tokenizer(), [text])
+            prompt_ids = self.with_bos(ids, prepend_bos)
         else:
             prompt_ids = self._checked_ids(prompt)  # type: ignore[arg-type]
-        if response is None:
-            return prompt_ids, []
-        if isinstance(response, str):
-            return prompt_ids, self.tokens(response, prepend_bos=False)
-        return prompt_ids, self._checked_ids(response)
+            if isinstance(response, str):
+                before = self.decode(prompt_ids)
+                return prompt_ids, tokens.following(self._need_tokenizer(), before, response)
+        return prompt_ids, [] if response is None else self._checked_ids(response)
 
     @checked
     def token_strings(self, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
@@ -200,7 +233,7 @@ class Model(Network):
         checked_ids = self._checked_ids(ids)
         if self.tokenizer is None:
             return tuple(f"[{i}]" for i in checked_ids)
-        return tokens.token_strings(self.tokenizer, checked_ids, self._piece_kind, self._special_ids)
+        return tokens.token_strings(self.tokenizer, checked_ids, self._vocabulary)
 
     @checked
     def single_token_strings(self, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
@@ -208,28 +241,23 @@ class Model(Network):
         checked_ids = self._checked_ids(ids)
         if self.tokenizer is None:
             return tuple(f"[{i}]" for i in checked_ids)
-        return tokens.single_token_strings(self.tokenizer, checked_ids, self._piece_kind, self._special_ids)
+        return tokens.single_token_strings(self.tokenizer, checked_ids, self._vocabulary)
 
     @checked
     def token_spans(self, text: str) -> list[tuple[int, int]]:
         """Character span [start, end) in ``text`` of each of its tokens, without the BOS."""
-        tokenizer = self._need_tokenizer()
-        if getattr(tokenizer, "is_fast", False):
-            tokens.check_text(text)
-            return tokens.fast_token_spans(tokenizer, text)
-        return tokens.token_spans(text, self.token_strings(self.tokens(text, prepend_bos=False)))
+        return tokens.encoded(self._need_tokenizer(), text)[1]
 
     @checked
     def is_special(self, ids: Tensor | Sequence[int]) -> list[bool]:
         """Whether each id is a special token (BOS, EOS, padding, or one added as special)."""
-        return [i in self._special_ids for i in self._checked_ids(ids)]
+        return [i in self._vocabulary.special for i in self._checked_ids(ids)]
 
     @checked
     def decode(self, ids: Tensor | Sequence[int], *, skip_special: bool = False) -> str:
         """The text of token ids; special tokens are written out unless ``skip_special``."""
         tokenizer = self._need_tokenizer()
-        checked_ids = self._checked_ids(ids)
-        return str(tokenizer.decode(checked_ids, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False))
+        return tokens.decode(tokenizer, self._checked_ids(ids), self._vocabulary, skip_special=skip_special)
 
     # ---- writing text
 

@@ -1,12 +1,14 @@
-"""Readable tokens: the string of each id, its span in the text, and whether it is special."""
+"""Text as tokens and tokens as text: ids, the BOS, prompt and response, readable strings, and spans of characters."""
 
 from __future__ import annotations
 
 import codecs
 import functools
+import json
 import re
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 CONTINUATION = "⋯"
 """Shown for a token that holds only later bytes of a character that an earlier token began."""
@@ -24,14 +26,92 @@ def _byte_of_character() -> dict[str, int]:
     return {**table, **{chr(256 + index): byte for index, byte in enumerate(rest)}}
 
 
-def piece_kind(tokenizer: Any) -> Literal["bytes", "metaspace"]:
-    """How a tokenizer writes its vocabulary: characters for bytes (GPT-2) or text with ▁ for spaces (SentencePiece)."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None and backend.decoder is not None:
-        return "bytes" if b"ByteLevel" in backend.decoder.__getstate__() else "metaspace"
-    byte_characters = _byte_of_character()
-    sample = tokenizer.convert_ids_to_tokens(tokenizer.encode(" a", add_special_tokens=False))
-    return "bytes" if any("Ġ" in piece for piece in sample) and "Ġ" in byte_characters else "metaspace"
+@dataclass(frozen=True)
+class Vocabulary:
+    """How a tokenizer writes text as the pieces of its vocabulary.
+
+    Byte-level vocabularies (GPT-2) write bytes as characters; SentencePiece writes spaces as ``▁`` and unknown bytes as
+    ``<0xNN>``; WordPiece (BERT) marks the pieces that continue a word (``##``); others mark the last piece of a word
+    (``</w>``).
+    """
+
+    bytes: bool = False
+    """Whether characters stand for bytes."""
+    spaces: bool = True
+    """Whether ``▁`` stands for a space."""
+    ends: str = ""
+    """Suffix of the last piece of a word; "" if there is none."""
+    decoder: Any = None
+    """WordPiece's decoder, if pieces that continue a word have a prefix."""
+    marks_left: bool = False
+    """Whether the tokenizer's own decoder leaves the marks of words in the text."""
+    special: frozenset[int] = frozenset()
+    """Ids that stand for no text: BOS, EOS, padding and added special tokens."""
+    added: Mapping[int, str] = field(default_factory=dict)
+    """The texts of added tokens, which no rule of the vocabulary applies to."""
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Vocabulary:
+        """The vocabulary of a transformers tokenizer."""
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        special = frozenset(tokenizer.all_special_ids) | {index for index, token in added.items() if token.special}
+        texts = {index: token.content for index, token in added.items()}
+        core = getattr(tokenizer, "backend_tokenizer", None)
+        if core is None:
+            sample = tokenizer.convert_ids_to_tokens(tokenizer.encode(" a", add_special_tokens=False))
+            return cls(bytes=any("Ġ" in piece for piece in sample), special=special, added=texts)
+        steps = [step for part in (core.normalizer, core.pre_tokenizer, core.decoder) for step in _steps(part)]
+        kinds = {step["type"]: step for step in steps}
+        continues = getattr(core.model, "continuing_subword_prefix", None)
+        ends = kinds.get("BPEDecoder", {}).get("suffix") or getattr(core.model, "end_of_word_suffix", None) or ""
+        return cls(
+            bytes="ByteLevel" in kinds,
+            spaces=any(_SPACE_PIECE in str(step) for step in steps),
+            ends=ends,
+            decoder=core.decoder if "WordPiece" in kinds else _wordpiece(continues) if continues else None,
+            marks_left=bool((ends and "BPEDecoder" not in kinds) or (continues and "WordPiece" not in kinds)),
+            special=special,
+            added=texts,
+        )
+
+    def text_of(self, token: int, piece: str) -> bytes:
+        """The text of a piece in UTF-8, with the spaces that the vocabulary marks; may be part of a character."""
+        if token in self.special or (self.bytes and token in self.added):
+            return piece.encode("utf8")
+        if self.decoder is not None:
+            return str(self.decoder.decode(["a", piece]))[1:].encode("utf8")
+        space = b""
+        if self.ends and piece.endswith(self.ends):
+            piece, space = piece[: -len(self.ends)], b" "
+        if self.bytes:
+            table = _byte_of_character()
+            known = all(character in table for character in piece)
+            return (bytes(table[character] for character in piece) if known else piece.encode("utf8")) + space
+        if match := _BYTE_PIECE.match(piece):
+            return bytes([int(match.group(1), 16)])
+        return (piece.replace(_SPACE_PIECE, " ") if self.spaces else piece).encode("utf8") + space
+
+
+def _steps(part: Any) -> list[dict[str, Any]]:
+    """The steps of a normalizer, pre-tokenizer or decoder of the tokenizers library."""
+    if part is None:
+        return []
+    waiting, steps = [json.loads(part.__getstate__())], []
+    while waiting:
+        step = waiting.pop()
+        inner = step.get("normalizers") or step.get("pretokenizers") or step.get("decoders")
+        if inner:
+            waiting += inner
+        else:
+            steps.append(step)
+    return steps
+
+
+def _wordpiece(prefix: str) -> Any:
+    """The decoder for a vocabulary that marks continued words but has no decoder of its own."""
+    from tokenizers import decoders
+
+    return decoders.WordPiece(prefix=prefix, cleanup=False)
 
 
 def check_text(text: object) -> None:
@@ -58,46 +138,62 @@ def token_lists(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return [list(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
 
-def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Ids that stand for no text: BOS, EOS, padding and added special tokens."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return frozenset(tokenizer.all_special_ids) | {index for index, token in added.items() if token.special}
+def encoded(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Ids of a text without added special tokens, and the characters [start, end) of each."""
+    check_text(text)
+    if not getattr(tokenizer, "is_fast", False):
+        (ids,) = token_lists(tokenizer, [text])
+        return ids, spans_of_strings(text, token_strings(tokenizer, ids, Vocabulary.of(tokenizer)))
+    both = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    return list(both["input_ids"]), [(int(start), int(end)) for start, end in both["offset_mapping"]]
 
 
-def _piece_bytes(piece: str, kind: str) -> bytes:
-    if kind == "bytes":
-        table = _byte_of_character()
-        if all(character in table for character in piece):
-            return bytes(table[character] for character in piece)
-        return piece.encode("utf8")
-    if match := _BYTE_PIECE.match(piece):
-        return bytes([int(match.group(1), 16)])
-    return piece.replace(_SPACE_PIECE, " ").encode("utf8")
+def tokens_before(spans: Sequence[tuple[int, int]], boundary: int) -> int:
+    """How many tokens lie before a boundary in the text; a token that straddles it lies after it."""
+    return next((number for number, (_, end) in enumerate(spans) if end > boundary), len(spans))
 
 
-def token_strings(tokenizer: Any, ids: Sequence[int], kind: str, whole: frozenset[int]) -> tuple[str, ...]:
+def following(tokenizer: Any, before: str, text: str) -> list[int]:
+    """Ids of a text that continues other text whose ids are fixed.
+
+    The text is tokenized behind what comes before it, so that a tokenizer which begins every text with a space adds
+    none. Where a token would straddle the boundary, it is tokenized behind a line break instead.
+    """
+    for start in (before, "\n"):
+        ids, spans = encoded(tokenizer, start + text)
+        number = tokens_before(spans, len(start))
+        if number < len(ids) and spans[number][0] >= len(start):
+            return ids[number:]
+    return encoded(tokenizer, text)[0]
+
+
+def decode(tokenizer: Any, ids: Sequence[int], vocabulary: Vocabulary, *, skip_special: bool = False) -> str:
+    """The text of ids; special tokens are written out unless ``skip_special``."""
+    garbled = vocabulary.bytes and any(not vocabulary.added.get(i, "").isascii() for i in ids)
+    if garbled or vocabulary.marks_left:  # the tokenizers library reads the letters of added tokens as bytes
+        pieces = [(i, piece) for i, piece in _pieces(tokenizer, ids) if not (skip_special and i in vocabulary.special)]
+        text = b"".join(vocabulary.text_of(i, piece or "") for i, piece in pieces).decode("utf8", "replace")
+        return text.removesuffix(" ").removeprefix(" ") if vocabulary.marks_left else text
+    return str(tokenizer.decode(ids, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False))
+
+
+def token_strings(tokenizer: Any, ids: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ...]:
     """One readable string per id.
 
     A character that spans several tokens is shown at the token where it begins; a token with only later bytes is shown
     as ``⋯``. The joined strings without ``⋯`` are the text. Bytes that are no character are shown as ``�``.
-
-    Args:
-        tokenizer: a transformers tokenizer.
-        ids: token ids.
-        kind: from `piece_kind`.
-        whole: ids shown as written in the vocabulary (special and added tokens).
     """
     pieces = [f"[{token}]" if piece is None else piece for token, piece in _pieces(tokenizer, ids)]
     strings = [""] * len(pieces)
     decoder = codecs.getincrementaldecoder("utf8")("replace")
     begun = 0  # the token where the character now being decoded began
     for index, (token, piece) in enumerate(zip(ids, pieces, strict=True)):
-        if token in whole:
+        if token in vocabulary.special:
             strings[begun] += decoder.decode(b"", final=True)
             decoder.reset()
             strings[index] = piece
             continue
-        for byte in _piece_bytes(piece, kind):
+        for byte in vocabulary.text_of(token, piece):
             pending = bool(decoder.getstate()[0])
             begun = begun if pending else index
             text = decoder.decode(bytes([byte]))
@@ -110,28 +206,21 @@ def token_strings(tokenizer: Any, ids: Sequence[int], kind: str, whole: frozense
     return tuple(string or (CONTINUATION if piece else "") for string, piece in zip(strings, pieces, strict=True))
 
 
-def single_token_strings(tokenizer: Any, ids: Sequence[int], kind: str, whole: frozenset[int]) -> tuple[str, ...]:
+def single_token_strings(tokenizer: Any, ids: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ...]:
     """`token_strings` of every id separately, for ids that are not a sequence, such as the likeliest next tokens."""
     return tuple(
-        f"[{token}]" if piece is None
-        else piece if token in whole
-        else _piece_bytes(piece, kind).decode("utf8", "replace")
+        f"[{token}]" if piece is None else vocabulary.text_of(token, piece).decode("utf8", "replace")
         for token, piece in _pieces(tokenizer, ids)
-    )  # fmt: skip
+    )
 
 
 def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[tuple[int, str | None]]:
     return list(zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True))
 
 
-def fast_token_spans(tokenizer: Any, text: str) -> list[tuple[int, int]]:
-    """Character span [start, end) of each token of ``text``, from a tokenizer that provides offsets."""
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    return [(int(start), int(end)) for start, end in encoded["offset_mapping"]]
-
-
-def token_spans(text: str, strings: Sequence[str]) -> list[tuple[int, int]]:
-    """The same from the tokens' strings; tokens that share a character share its span."""
+def spans_of_strings(text: str, strings: Sequence[str]) -> list[tuple[int, int]]:
+    """Character span [start, end) of each token, from the tokens' strings; tokens that share a character share its
+    span."""
     spans: list[tuple[int, int]] = []
     cursor = 0
     for string in strings:

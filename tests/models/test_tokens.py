@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from interp_widgets.models import tokens as token_tools
@@ -38,14 +36,13 @@ def test_bos_policy_is_the_tokenizers_own(family: str) -> None:
     assert model.tokens("") == ([model.bos_token_id] if model.prepend_bos else [])
 
 
-def test_bos_without_a_bos_token_is_an_error() -> None:
+def test_bos_without_a_bos_token_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", "bridge")
-    used = {"_need_tokenizer": model._need_tokenizer, "_written": model._written}
-    bare = SimpleNamespace(**{**vars(model), "bos_token_id": None, **used})
+    monkeypatch.setattr(model, "bos_token_id", None)
     with pytest.raises(ValueError, match="has no BOS token"):
-        type(model).tokens(bare, "text", prepend_bos=True)  # type: ignore[arg-type]
+        model.tokens("text", prepend_bos=True)
     with pytest.raises(TypeError, match="text must be a str or a list of messages, got 3"):
-        model.tokens(3)  # type: ignore[arg-type]
+        model.tokens(3)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -117,12 +114,11 @@ def test_spans_cover_the_text(family: str, text: str) -> None:
 
 
 def test_spans_of_a_slow_tokenizer_agree_with_a_fast_one() -> None:
-    for tokenizer, kind in ((byte_level_tokenizer(), "bytes"), (metaspace_tokenizer(), "metaspace")):
+    for tokenizer in (byte_level_tokenizer(), metaspace_tokenizer()):
         text = "The dog 🙂 in Paris"
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        strings = token_tools.token_strings(tokenizer, ids, kind, frozenset())
-        slow = token_tools.token_spans(text, strings)
-        fast = token_tools.fast_token_spans(tokenizer, text)
+        ids, fast = token_tools.encoded(tokenizer, text)
+        strings = token_tools.token_strings(tokenizer, ids, token_tools.Vocabulary.of(tokenizer))
+        slow = token_tools.spans_of_strings(text, strings)
         trimmed = [text[a:b].strip() for a, b in fast if text[a:b].strip()]
         assert [text[a:b].strip() for a, b in slow if text[a:b].strip()] == trimmed
 
@@ -136,16 +132,16 @@ def test_split_tokenises_together() -> None:
     assert model.split("The dog", " ran", prepend_bos=False)[0] == model.tokens("The dog", prepend_bos=False)
 
 
-def test_split_apart_where_the_border_would_merge() -> None:
+def test_a_token_across_the_border_belongs_to_the_response() -> None:
     model = tiny_model("gpt2", "bridge")
     cuts = [("The capital of Fr", "ance"), ("The cap", "ital"), ("the E", "iffel"), ("qu", "estion"), ("loc", "ated")]
     merged = [(a, b) for a, b in cuts if model.tokens(a + b)[: len(model.tokens(a))] != model.tokens(a)]
     assert merged  # else the case is not met
     for start, end in merged:
         prompt, response = model.split(start, end)
-        assert prompt == model.tokens(start)
-        assert response == model.tokens(end)
-        assert prompt + response != model.tokens(start + end)
+        assert prompt + response == model.tokens(start + end)
+        assert model.decode(response).endswith(end)
+        assert model.decode(response) != end
 
 
 def test_split_takes_ids_as_they_are() -> None:

@@ -15,6 +15,7 @@ from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.run import Check
 from interp_widgets.models import Model
 from interp_widgets.models.chat import TEMPLATE, Chat, ChatText, Part, PromptInput, is_chat
+from interp_widgets.models.tokens import encoded
 
 
 class PromptError(ValueError):
@@ -65,16 +66,18 @@ class Prompt:
     """The prompt as text; empty for ids."""
     chat: Chat | None = None
     """The messages that it was written from, if any."""
+    response: str = ""
+    """The response that it was tokenized with, if any; a token that both share is not the prompt's."""
 
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...] | None:
         """Characters [start, end) of each shown token; None where the prompt was given as ids."""
         if not self.text:
             return None
-        spans = tuple(self.model.token_spans(self.text))
-        if len(spans) == self.n_shown + 1:  # the text itself begins with the BOS
-            spans = spans[1:]
-        return spans if len(spans) == self.n_shown else None
+        ids, spans = encoded(self.model.tokenizer, self.text + self.response)
+        start = self.offset if self.model.begins_with_bos(ids) else 0  # the text itself may begin with the BOS
+        end = start + self.n_shown
+        return tuple(spans[start:end]) if tuple(ids[start:end]) == self.shown_ids else None
 
     @cached_property
     def roles(self) -> tuple[str, ...] | None:
@@ -186,7 +189,16 @@ def read_prompt_and_response(
     Raises ValueError in one sentence for an empty or too long prompt or response, or special tokens only.
     """
     ids, response_ids = model.split(prompt, response, prepend_bos=prepend_bos)
-    tokens = _prompt_of(model, prompt, ids, "prompt")
+    if isinstance(prompt, str) and prompt.strip() and response and all(model.is_special(ids)):
+        alone, _ = model.split(prompt, None, prepend_bos=prepend_bos)
+        if not all(model.is_special(alone)):
+            (shared,) = model.token_strings(response_ids[:1])
+            raise _unfit(
+                "prompt",
+                f"the prompt {prompt!r} is only the beginning of the token {shared!r}, which it makes with the "
+                "response: end the prompt with a whole word",
+            )
+    tokens = _prompt_of(model, prompt, ids, "prompt", response if isinstance(response, str) else "")
     if len(ids) >= model.n_ctx:
         raise _unfit(
             "prompt",
@@ -210,18 +222,16 @@ def read_prompt_and_response(
     return tokens, tuple(response_ids)
 
 
-def _prompt_of(model: Model, prompt: PromptInput, ids: Sequence[int], what: str) -> Prompt:
+def _prompt_of(model: Model, prompt: PromptInput, ids: Sequence[int], what: str, response: str = "") -> Prompt:
     if len(ids) == 0:
         raise _unfit(what, f"the {what} is empty: write at least one word")
     if all(model.is_special(ids)):
         raise _unfit(what, f"the {what} holds only special tokens, which have no words to look at: add some text")
-    offset = int(model.bos_token_id is not None and ids[0] == model.bos_token_id)
-    if isinstance(prompt, ChatText):
-        return Prompt(model, tuple(ids), offset, str(prompt), prompt.chat)
+    offset = int(model.begins_with_bos(ids))
     if is_chat(prompt):
-        chat = model.chat(prompt)
-        return Prompt(model, tuple(ids), offset, chat.text, chat)
-    return Prompt(model, tuple(ids), offset, prompt if isinstance(prompt, str) else "")
+        chat = prompt.chat if isinstance(prompt, ChatText) else model.chat(prompt)
+        return Prompt(model, tuple(ids), offset, chat.text, chat, response)
+    return Prompt(model, tuple(ids), offset, prompt if isinstance(prompt, str) else "", response=response)
 
 
 def _first(parts: Sequence[Part], span: tuple[int, int]) -> Part | None:
@@ -235,6 +245,9 @@ def single_token(model: Model, token: str | int, *, what: str = "target") -> int
         ids = model.tokens(token, prepend_bos=False)
         if len(ids) == 1:
             return int(ids[0])
+        by_itself = model.tokens(token.removeprefix(" "), prepend_bos=False)
+        if model.token_strings(by_itself) == (token,):  # the tokenizer begins every text with a space
+            return int(by_itself[0])
         if not ids:
             raise ValueError(f"the {what} is empty: give the text of one token, or an id")
         pieces = ", ".join(repr(piece) for piece in model.token_strings(ids))

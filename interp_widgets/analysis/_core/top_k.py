@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Ints
+from interp_widgets.models.top_k import largest as lowest_largest
+from interp_widgets.models.top_k import tied_at
 
 
 def largest(values: ArrayLike, count: int | None = None, *, by_size: bool = False) -> Ints:
@@ -45,7 +47,6 @@ class TopK:
     def add(self, tile: Tensor, first: int) -> None:
         """Take in (rows, size) numbers whose first has the index ``first``; tiles come in order."""
         inside = _largest(tile, min(self.count, tile.shape[-1]), by_size=self.by_size)
-        inside = inside.sort(dim=-1).values  # by index first: the sort by value then keeps ties in this order
         values, indices = tile.gather(-1, inside), inside + first
         if self.values.numel():
             values, indices = torch.cat([self.values, values], -1), torch.cat([self.indices, indices], -1)
@@ -58,22 +59,24 @@ _BLOCK = 8
 
 
 def _largest(rows: Tensor, count: int, *, by_size: bool) -> Tensor:
-    """(rows, count) indices of the largest numbers, in no order.
+    """(rows, count) indices of the largest numbers, of equal ones those with the lowest indices, in their order.
 
     The largest ``count`` numbers lie in the ``count`` blocks with the largest maxima: long rows are first cut down to
-    these, since a maximum over blocks is far cheaper than a selection.
+    these, since a maximum over blocks is far cheaper than a selection. Where blocks are tied, the whole rows are used.
     """
     length = rows.shape[-1] // _BLOCK
     if length <= 2 * count:
-        return (rows.abs() if by_size else rows).topk(count, dim=-1, sorted=False).indices
+        return lowest_largest(rows.abs() if by_size else rows, count)
     # a block is every length-th number, so that its maximum runs along whole rows
     blocks = rows[..., : length * _BLOCK].reshape(*rows.shape[:-1], _BLOCK, length)
     peaks = blocks.amax(-2)
     if by_size:
         peaks = torch.maximum(peaks, -blocks.amin(-2))
-    best = peaks.topk(count, dim=-1, sorted=False).indices
+    best = peaks.topk(count + 1, dim=-1)
+    if bool(tied_at(best.values, count).any()):
+        return lowest_largest(rows.abs() if by_size else rows, count)
     inside = torch.arange(_BLOCK, device=rows.device) * length
     leftover = torch.arange(length * _BLOCK, rows.shape[-1], device=rows.device).expand(*rows.shape[:-1], -1)
-    indices = torch.cat([(best[..., None] + inside).flatten(-2), leftover], -1)
+    indices = torch.cat([(best.indices[..., :count, None] + inside).flatten(-2), leftover], -1).sort(dim=-1).values
     values = rows.gather(-1, indices)
-    return indices.gather(-1, (values.abs() if by_size else values).topk(count, dim=-1, sorted=False).indices)
+    return indices.gather(-1, lowest_largest(values.abs() if by_size else values, count))

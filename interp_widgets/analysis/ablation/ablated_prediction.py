@@ -21,6 +21,7 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import forward
 from interp_widgets.models.patching import Patch, patched_passes
+from interp_widgets.models.top_k import ranked
 
 
 @record
@@ -97,8 +98,8 @@ def ablated_prediction(
     for ablated in listed:
         read.positions(ablated.positions)
     before, after = _log_probabilities(read, []), _log_probabilities(read, patches)
-    ids = [int(i) for i in before.topk(top).indices]
-    ids += [int(i) for i in after.topk(top).indices if int(i) not in ids]
+    ids: list[int] = ranked(before, top)[1].tolist()
+    ids += [i for i in ranked(after, top)[1].tolist() if i not in ids]
     kl = torch.where(before > -torch.inf, before.exp() * (before - after), 0.0).sum()
     return AblatedPrediction(
         ids=ids,

@@ -15,6 +15,7 @@ from interp_widgets.analysis._core.tensors import log_sum, wide, wide_type
 from interp_widgets.models import Model
 from interp_widgets.models.devices import has_float64
 from interp_widgets.models.engine import decode, decode_blocks, decodes_in_blocks, token_logits
+from interp_widgets.models.top_k import likeliest
 
 Metric = Literal["logit", "probability", "log_prob", "logit_difference", "kl"]
 """Which number of the next-token distribution is compared; ``kl`` is KL(before‖after) of the distribution, in nats."""
@@ -81,7 +82,7 @@ def next_token_metric(
     foil_id = None if foil is None else single_token(model, foil, what="foil")
     logits = wide(decode(model, hidden)[0])
     check_finite(logits, lambda token: f"the model's logit of token {token} for this prompt")
-    target_id = int(logits.argmax()) if target_id is None else target_id
+    target_id = likeliest(logits) if target_id is None else target_id
     result = NextTokenMetric(model, metric, target_id, foil_id, hidden, 0.0)
     return result if metric == "kl" else replace(result, clean=float(result.read(hidden)[0]))
 

@@ -135,7 +135,7 @@ def score_crows(
     check_range("resamples", resamples)
     bos = beginning_of_text(model)
     ids = model.token_lists([sentence for pair in data for sentence in (pair.more, pair.less)])
-    wanted = [Continuation((bos,), tuple(own)) for own in ids]
+    wanted = [Continuation((bos,), tuple(model.without_bos(own))) for own in ids]
     scored = score_continuations(model, wanted, RunOptions(progress, check, batch_size))
     sums = np.array([one.log_probability.sum() for one in scored]).reshape(-1, 2)
     metrics = []

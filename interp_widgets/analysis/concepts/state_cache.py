@@ -116,8 +116,7 @@ class KeptStates:
 
     def _keep(self, texts: list[str], deepest: int, groups: list[int], **options: Any) -> None:
         # as ids: the characters of each token, which take half of the time, are not needed
-        bos = self.model.tokens("")
-        ids = [[*bos, *some] for some in self.model.token_lists(texts)]
+        ids = [self.model.with_bos(some) for some in self.model.token_lists(texts)]
         block = last_states(self.model, ids, list(range(deepest + 1)), groups=groups, **options)
         self._held |= {text: (block, row) for row, text in enumerate(texts)}
         self._bytes += block.nbytes

@@ -17,6 +17,7 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.analysis._core.top_k import largest
+from interp_widgets.analysis._core.word_embeddings import word_ids
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
 from interp_widgets.arguments import checked
@@ -149,7 +150,7 @@ def compare_steering(
     amounts = [float(gaps * concepts.gap[concepts.index(term)]) if mode == "add" else 0.0 for term, gaps in terms]
     directions = np.stack([concepts.direction(term) for term, _ in terms])
     random = np.random.default_rng(control_seed).standard_normal(directions.shape)
-    word = model.tokens(f" {name}", prepend_bos=False)[0]
+    word = (word_ids(model, [name])[0] or model.tokens(f" {name}", prepend_bos=False))[0]
     added = np.asarray(amounts) @ directions
     control = random[0] / np.linalg.norm(random[0]) * np.copysign(np.linalg.norm(added), amounts[0])
 

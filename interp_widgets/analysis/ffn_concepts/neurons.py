@@ -23,6 +23,7 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.devices import device_kind
+from interp_widgets.models.top_k import likeliest
 from interp_widgets.models.weights import PartReplacedError
 
 _NUMBERS = {"cpu": 2**22, "accelerator": 2**28}
@@ -292,7 +293,7 @@ def neuron_effects(
     forward = model.run(tokens.fed_ids(), capture=hooks)
     run.stop_if_cancelled()
     post, out, stream = (wide(forward.activations[hook][0]) for hook in hooks)
-    token = int(forward.logits[0, at].argmax()) if token is None else token
+    token = likeliest(forward.logits[0, at]) if token is None else token
     active, written = post[at], out[at]
     bias = wide(model.weight("b_out", layer))
     gain = _gain(model, layer, active @ values + bias, written, values)

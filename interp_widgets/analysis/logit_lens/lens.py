@@ -125,12 +125,17 @@ def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) 
     size, columns = _block_size(positions * rows, vocab, streams.device)
     step = max(1, size // rows)
     chunks = [slice(start, min(start + step, positions)) for start in range(0, positions, step)]
+    half = read.network.dtype.itemsize < cells.dtype.itemsize
+    last = read.normed(cells[:, -1].to(read.network.dtype)) if half else cells[:, -1]
     for chunk in chunks:
         cells[chunk] = read.normed(cells[chunk])
 
     def block(chunk: slice, first: int) -> Tensor:
-        logits = read.block(cells[chunk].reshape(-1, width), first, min(first + columns, vocab))
-        return logits.view(-1, rows, logits.shape[-1])
+        stop = min(first + columns, vocab)
+        logits = read.block(cells[chunk].reshape(-1, width), first, stop).view(-1, rows, stop - first)
+        if half:  # the last row is what the model itself predicts, rounded as it rounds: its ties are the model's
+            logits[:, -1] = read.block(last[chunk], first, stop)
+        return logits
 
     if readings.target is not None:  # computed first, so that every block can be compared with it
         first = readings.target // columns * columns

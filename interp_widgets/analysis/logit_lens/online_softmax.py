@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.models.devices import widest
+from interp_widgets.models.top_k import ranked
 
 LOWEST = -1e30
 """Used instead of minus infinity, whose difference with itself and product with zero are NaN."""
@@ -79,10 +80,10 @@ class Readings:
         best, best_ids = self.best[at], self.best_ids[at]
         # indices, since every use of a mask as an index would synchronise with the device
         better = (highest > best[..., -1]).nonzero(as_tuple=True)
-        values, columns = logits[better].topk(min(self.top, logits.shape[-1]), dim=-1)
+        values, columns = ranked(logits[better], min(self.top, logits.shape[-1]))
         merged = torch.cat([best[better], values], dim=-1)
         ids = torch.cat([best_ids[better], columns + first], dim=-1)
-        largest, order = merged.topk(self.top, dim=-1)
+        largest, order = ranked(merged, self.top)  # equal logits are in the order of ids already
         best[better], best_ids[better] = largest, ids.gather(-1, order)
 
     # ---- derived from the sums
@@ -105,6 +106,4 @@ class Readings:
 
     def ordered(self) -> tuple[Tensor, Tensor]:
         """(positions, rows, top) probabilities and ids of the largest logits; ties in the order of ids."""
-        by_id, order = self.best_ids.sort(-1)
-        best, falling = self.best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-        return (best.to(self.mass.dtype) - self.log_mass()[..., None]).exp(), by_id.gather(-1, falling)
+        return (self.best.to(self.mass.dtype) - self.log_mass()[..., None]).exp(), self.best_ids

@@ -21,6 +21,7 @@ from interp_widgets.models import Model, ModModel
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import decode
+from interp_widgets.models.top_k import ranked
 
 _LOGITS = {"cpu": 2**22, "accelerator": 2**28}
 """Logits in memory at once."""
@@ -205,8 +206,8 @@ class _Readings:
 
     def __init__(self, model: ModModel, ensemble: Tensor, top: int) -> None:
         self.ensemble = wide(ensemble).log_softmax(-1)
-        best = self.ensemble.topk(top, dim=-1)
-        self.ensemble_ids, self.ensemble_probability = best.indices, best.values.exp()
+        best, self.ensemble_ids = ranked(self.ensemble, top)
+        self.ensemble_probability = best.exp()
         shape = (model.k, len(ensemble), top)
         self.route_ids = torch.zeros(shape, dtype=torch.long, device=ensemble.device)
         self.route_probability = torch.zeros(shape, dtype=self.ensemble.dtype, device=ensemble.device)
@@ -215,8 +216,8 @@ class _Readings:
     def add(self, route: int, rows: slice, logits: Tensor) -> None:
         """Add a route's logits (rows, d_vocab)."""
         log_p = wide(logits).log_softmax(-1)
-        best = log_p.topk(self.route_ids.shape[-1], dim=-1)
-        self.route_ids[route, rows], self.route_probability[route, rows] = best.indices, best.values.exp()
+        best, self.route_ids[route, rows] = ranked(log_p, self.route_ids.shape[-1])
+        self.route_probability[route, rows] = best.exp()
         # tokens forbidden by a hook have probability zero in both
         difference = torch.where(log_p == -torch.inf, torch.zeros_like(log_p), log_p - self.ensemble[rows])
         self.kl[route, rows] = (log_p.exp() * difference).sum(-1)

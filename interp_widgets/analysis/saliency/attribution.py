@@ -178,7 +178,7 @@ class _Map:
         """The map of a case before anything is computed."""
         prompt, by_row = case.prompt, method in ("exact", "random")
         tokens, special = prompt.tokens(), prompt.special()
-        row_spans = read_spans(spans, within, tokens, special, prompt.roles, prompt.turns)
+        row_spans = read_spans(spans, within, tokens, special, prompt.roles, prompt.turns, prompt.spans)
         rows: dict[str, Any] = {"prompt_tokens": tokens, "prompt_special": special, "prompt_spans": prompt.spans}
         if spans is not None or within is not None:
             rows = span_fields(row_spans, tokens, special, prompt.spans) | {

@@ -31,6 +31,7 @@ from interp_widgets.analysis.saliency.density import (
     under_floor,
 )
 from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult, spans_to_mask
+from interp_widgets.analysis.saliency.spans import spaced_tokens
 from interp_widgets.arguments import checked, message_of
 from interp_widgets.models import Model
 
@@ -413,7 +414,8 @@ def _score_case(source: Source, index: int, blank: Row, judge: Any, options: Opt
     special = np.asarray(getattr(item, "prompt_special", np.zeros(prompt)), dtype=bool)
     profiles: NDArray[np.float64] = np.zeros((0, SEGMENTS))
     if isinstance(item, SaliencyResult):
-        profiles = sentence_profiles(density, sentence_spans(item.prompt_tokens), segments=SEGMENTS)
+        sentences = sentence_spans(spaced_tokens(item.prompt_tokens, item.prompt_spans))
+        profiles = sentence_profiles(density, sentences, segments=SEGMENTS)
     return replace(
         row,
         score=instruction_score(density, mask),

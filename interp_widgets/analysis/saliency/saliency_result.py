@@ -181,7 +181,9 @@ class SaliencyResult(Result):
         if self.spans is not None:
             raise ValueError("this map is by spans already: aggregate the map of single tokens")
         check_choice("how", how, Literal["sum", "mean", "maximum"])
-        token_spans = read_spans(spans, None, self.prompt_tokens, self.prompt_special, self.roles, self.turns)
+        token_spans = read_spans(
+            spans, None, self.prompt_tokens, self.prompt_special, self.roles, self.turns, self.prompt_spans
+        )
         reduce: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "maximum": np.max}
         return replace(
             self,

@@ -17,19 +17,25 @@ SpanKind = Literal["words", "sentences", "roles", "turns"]
 Spans = tuple[tuple[int, int], ...]
 """[start, end) tokens of each span."""
 
+Characters = Sequence[Sequence[int]]
+"""[start, end) characters of each token in the text."""
+
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]+")
 
 
-def word_spans(tokens: Sequence[str]) -> Spans:
+def word_spans(tokens: Sequence[str], characters: Characters | None = None) -> Spans:
     """Divide readable tokens into words: (first, past-last) token of each, covering every token once.
 
     A word is a run of letters and digits, with apostrophes and hyphens between them, or a run of other characters.
     Tokens that share a word are one span, and so are words that share a token. White space joins the word before it.
+    With the ``characters`` [start, end) of the tokens in their text, these decide where there is white space.
 
     >>> word_spans(["The", " E", "iff", "el", " T", "ower", " isn", "'", "t", ",", " it", "'s", "."])
     ((0, 1), (1, 4), (4, 6), (6, 9), (9, 10), (10, 12), (12, 13))
+    >>> word_spans([" don", " '", " t", " stop"], [(0, 3), (3, 4), (4, 5), (6, 10)])
+    ((0, 3), (3, 4))
     """
-    texts = [plain_text(token.replace(CONTINUATION, "")) for token in tokens]
+    texts = [plain_text(token.replace(CONTINUATION, "")) for token in spaced_tokens(tokens, characters)]
     words = [match.span() for match in _WORD.finditer("".join(texts))]
     spans: list[tuple[int, int]] = []
     end, last = 0, -1  # end of the text so far, and the last word that began in it
@@ -44,7 +50,28 @@ def word_spans(tokens: Sequence[str]) -> Spans:
     return tuple(spans)
 
 
-_CUTS: dict[str, Callable[[Sequence[str]], Spans]] = {"words": word_spans, "sentences": sentence_spans}
+def spaced_tokens(tokens: Sequence[str], characters: Characters | None) -> list[str]:
+    """Readable tokens with white space only where their text has it.
+
+    Vocabularies that mark where words begin or end show a space at each, also between letters and a comma. If the
+    characters of a token leave its spaces out, a gap between two tokens is the white space.
+    """
+    if characters is None:
+        return list(tokens)
+    texts, before = [], 0
+    for number, (token, (start, end)) in enumerate(zip(tokens, characters, strict=True)):
+        bare = token.strip(" ")
+        text = bare if len(bare) == end - start else token
+        texts.append(f" {text}" if number and start > before and not text[:1].isspace() else text)
+        before = max(before, end)
+    return texts
+
+
+def _sentences(tokens: Sequence[str], characters: Characters | None) -> Spans:
+    return sentence_spans(spaced_tokens(tokens, characters))
+
+
+_CUTS: dict[str, Callable[[Sequence[str], Characters | None], Spans]] = {"words": word_spans, "sentences": _sentences}
 
 
 def read_spans(
@@ -54,12 +81,13 @@ def read_spans(
     special: Sequence[bool],
     roles: Sequence[str] | None = None,
     turns: Sequence[int] | None = None,
+    characters: Characters | None = None,
 ) -> Spans:
     """The requested spans in the order of the prompt: by kind, as given, or single tokens for None.
 
     Among words and sentences, special tokens are separate spans, and in a chat no span crosses from one role to
     another. With ``within``, only the parts inside its tokens [start, end) are kept. ``roles`` and ``turns`` are those
-    of a chat's tokens.
+    of a chat's tokens, ``characters`` those of the tokens in their text, if known.
 
     >>> read_spans("words", (1, 3), ["Two", " words", " more"], [False] * 3)
     ((1, 2), (2, 3))
@@ -71,7 +99,7 @@ def read_spans(
         check_choice("spans", spans, SpanKind)
         labels = {"roles": roles, "turns": turns}
         if spans in _CUTS:
-            chosen = _cut(tokens, special, roles, _CUTS[spans])
+            chosen = _cut(tokens, special, roles, characters, _CUTS[spans])
         elif (label := labels[spans]) is not None:
             chosen = list(runs(label))
         else:
@@ -92,19 +120,25 @@ def _cut(
     tokens: Sequence[str],
     special: Sequence[bool],
     roles: Sequence[str] | None,
-    cut: Callable[[Sequence[str]], Spans],
+    characters: Characters | None,
+    cut: Callable[[Sequence[str], Characters | None], Spans],
 ) -> list[tuple[int, int]]:
     """Apply ``cut`` to each run of ordinary tokens of one role; special tokens are separate spans."""
     labels = [i if is_special else -1 if roles is None else roles[i] for i, is_special in enumerate(special)]
-    return [(start + a, start + b) for start, end in runs(labels) for a, b in cut(tokens[start:end])]
+    return [
+        (start + a, start + b)
+        for start, end in runs(labels)
+        for a, b in cut(tokens[start:end], None if characters is None else characters[start:end])
+    ]
 
 
 def span_fields(
     spans: Spans, tokens: Sequence[str], special: Sequence[bool], characters: Sequence[Sequence[int]] | None
 ) -> dict[str, Any]:
     """The fields of a `SaliencyResult` that describe its rows, for spans of these tokens."""
+    spaced = spaced_tokens(tokens, characters)
     return {
-        "prompt_tokens": ["".join(tokens[a:b]).replace(CONTINUATION, "") or CONTINUATION for a, b in spans],
+        "prompt_tokens": ["".join(spaced[a:b]).replace(CONTINUATION, "") or CONTINUATION for a, b in spans],
         "prompt_special": [all(special[a:b]) for a, b in spans],
         "prompt_spans": None if characters is None else [(characters[a][0], characters[b - 1][1]) for a, b in spans],
         "spans": spans,

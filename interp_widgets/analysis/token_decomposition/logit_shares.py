@@ -19,6 +19,7 @@ from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine.linearised import ActivationSlope, linearise
 from interp_widgets.models.soft_cap import soft_cap
 from interp_widgets.models.stopping import stopping
+from interp_widgets.models.top_k import likeliest
 
 
 @checked
@@ -74,7 +75,7 @@ def decompose_logit(
     check_stream(model, linearised)
     lens = PartLens.of(model, linearised.residual)
     logits = _uncapped(model, lens.logits(linearised.residual[-1], -1, "own"))
-    token = int(logits.argmax()) if token is None else token
+    token = likeliest(logits) if token is None else token
     if token == foil_id:
         raise ValueError(f"target and foil must differ, both are {token}: give another foil, or none")
     logit = float(logits[token] - (0 if foil_id is None else logits[foil_id]))

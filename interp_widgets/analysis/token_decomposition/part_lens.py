@@ -16,6 +16,7 @@ from interp_widgets.models import Model
 from interp_widgets.models.devices import device_kind, widest
 from interp_widgets.models.engine import ReadOut, read_out
 from interp_widgets.models.engine.linearised import rounded_gain, rounds_norms
+from interp_widgets.models.top_k import ranked
 
 Lens = Literal["own", "frozen"]
 """The scale by which the final norm divides a part: its ``own``, or the ``frozen`` one of the whole stream."""
@@ -173,6 +174,8 @@ def part_tokens(
     if not bool(part.any()):
         return PartTokens((), (), ())
     lens = PartLens.of(model, torch.from_numpy(result.residual.copy()).to(model.device))
-    chance, ids = lens.logits(part, layer, kind).cpu().double().softmax(-1).topk(top)
+    logits = lens.logits(part, layer, kind).cpu().double()
+    ids = ranked(logits, top)[1]
+    chance = logits.softmax(-1)[ids]
     texts = model.single_token_strings(ids)
     return PartTokens(tuple(ids.tolist()), texts, tuple(chance.tolist()))

@@ -31,7 +31,8 @@ def gates(stream: Tensor, router: Tensor, top_k: int) -> Tensor:
     wide = torch.promote_types(torch.promote_types(stream.dtype, router.dtype), torch.float32)
     scores = stream.to(wide) @ router.to(wide)
     if top_k < scores.shape[-1]:
-        selected = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, scores.topk(top_k, dim=-1).indices, True)
+        first = scores.sort(dim=-1, descending=True, stable=True).indices[..., :top_k]  # of equal ones the earlier
+        selected = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, first, True)
         scores = scores.masked_fill(~selected, -torch.inf)
     return scores.softmax(-1)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 MOST_ROWS = 3
 """Rows of a table."""
+LONG = 40
+"""Characters of a cell from which on it is cut."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,15 @@ class Description:
         parts = [f"<div class='iw-words-heading'>{escape(self.heading)}</div>"] if self.heading else []
         if self.rows:
             head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
-            body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
+            body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
             parts.append(f"<table class='iw-words'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
         parts += [f"<p>{escape(sentence)}</p>" for sentence in self.sentences]
         return "".join(parts)
+
+
+def _cell(text: str) -> str:
+    """A cell as HTML; of a long text, such as a sentence of a prompt, two lines are shown, and all in its tooltip."""
+    return f"<span class='iw-brief' title='{escape(text)}'>{escape(text)}</span>" if len(text) > LONG else escape(text)
 
 
 def decimals(value: float, digits: int = 3) -> str:

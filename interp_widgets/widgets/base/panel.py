@@ -16,6 +16,7 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.models import Model
+from interp_widgets.models.chat import ChatText
 from interp_widgets.models.state import State as ModelState
 
 from ...analysis._core.prompts import PromptError
@@ -451,6 +452,7 @@ class Panel(Shell):
         `live_seconds`) and of memory, else highlight Run."""
         limit = self.live_seconds if limit is None else limit
         self._clear_hints()
+        self._note_bos()
         self._outdated = True
         try:
             self._answer(limit)
@@ -710,6 +712,16 @@ class Panel(Shell):
 
     def _hint(self, missing: Incomplete) -> bool:
         return any(controls.hint(missing.name, str(missing)) for controls in self._all_controls())
+
+    def _note_bos(self) -> None:
+        """Say beside the prompt that it brings its own BOS, where a model would put one in front of it."""
+        prompt = getattr(self, "prompt", None)
+        if not isinstance(prompt, str) or isinstance(prompt, ChatText):
+            return
+        for model in self.models:
+            if model.prepend_bos and prompt.startswith(model.tokenizer.bos_token):
+                self._hint(Incomplete("prompt", model.own_bos_note))
+                return
 
     def _clear_hints(self) -> None:
         for controls in self._all_controls():

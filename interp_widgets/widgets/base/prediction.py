@@ -12,6 +12,7 @@ from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_to
 from interp_widgets.arguments import message_of
 from interp_widgets.data.presets import PRESETS, Preset, preset
 from interp_widgets.models import Model
+from interp_widgets.models.top_k import likeliest
 
 from ..views import TokenStrip
 from .chat_box import ChatPrompt
@@ -135,7 +136,7 @@ class Likeliest(FromModel):
         check()
         ids = self.ids.read_by(model)
         logits = model.forward(model.token_embeddings(ids)[None], positions=slice(-1, None))
-        return int(logits[0, -1].argmax())
+        return likeliest(logits[0, -1])
 
     def code(self) -> tuple[list[str], str]:
         lines, ids = self.ids.code(self.variable)

@@ -47,7 +47,9 @@ class RowAnalysis:
         if "target" in row and self.whole_answer:
             arguments.append(row["target"])
         elif "target" in row:
-            before = [f"    answer = {variable}.split({row['prompt']}, {row['target']})[1]"]
+            before = [f"    ids, answer = {variable}.split({row['prompt']}, {row['target']})"]
+            if not self.needs_subject:
+                arguments[1] = "ids"
             arguments.append("target=answer[0]")
         if self.function is ablate_modules:
             arguments.append(f"kinds={list(MODULES)!r}")
@@ -114,6 +116,9 @@ def _analyse(model: Model, chosen: ChosenAnalysis, row: Mapping[str, Any]) -> Re
     if target and analysis.whole_answer:
         inputs.append(target)
     elif target:
-        options["target"] = model.split(prompt, target)[1][0]
+        ids, answer = model.split(prompt, target)  # together: both may share a token
+        options["target"] = answer[0]
+        if not analysis.needs_subject:
+            inputs = [ids]
     result: Result = analysis.function(model, *inputs, **options)
     return result

@@ -228,4 +228,7 @@ def translators_at(path: str) -> File | None:
 def token_text(model: Model, token: int) -> str | None:
     """The text that is tokenized as just this token; None if there is none, as for part of a character."""
     text: str = model.token_strings([token])[0]
-    return text if model.tokens(text, prepend_bos=False) == [token] else None
+    try:
+        return text if single_token(model, text) == token else None
+    except ValueError:
+        return None

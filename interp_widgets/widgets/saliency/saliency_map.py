@@ -199,9 +199,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         spans, within = options.get("spans"), options.get("within")
         if spans is not None or within is not None:
             prompt = read_prompt(model, request.inputs[0].read_by(model))
-            keywords["spans"] = len(
-                read_spans(spans, within, prompt.tokens(), prompt.special(), prompt.roles, prompt.turns)
-            )
+            facts = prompt.tokens(), prompt.special(), prompt.roles, prompt.turns, prompt.spans
+            keywords["spans"] = len(read_spans(spans, within, *facts))
         return saliency_cost(model, *lengths(request, model), options["method"], **keywords)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
