@@ -44,6 +44,7 @@ from interp_widgets.data.word_vectors import demo_word_vectors
 from tests.data.chat_server import GOOD, KEY, Server, refuse
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
+from tests.waiting import LIMIT
 
 WORDS = demo_word_vectors().words[:60]
 
@@ -141,7 +142,7 @@ def test_questions_at_the_same_time_change_no_answer(result: FFNConceptResult) -
         parallel = 3
 
         def annotate(self, words: Sequence[str], *, check: Any = None) -> Annotation:
-            barrier.wait(20)
+            barrier.wait(LIMIT)
             with turn:
                 self.asked.append(tuple(words))
             return Annotation(words[0], source=self.name)

@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 FLAGS = [
@@ -64,23 +65,20 @@ class Lab:
     kernel: str
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def address_of(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
+    """Where a server that has chosen its port listens, once it answers there."""
 
-
-def wait_for_server(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            break
+    def answering() -> str:
+        assert process.poll() is None, f"JupyterLab did not start:\n{log.read_text(errors='replace')[-2000:]}"
         try:
-            urllib.request.urlopen(f"{url}/api", timeout=1).read()
-            return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    pytest.fail(f"JupyterLab did not start; the end of its log:\n{log.read_text(errors='replace')[-2000:]}")
+            (found,) = runtime.glob("jpserver-*.json")
+            url = f"http://127.0.0.1:{json.loads(found.read_text())['port']}"
+            urllib.request.urlopen(f"{url}/api", timeout=PATIENCE).read()
+        except (ValueError, urllib.error.URLError, OSError):
+            return ""
+        return url
+
+    return until(answering, "the start of JupyterLab")
 
 
 @pytest.fixture(scope="session")
@@ -110,19 +108,17 @@ def lab_server(root: Path, kernel: str = "python3") -> Iterator[Lab]:
         # The kernels run this very source, installed or not.
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
     }
-    port, log = free_port(), root / "server.log"
+    log = root / "server.log"
     command = [
         sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.password=",
+        "--ServerApp.port=0", "--IdentityProvider.token=", "--ServerApp.password=",
         "--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={notebooks}",
         "--LabApp.expose_app_in_browser=True",
     ]  # fmt: skip
     with log.open("wb") as sink:
         process = subprocess.Popen(command, env=env, stdout=sink, stderr=subprocess.STDOUT, cwd=notebooks)
-    url = f"http://127.0.0.1:{port}"
     try:
-        wait_for_server(url, process, log)
-        yield Lab(url, notebooks, kernel)
+        yield Lab(address_of(process, root / "runtime", log), notebooks, kernel)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -354,6 +350,10 @@ class Notebook:
         self.page.set_viewport_size({"width": width, "height": height})
         self.page.wait_for_function("width => window.innerWidth === width", arg=width)
         self.rests()
+
+    def linger(self, milliseconds: float = 2000) -> None:
+        """Give what must not happen the time to happen, and two clicks the time that keeps them apart."""
+        self.page.wait_for_timeout(milliseconds)
 
     def frames(self, count: int = 2) -> None:
         """Wait until `count` frames have been painted."""

@@ -453,7 +453,7 @@ def test_bokeh_both_ways(nb: Any) -> None:
     nb.wait_py("taps", [[3]])
     # the other view of the same figure follows the tap
     nb.page.wait_for_function(f"() => {SHOWN}.every(doc => doc.get_model_by_name('source').selected.indices[0] === 3)")
-    nb.page.wait_for_timeout(400)  # two taps within 300 ms are one double tap
+    nb.linger(400)  # two taps within 300 ms are one double tap
     nb.page.mouse.click(*nb.bokeh_point("bars", 1, 1))
     nb.wait_py("taps", [[3], [1]])
     nb.py(code="source.data = {'x': np.arange(6), 'y': np.array([9.0, 8, 7, 6, 5, 4])}; plot.title.text = 'new'")
