@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).parents[2]
 FLAGS = [
@@ -40,9 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none", "recordTiming": False},
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
-PATIENCE = 120
-"""Seconds that a wait for the server, the page or the kernel may take: a limit for what hangs, not for what is slow."""
-TEST_PATIENCE = 1200
+TEST_PATIENCE = 3600
 """Seconds for a whole test of many waits, on a machine with other work."""
 
 
@@ -73,7 +71,7 @@ def address_of(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> st
         try:
             (found,) = runtime.glob("jpserver-*.json")
             url = f"http://127.0.0.1:{json.loads(found.read_text())['port']}"
-            urllib.request.urlopen(f"{url}/api", timeout=PATIENCE).read()
+            urllib.request.urlopen(f"{url}/api", timeout=LIMIT).read()
         except (ValueError, urllib.error.URLError, OSError):
             return ""
         return url
@@ -150,7 +148,7 @@ def launched_chromium() -> Iterator[Any]:
     """As the fixture `browser`, for scripts."""
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=1000 * PATIENCE)
+    expect.set_options(timeout=1000 * LIMIT)
     flags = [*FLAGS, "--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else FLAGS
     finder = browser_finder()
     path = finder.find_chromium()
@@ -173,6 +171,16 @@ FIRST_PICTURE = """panel => {
         }
     })(panel);
     return Math.min(...tops) - panel.getBoundingClientRect().top;
+}"""
+STILL = """async node => {
+    node.scrollIntoView({ block: 'center' });
+    const look = () => JSON.stringify([node.getBoundingClientRect(), node.dataset.frame]);
+    for (let before = look(), same = 0; same < 4;) {
+        await new Promise(done => requestAnimationFrame(done));
+        const now = look();
+        same = now === before ? same + 1 : 0;
+        before = now;
+    }
 }"""
 TALL = 1700
 """Height of the page in which a journey goes on after a look: as high before, it need not be laid out once more."""
@@ -284,7 +292,7 @@ class Notebook:
 
     def done(self) -> None:
         """Wait until nothing of the shown widget runs; on a busy machine its forecast asks for Run first."""
-        end, pause = time.monotonic() + PATIENCE, 50.0
+        end, pause = time.monotonic() + LIMIT, 50.0
         while (seen := self.py(f"({self.shown}.status.state, {self.shown}.busy)")) != ("done", False):
             assert time.monotonic() < end, f"{self.shown} stayed {seen!r}"
             if seen == ("waiting", False):
@@ -295,7 +303,7 @@ class Notebook:
     def map_cell(self, row: int, column: int, shape: Sequence[int]) -> tuple[float, float]:
         """Page pixels of the middle of a cell of the panel's first heat map, scrolled into view."""
         canvas = self.panel.locator(".iw-heat canvas.iw-top").first
-        canvas.evaluate("node => node.scrollIntoView({ block: 'center' })")
+        self.still(canvas)
         x, y, width, height = canvas.evaluate("node => node.dataset.frame.split(' ').map(Number)")
         box, (rows, columns) = canvas.bounding_box(), shape
         return box["x"] + x + (column + 0.5) / columns * width, box["y"] + y + (row + 0.5) / rows * height
@@ -326,7 +334,7 @@ class Notebook:
         assert value["status"] == "ok", value
         return ast.literal_eval(ast.literal_eval(value["data"]["text/plain"]))
 
-    def wait_py(self, expression: str, expected: Any, *, seconds: float = PATIENCE) -> None:
+    def wait_py(self, expression: str, expected: Any, *, seconds: float = LIMIT) -> None:
         """Ask the kernel until `expression` has the expected value; fail with the last value seen."""
         end, pause = time.monotonic() + seconds, 50.0
         while (seen := self.py(expression)) != expected:
@@ -421,9 +429,13 @@ class Notebook:
         self.rests()
         return float(panel.evaluate(FIRST_PICTURE))
 
+    def still(self, locator: Any) -> None:
+        """Scroll an element into view, and wait until it stays there."""
+        locator.evaluate(STILL)
+
     def center(self, locator: Any, x: float = 0.5, y: float = 0.5) -> tuple[float, float]:
         """A point of an element in page pixels, by shares of its width and height, scrolled into view first."""
-        locator.evaluate("node => node.scrollIntoView({ block: 'center' })")
+        self.still(locator)
         box = locator.bounding_box()
         return box["x"] + x * box["width"], box["y"] + y * box["height"]
 
@@ -511,7 +523,7 @@ class Pages:
     def _new(self) -> Any:
         """A page in a window of its own: one behind another would paint no frames."""
         context = self._browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")
-        context.set_default_timeout(1000 * PATIENCE)
+        context.set_default_timeout(1000 * LIMIT)
         # anywidget counts a module that takes two seconds as failed: in a test, a busy machine is no error
         context.add_init_script(
             "{ const wait = AbortSignal.timeout.bind(AbortSignal); AbortSignal.timeout = ms => wait(60 * ms); }"

@@ -65,7 +65,7 @@ def tokens(nb: Any) -> Any:
 def canvas_point(nb: Any, r: float, c: float, shape: tuple[int, int]) -> tuple[float, float]:
     """Page pixels of a place in the map, found from the drawing itself: the frame of the cells is in its layout."""
     box = nb.page.locator(".iw-heat canvas.iw-top").first
-    box.evaluate("node => node.scrollIntoView({ block: 'center' })")
+    nb.still(box)
     frame = box.evaluate("node => node.dataset.frame.split(' ').map(Number)")
     at = box.bounding_box()
     x, y, w, h = frame
@@ -235,7 +235,7 @@ def test_map_by_pointer(views: Any) -> None:
     nb.wait_py("heat.window", [])
     nb.page.get_by_role("button", name="Zoom in").click()
     nb.page.wait_for_function("() => !document.querySelector('.iw-tool').disabled")
-    assert nb.py("len(heat.window)") == 4
+    nb.wait_py("len(heat.window)", 4)
 
 
 def test_map_by_keys(views: Any) -> None:
@@ -262,7 +262,7 @@ def test_map_by_keys(views: Any) -> None:
     assert window[2] > 11, "zooming by key keeps the cursor in view"
     press("Home")
     nb.wait_py("heat.cross", [11, 0])
-    assert nb.py("heat.window")[1] == 0, "the view follows the cursor"
+    nb.wait_py("heat.window[1]", 0)  # the view follows the cursor
     press("0")
     nb.wait_py("heat.window", [])
     press("Escape")
