@@ -458,7 +458,7 @@ class Notebook:
     def bokeh_point(self, figure: str, x: float, y: float) -> tuple[float, float]:
         """Page pixels of a data point of the named figure, scrolled into view."""
         found = self.page.evaluate(
-            """([name, x, y]) => {
+            """async ([name, x, y]) => {
                 let view = null;
                 const look = one => {
                     if (one.model.name === name && one.frame && one.el?.isConnected) view = one;
@@ -466,8 +466,17 @@ class Notebook:
                 };
                 for (const root of Bokeh.index.roots) look(root);
                 view.el.scrollIntoView({ block: 'center' });
-                const box = view.canvas_view.el.getBoundingClientRect();
-                return [box.x + view.frame.x_scale.compute(x), box.y + view.frame.y_scale.compute(y)];
+                const place = () => {
+                    const box = view.canvas_view.el.getBoundingClientRect();
+                    return [box.x + view.frame.x_scale.compute(x), box.y + view.frame.y_scale.compute(y)];
+                };
+                for (let before = place(), same = 0; same < 4;) {
+                    await new Promise(done => requestAnimationFrame(done));
+                    const now = place();
+                    same = now.join() === before.join() ? same + 1 : 0;
+                    before = now;
+                }
+                return place();
             }""",
             [figure, x, y],
         )

@@ -191,6 +191,7 @@ def test_long_strip_scrolls_by_itself(views: Any) -> None:
     here = nb.page.locator(".jp-WindowedPanel-outer").evaluate("node => node.scrollTop")
     nb.py(code="strip.selected = 1999")
     nb.page.wait_for_function("() => document.querySelector('.iw-strip').scrollTop > 0")
+    nb.rests()
     box, last = strip.bounding_box(), tokens(nb).nth(1999).bounding_box()
     assert box["y"] <= last["y"] <= box["y"] + box["height"]
     assert nb.page.locator(".jp-WindowedPanel-outer").evaluate("node => node.scrollTop") == here
@@ -314,6 +315,7 @@ def test_map_without_cells_and_in_a_hidden_tab(nb: Any) -> None:
     nb.page.get_by_role("tab", name="b", exact=True).click()
     sheet = nb.page.locator(".iw-heat canvas.iw-top").nth(1)
     expect(sheet).to_be_visible()
+    nb.rests()
     assert sheet.bounding_box()["width"] > 600
     nb.py(code="heat.set_matrix(None)")
     expect(nb.page.locator(".iw-heat .iw-empty").nth(1)).to_be_visible()
@@ -398,6 +400,7 @@ Table(columns=columns, rows=[[0, 11.4, "tea, forest, children, workers, shops, "
 def test_long_texts_do_not_squeeze_the_headings(nb: Any) -> None:
     nb.make("texts.ipynb", TEXTS)
     nb.run_all()
+    nb.rests()
     assert nb.page.locator(".iw-table th").nth(1).bounding_box()["height"] < 40
 
 
