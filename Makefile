@@ -1,7 +1,8 @@
 # make lab    install into .venv and open JupyterLab on the start notebook
-# make test   install, add the test tools and a browser, run every test; tests with many cases run the first and the last
+# make test   install, add the test tools and a browser, and check the installation: every analysis and widget, one notebook
+#             and one journey in the browser, in five minutes
 # make check  lint, types and the quick tests that need no browser
-# The rest: test-all (every case), lint, types, test-architectures, architectures, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
+# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -13,11 +14,11 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab test test-all check test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
+.PHONY: lab test test-all check test-quantised test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,4p' Makefile | sed 's/^# //'
+	@sed -n '1,5p' Makefile | sed 's/^# //'
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "Python is missing: install Python 3.11 or newer, or run make with PYTHON=/path/to/python3.11"; exit 1; }
@@ -44,9 +45,9 @@ browser: $(VENV)/.tested
 
 # test processes share the compiled source
 test test-all check: export PYTHONDONTWRITEBYTECODE =
-test: CASES = and not case_between
+test: SOME = and not case_between and (installation or not (e2e or notebook))
 test test-all: $(VENV)/.tested browser
-	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(CASES)' $(TEST_OPTIONS)
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(SOME)' $(TEST_OPTIONS)
 
 # The matrix of architectures and functions, compared with verdicts.json and TABLE.md, which `make architectures` writes
 test-architectures: $(VENV)/.tested
@@ -59,8 +60,19 @@ architectures: $(VENV)/.tested
 check: lint types
 	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadfile -m "not slow and not seconds and not case_between and not e2e and not architectures" tests $(TEST_OPTIONS)
 
-test-tl4: $(VENV)/.tested
-	PYTHON=$(PY) tests/models/run_tl4.sh -q
+# torchao in a folder of its own: transformers imports it wherever it can, and it prints warnings into a user's first cell
+$(VENV)-torchao/.installed: Makefile | $(VENV)/.tested
+	rm -rf $(@D)
+	$(PIP) install --no-deps --target $(@D) torchao==0.18.0
+	@touch $@
+
+test-quantised: $(VENV)-torchao/.installed
+	PYTHONPATH=$(VENV)-torchao $(PY) -m pytest -q tests/quantised
+
+test-all: test-quantised
+
+test-tl4: $(VENV)-torchao/.installed
+	PYTHON=$(PY) PYTHONPATH=$(CURDIR)/$(VENV)-torchao tests/models/run_tl4.sh -q
 
 # in a separate process: a registered device stays until the process ends
 test-accelerator: $(VENV)/.tested
@@ -108,4 +120,4 @@ lock: $(VENV)/.tested
 	  $(PY) -m pip freeze --exclude-editable --exclude inseq --exclude treescope | sed 's/^torch==\([0-9.]*\).*/torch==\1/' | grep -v -i -E '^(nvidia|triton)'; } > constraints.txt
 
 clean:
-	rm -rf build dist $(VENV) $(VENV)-tl4 .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist $(VENV) $(VENV)-tl4 $(VENV)-torchao .pytest_cache .mypy_cache .ruff_cache

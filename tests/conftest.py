@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from importlib import metadata
@@ -121,6 +122,31 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         import transformer_lens  # noqa: F401
     gc.collect()
     gc.freeze()
+
+
+SET_AT_IMPORT = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
+"""How the environment variables begin that pytest, scikit-learn and torch set for themselves."""
+
+
+def process_state() -> dict[str, Any]:
+    """What any test of a process can change for all that come after it."""
+    import torch
+
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(SET_AT_IMPORT)}
+    return variables | {
+        "the folder": os.getcwd(), "sys.path": list(sys.path),
+        "gradients": torch.is_grad_enabled(), "the dtype": torch.get_default_dtype(),
+    }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Which tests share a process, and in which order, depends on how fast the others were: none may count on it."""
+    before = process_state()
+    yield
+    changed = {name: (before.get(name), value) for name, value in process_state().items() if value != before.get(name)}
+    changed |= {name: (value, None) for name, value in before.items() if name not in process_state()}
+    assert not changed, f"a test must put back what it changes for the whole process, here {changed}: use monkeypatch"
 
 
 @pytest.fixture(scope="session")

@@ -45,9 +45,9 @@ DISTRIBUTIONS = {
 USED_WITHOUT_AN_IMPORT = {"jupyterlab", "ipykernel", "pyarrow"}
 """What opens the notebooks, and what pandas writes Parquet with."""
 TOOLS = {
-    "pytest", "pytest-timeout", "pytest-xdist", "ninja", "torchao", "mypy", "ruff", "pandas-stubs", "types-psutil",
+    "pytest", "pytest-timeout", "pytest-xdist", "ninja", "mypy", "ruff", "pandas-stubs", "types-psutil",
 }  # fmt: skip
-"""Of the tests: what runs and checks them, what builds the pretend accelerator, and what quantises."""
+"""Of the tests: what runs and checks them, and what builds the pretend accelerator."""
 TOP_LEVEL = {
     "interp_widgets", "notebooks", "tests", "benchmarks", "environment.yml", "README.md", "pyproject.toml", "Makefile",
     "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "conftest.py", "constraints.txt", ".ci", ".gitignore",

@@ -17,9 +17,11 @@ from scipy.stats import ttest_rel
 
 import interp_widgets
 from tests.lesson_claims import CLAIMS
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MARKS = {"00_start": pytest.mark.installation}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WRONG = {
     "00_start": {},
@@ -112,7 +114,7 @@ def execute(book: Any, **options: Any) -> None:
     """Run a notebook, which keeps its outputs."""
     from nbclient import NotebookClient
 
-    NotebookClient(book, **options).execute()
+    NotebookClient(book, timeout=LIMIT, startup_timeout=LIMIT, **options).execute()
 
 
 @pytest.fixture(autouse=True)
@@ -185,15 +187,35 @@ def with_claims(book: Any, claims: dict[str, str], *answers: dict[str, str]) -> 
     return nbformat().v4.new_notebook(cells=cells, metadata=book.metadata)
 
 
+def printed_to_stderr(book: Any) -> list[str]:
+    """What JupyterLab shows in red below the cells."""
+    outputs = [output for cell in book.cells for output in cell.get("outputs", [])]
+    return [output.text for output in outputs if output.get("name") == "stderr"]
+
+
+@pytest.mark.seconds
+def test_the_first_cell_prints_nothing_in_red() -> None:
+    """In a kernel as a user starts it, with everything that the tests have put into the environment."""
+    book = nbformat().read(ROOT / "notebooks" / "00_start.ipynb", as_version=4)
+    first = next(cell for cell in book.cells if cell.cell_type == "code")
+    assert "load_demo_pair()" in first.source
+    run = nbformat().v4.new_notebook(cells=[first])
+    execute(run, kernel_name="python3")
+    assert printed_to_stderr(run) == []
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.notebook
+@pytest.mark.parametrize("path", [pytest.param(path, marks=MARKS.get(path.stem, ())) for path in NOTEBOOKS],
+                         ids=lambda path: path.stem)  # fmt: skip
 def test_notebook_runs_and_judges_its_exercises(path: Path, warm_kernel: str) -> None:
     book = nbformat().read(path, as_version=4)
     nbformat().validate(book)
     right, wrong = solutions(book), WRONG[path.stem]
     assert set(right) == set(wrong), "every exercise needs a solution in the notebook and a wrong answer here"
     run = with_claims(book, CLAIMS[path.stem], wrong, right)
-    execute(run, timeout=240, kernel_name=warm_kernel, resources={"metadata": {"path": str(path.parent)}})
+    execute(run, kernel_name=warm_kernel, resources={"metadata": {"path": str(path.parent)}})
+    assert printed_to_stderr(run) == []
     outputs = [output for cell in run.cells for output in cell.get("outputs", [])]
     assert any(WIDGET in output.get("data", {}) for output in outputs), f"{path.name} shows no widget"
     said = [text for output in outputs for text in output.get("text", "").splitlines()]
@@ -280,10 +302,10 @@ def test_every_notebook_is_listed() -> None:
 def test_a_claim_that_is_not_so_is_noticed() -> None:
     book = nbformat().v4.new_notebook(cells=[nbformat().v4.new_markdown_cell("One is\ntwo.")])
     with pytest.raises(Exception, match="AssertionError"):
-        execute(with_claims(book, {"One is two.": "assert 1 == 2"}), timeout=60, kernel_name="python3")
+        execute(with_claims(book, {"One is two.": "assert 1 == 2"}), kernel_name="python3")
 
 
 def test_a_failing_cell_is_noticed() -> None:
     book = nbformat().v4.new_notebook(cells=[nbformat().v4.new_code_cell("1 / 0")])
     with pytest.raises(Exception, match="ZeroDivisionError"):
-        execute(book, timeout=60, kernel_name="python3")
+        execute(book, kernel_name="python3")

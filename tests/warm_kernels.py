@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,12 +86,17 @@ def joined(address: str) -> socket.socket | None:
 
 def started() -> tuple[str, socket.socket]:
     """The address of a new process with the imports, and a connection that it lives for."""
+    from tests.waiting import until  # this file is a script of the standard library alone where it stands for a kernel
+
     address = f"{tempfile.mkdtemp()}/kernels"  # the address of a socket may have about a hundred letters
     process = subprocess.Popen([sys.executable, __file__, address], stdin=subprocess.DEVNULL, cwd=ROOT)
     connection = socket.socket(socket.AF_UNIX)
-    while connection.connect_ex(address):
+
+    def connected() -> bool:
         assert process.poll() is None, "the process that forks kernels has ended"
-        time.sleep(0.05)
+        return connection.connect_ex(address) == 0
+
+    until(connected, "the start of the process that forks kernels")
     connection.sendall(STAY)
     return address, connection
 
@@ -107,11 +111,13 @@ def import_everything() -> None:
     from transformer_lens.model_bridge.sources import build_bridge_from_module  # noqa: F401
 
     import interp_widgets
+    from tests.steady import steady_forecasts
 
     for name in interp_widgets.__all__:
         getattr(interp_widgets, name)
     for name in ("AutoModelForCausalLM", "AutoTokenizer"):
         getattr(transformers, name)  # imported at first use
+    steady_forecasts()
     assert threading.active_count() == 1
     gc.freeze()  # a collection of garbage in a kernel would otherwise copy all of it
 

@@ -44,6 +44,7 @@ from interp_widgets.data.word_vectors import demo_word_vectors
 from tests.data.chat_server import GOOD, KEY, LIMIT, Server, refuse
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
+from tests.waiting import LIMIT
 
 WORDS = demo_word_vectors().words[:60]
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from interp_widgets.compute.worker import PROGRESS_INTERVAL, Cancelled, Job, Owner, Worker, worker_for
+from tests.waiting import LIMIT, join, provoke
 
 
 class Clock:
@@ -214,8 +215,7 @@ def test_the_thread_ends_with_the_last_owner_and_comes_back(worker: Worker) -> N
     assert second.submit(lambda job: 1).wait(120)
     assert worker._thread is thread, "one thread serves all owners of a device"
     second.close()
-    thread.join(5)
-    assert not thread.is_alive()
+    join(thread)
     third, got = Owner(worker=worker), []
     assert third.submit(lambda job: 3, on_result=got.append).wait(120)
     assert got == [3]
@@ -229,8 +229,7 @@ def test_closing_during_a_run_delivers_nothing_and_ends_the_thread(worker: Worke
     assert thread is not None
     owner.close()
     assert job.wait(120)
-    thread.join(5)
-    assert not thread.is_alive()
+    join(thread)
     assert not seen
     with pytest.raises(RuntimeError, match="closed"):
         owner.submit(lambda job: 1)
@@ -282,7 +281,7 @@ def test_a_long_job_gives_way(worker: Worker) -> None:
     go.set()
     assert first.wait(120)
     assert jobs[0].wait(120)
-    thread.join(5)
+    join(thread)
     assert set(order[:2]) == {"short", "called"}
     assert order[2:] == ["long", "other long"]
     assert not worker.busy
@@ -324,7 +323,7 @@ def test_two_owners_that_share_a_lock_paint_in_turn() -> None:
     def paint(value: int) -> None:
         overlaps.append(inside.is_set())
         inside.set()
-        threading.Event().wait(0.001)
+        provoke()
         inside.clear()
 
     jobs = []
@@ -349,5 +348,5 @@ def test_leaving_python_during_a_run_is_quiet() -> None:
         "Owner('cpu').submit(work)\n"
         "assert entered.wait(120)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

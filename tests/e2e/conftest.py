@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).parents[2]
 FLAGS = [
@@ -39,9 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none", "recordTiming": False},
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
-PATIENCE = 120
-"""Seconds that a wait for the server, the page or the kernel may take: a limit for what hangs, not for what is slow."""
-TEST_PATIENCE = 1200
+TEST_PATIENCE = 3600
 """Seconds for a whole test of many waits, on a machine with other work."""
 
 
@@ -64,23 +63,20 @@ class Lab:
     kernel: str
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def address_of(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
+    """Where a server that has chosen its port listens, once it answers there."""
 
-
-def wait_for_server(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            break
+    def answering() -> str:
+        assert process.poll() is None, f"JupyterLab did not start:\n{log.read_text(errors='replace')[-2000:]}"
         try:
-            urllib.request.urlopen(f"{url}/api", timeout=1).read()
-            return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    pytest.fail(f"JupyterLab did not start; the end of its log:\n{log.read_text(errors='replace')[-2000:]}")
+            (found,) = runtime.glob("jpserver-*.json")
+            url = f"http://127.0.0.1:{json.loads(found.read_text())['port']}"
+            urllib.request.urlopen(f"{url}/api", timeout=LIMIT).read()
+        except (ValueError, urllib.error.URLError, OSError):
+            return ""
+        return url
+
+    return until(answering, "the start of JupyterLab")
 
 
 @pytest.fixture(scope="session")
@@ -110,19 +106,17 @@ def lab_server(root: Path, kernel: str = "python3") -> Iterator[Lab]:
         # The kernels run this very source, installed or not.
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
     }
-    port, log = free_port(), root / "server.log"
+    log = root / "server.log"
     command = [
         sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.password=",
+        "--ServerApp.port=0", "--IdentityProvider.token=", "--ServerApp.password=",
         "--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={notebooks}",
         "--LabApp.expose_app_in_browser=True",
     ]  # fmt: skip
     with log.open("wb") as sink:
         process = subprocess.Popen(command, env=env, stdout=sink, stderr=subprocess.STDOUT, cwd=notebooks)
-    url = f"http://127.0.0.1:{port}"
     try:
-        wait_for_server(url, process, log)
-        yield Lab(url, notebooks, kernel)
+        yield Lab(address_of(process, root / "runtime", log), notebooks, kernel)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -154,7 +148,7 @@ def launched_chromium() -> Iterator[Any]:
     """As the fixture `browser`, for scripts."""
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=1000 * PATIENCE)
+    expect.set_options(timeout=1000 * LIMIT)
     flags = [*FLAGS, "--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else FLAGS
     finder = browser_finder()
     path = finder.find_chromium()
@@ -177,6 +171,16 @@ FIRST_PICTURE = """panel => {
         }
     })(panel);
     return Math.min(...tops) - panel.getBoundingClientRect().top;
+}"""
+STILL = """async node => {
+    node.scrollIntoView({ block: 'center' });
+    const look = () => JSON.stringify([node.getBoundingClientRect(), node.dataset.frame]);
+    for (let before = look(), same = 0; same < 4;) {
+        await new Promise(done => requestAnimationFrame(done));
+        const now = look();
+        same = now === before ? same + 1 : 0;
+        before = now;
+    }
 }"""
 TALL = 1700
 """Height of the page in which a journey goes on after a look: as high before, it need not be laid out once more."""
@@ -288,7 +292,7 @@ class Notebook:
 
     def done(self) -> None:
         """Wait until nothing of the shown widget runs; on a busy machine its forecast asks for Run first."""
-        end, pause = time.monotonic() + PATIENCE, 50.0
+        end, pause = time.monotonic() + LIMIT, 50.0
         while (seen := self.py(f"({self.shown}.status.state, {self.shown}.busy)")) != ("done", False):
             assert time.monotonic() < end, f"{self.shown} stayed {seen!r}"
             if seen == ("waiting", False):
@@ -299,7 +303,7 @@ class Notebook:
     def map_cell(self, row: int, column: int, shape: Sequence[int]) -> tuple[float, float]:
         """Page pixels of the middle of a cell of the panel's first heat map, scrolled into view."""
         canvas = self.panel.locator(".iw-heat canvas.iw-top").first
-        canvas.evaluate("node => node.scrollIntoView({ block: 'center' })")
+        self.still(canvas)
         x, y, width, height = canvas.evaluate("node => node.dataset.frame.split(' ').map(Number)")
         box, (rows, columns) = canvas.bounding_box(), shape
         return box["x"] + x + (column + 0.5) / columns * width, box["y"] + y + (row + 0.5) / rows * height
@@ -330,7 +334,7 @@ class Notebook:
         assert value["status"] == "ok", value
         return ast.literal_eval(ast.literal_eval(value["data"]["text/plain"]))
 
-    def wait_py(self, expression: str, expected: Any, *, seconds: float = PATIENCE) -> None:
+    def wait_py(self, expression: str, expected: Any, *, seconds: float = LIMIT) -> None:
         """Ask the kernel until `expression` has the expected value; fail with the last value seen."""
         end, pause = time.monotonic() + seconds, 50.0
         while (seen := self.py(expression)) != expected:
@@ -354,6 +358,10 @@ class Notebook:
         self.page.set_viewport_size({"width": width, "height": height})
         self.page.wait_for_function("width => window.innerWidth === width", arg=width)
         self.rests()
+
+    def linger(self, milliseconds: float = 2000) -> None:
+        """Give what must not happen the time to happen, and two clicks the time that keeps them apart."""
+        self.page.wait_for_timeout(milliseconds)
 
     def frames(self, count: int = 2) -> None:
         """Wait until `count` frames have been painted."""
@@ -421,9 +429,13 @@ class Notebook:
         self.rests()
         return float(panel.evaluate(FIRST_PICTURE))
 
+    def still(self, locator: Any) -> None:
+        """Scroll an element into view, and wait until it stays there."""
+        locator.evaluate(STILL)
+
     def center(self, locator: Any, x: float = 0.5, y: float = 0.5) -> tuple[float, float]:
         """A point of an element in page pixels, by shares of its width and height, scrolled into view first."""
-        locator.evaluate("node => node.scrollIntoView({ block: 'center' })")
+        self.still(locator)
         box = locator.bounding_box()
         return box["x"] + x * box["width"], box["y"] + y * box["height"]
 
@@ -446,7 +458,7 @@ class Notebook:
     def bokeh_point(self, figure: str, x: float, y: float) -> tuple[float, float]:
         """Page pixels of a data point of the named figure, scrolled into view."""
         found = self.page.evaluate(
-            """([name, x, y]) => {
+            """async ([name, x, y]) => {
                 let view = null;
                 const look = one => {
                     if (one.model.name === name && one.frame && one.el?.isConnected) view = one;
@@ -454,8 +466,17 @@ class Notebook:
                 };
                 for (const root of Bokeh.index.roots) look(root);
                 view.el.scrollIntoView({ block: 'center' });
-                const box = view.canvas_view.el.getBoundingClientRect();
-                return [box.x + view.frame.x_scale.compute(x), box.y + view.frame.y_scale.compute(y)];
+                const place = () => {
+                    const box = view.canvas_view.el.getBoundingClientRect();
+                    return [box.x + view.frame.x_scale.compute(x), box.y + view.frame.y_scale.compute(y)];
+                };
+                for (let before = place(), same = 0; same < 4;) {
+                    await new Promise(done => requestAnimationFrame(done));
+                    const now = place();
+                    same = now.join() === before.join() ? same + 1 : 0;
+                    before = now;
+                }
+                return place();
             }""",
             [figure, x, y],
         )
@@ -511,7 +532,7 @@ class Pages:
     def _new(self) -> Any:
         """A page in a window of its own: one behind another would paint no frames."""
         context = self._browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")
-        context.set_default_timeout(1000 * PATIENCE)
+        context.set_default_timeout(1000 * LIMIT)
         # anywidget counts a module that takes two seconds as failed: in a test, a busy machine is no error
         context.add_init_script(
             "{ const wait = AbortSignal.timeout.bind(AbortSignal); AbortSignal.timeout = ms => wait(60 * ms); }"

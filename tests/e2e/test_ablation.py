@@ -28,7 +28,7 @@ def opened(nb: Any) -> Any:
 
 def cell_at(nb: Any, canvas: Any, row: int, column: int, shape: tuple[int, int]) -> tuple[float, float]:
     """The middle of a cell of a map in page pixels."""
-    canvas.evaluate("node => node.scrollIntoView({ block: 'center' })")
+    nb.still(canvas)
     x, y, w, h = (float(part) for part in canvas.get_attribute("data-frame").split())
     box = canvas.bounding_box()
     return box["x"] + x + (column + 0.5) / shape[1] * w, box["y"] + y + (row + 0.5) / shape[0] * h

@@ -96,6 +96,7 @@ def test_journey(opened: Any) -> None:
     panel.get_by_role("button", name="A beside B").click()
     nb.wait_py("[heat.title[:1] for heat in lens.map.maps.shown]", ["A", "B"])
     expect(panel.locator("canvas.iw-top:visible")).to_have_count(2)
+    nb.rests()
     a, b = panel.locator("canvas.iw-top:visible").all()
     first, second = a.bounding_box(), b.bounding_box()
     assert first["y"] == second["y"]

@@ -112,7 +112,7 @@ def test_studies_and_a_long_prompt(nb: Any, tmp_path: Path) -> None:
         panel.get_by_role("button", name="Run", exact=True).click()
     expect(panel.get_by_role("button", name="Cancel")).to_be_visible()
     tabs = "('grid', 'variants', 'late_layers')"
-    nb.wait_py(f"([panel[tab].result is not None for tab in {tabs}], panel.busy)", ([True] * 3, False), seconds=220)
+    nb.wait_py(f"([panel[tab].result is not None for tab in {tabs}], panel.busy)", ([True] * 3, False))
     assert nb.py("panel.status.error") == ""
     for tab in ("Grid", "Variants", "Late layers"):
         open_tab(nb, tab)

@@ -118,7 +118,7 @@ def test_take_away(nb: Any) -> None:
     expect(panel.get_by_role("textbox", name="Code that reproduces")).to_be_hidden()
     nb.page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=nb.lab.url)
     panel.get_by_role("button", name="Copy as code").click()
-    nb.page.wait_for_timeout(2000)  # the box stays open for as long as nobody closes it
+    nb.linger()  # the box stays open for as long as nobody closes it
     panel.get_by_role("button", name="Copy", exact=True).click()
     expect(panel.get_by_text("Copied")).to_be_visible()
     assert nb.page.evaluate("() => navigator.clipboard.readText()").endswith("3 ** 2")

@@ -70,6 +70,7 @@ def test_journey(opened: Any, tmp_path: Any) -> None:
     nb.wait_py(SETTLED, (False, ""))
     cards = screen.locator(".iw-card:visible")
     expect(cards).to_have_count(3)
+    nb.rests()
     left, right = (cards.nth(i).bounding_box() for i in range(2))
     assert left["y"] == right["y"], "beside each other"
 

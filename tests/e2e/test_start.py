@@ -29,6 +29,7 @@ def explorer_of(nb: Any) -> Any:
     return nb.page.locator(".iw-panel").first
 
 
+@pytest.mark.installation
 def test_first_journey(start: Any) -> None:
     nb = start
     panel = explorer_of(nb)

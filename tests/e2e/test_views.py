@@ -65,7 +65,7 @@ def tokens(nb: Any) -> Any:
 def canvas_point(nb: Any, r: float, c: float, shape: tuple[int, int]) -> tuple[float, float]:
     """Page pixels of a place in the map, found from the drawing itself: the frame of the cells is in its layout."""
     box = nb.page.locator(".iw-heat canvas.iw-top").first
-    box.evaluate("node => node.scrollIntoView({ block: 'center' })")
+    nb.still(box)
     frame = box.evaluate("node => node.dataset.frame.split(' ').map(Number)")
     at = box.bounding_box()
     x, y, w, h = frame
@@ -191,6 +191,7 @@ def test_long_strip_scrolls_by_itself(views: Any) -> None:
     here = nb.page.locator(".jp-WindowedPanel-outer").evaluate("node => node.scrollTop")
     nb.py(code="strip.selected = 1999")
     nb.page.wait_for_function("() => document.querySelector('.iw-strip').scrollTop > 0")
+    nb.rests()
     box, last = strip.bounding_box(), tokens(nb).nth(1999).bounding_box()
     assert box["y"] <= last["y"] <= box["y"] + box["height"]
     assert nb.page.locator(".jp-WindowedPanel-outer").evaluate("node => node.scrollTop") == here
@@ -235,7 +236,7 @@ def test_map_by_pointer(views: Any) -> None:
     nb.wait_py("heat.window", [])
     nb.page.get_by_role("button", name="Zoom in").click()
     nb.page.wait_for_function("() => !document.querySelector('.iw-tool').disabled")
-    assert nb.py("len(heat.window)") == 4
+    nb.wait_py("len(heat.window)", 4)
 
 
 def test_map_by_keys(views: Any) -> None:
@@ -262,7 +263,7 @@ def test_map_by_keys(views: Any) -> None:
     assert window[2] > 11, "zooming by key keeps the cursor in view"
     press("Home")
     nb.wait_py("heat.cross", [11, 0])
-    assert nb.py("heat.window")[1] == 0, "the view follows the cursor"
+    nb.wait_py("heat.window[1]", 0)  # the view follows the cursor
     press("0")
     nb.wait_py("heat.window", [])
     press("Escape")
@@ -314,6 +315,7 @@ def test_map_without_cells_and_in_a_hidden_tab(nb: Any) -> None:
     nb.page.get_by_role("tab", name="b", exact=True).click()
     sheet = nb.page.locator(".iw-heat canvas.iw-top").nth(1)
     expect(sheet).to_be_visible()
+    nb.rests()
     assert sheet.bounding_box()["width"] > 600
     nb.py(code="heat.set_matrix(None)")
     expect(nb.page.locator(".iw-heat .iw-empty").nth(1)).to_be_visible()
@@ -398,6 +400,7 @@ Table(columns=columns, rows=[[0, 11.4, "tea, forest, children, workers, shops, "
 def test_long_texts_do_not_squeeze_the_headings(nb: Any) -> None:
     nb.make("texts.ipynb", TEXTS)
     nb.run_all()
+    nb.rests()
     assert nb.page.locator(".iw-table th").nth(1).bounding_box()["height"] < 40
 
 
@@ -453,7 +456,7 @@ def test_bokeh_both_ways(nb: Any) -> None:
     nb.wait_py("taps", [[3]])
     # the other view of the same figure follows the tap
     nb.page.wait_for_function(f"() => {SHOWN}.every(doc => doc.get_model_by_name('source').selected.indices[0] === 3)")
-    nb.page.wait_for_timeout(400)  # two taps within 300 ms are one double tap
+    nb.linger(400)  # two taps within 300 ms are one double tap
     nb.page.mouse.click(*nb.bokeh_point("bars", 1, 1))
     nb.wait_py("taps", [[3], [1]])
     nb.py(code="source.data = {'x': np.arange(6), 'y': np.array([9.0, 8, 7, 6, 5, 4])}; plot.title.text = 'new'")

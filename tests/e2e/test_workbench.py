@@ -85,5 +85,5 @@ def test_the_notebook_leaves_no_error_in_the_page(nb: Any) -> None:
     shutil.copytree(Path(__file__).parents[2] / "notebooks", nb.lab.root, dirs_exist_ok=True)
     nb.open("11_workbench.ipynb")
     nb.run_all()
-    nb.page.wait_for_timeout(2000)
+    nb.linger()
     assert nb.errors == []

@@ -12,12 +12,13 @@ if ! [ -d "$folder/transformer_lens-$lens.dist-info" ] || ! [ -d "$folder/transf
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" \
         "transformer-lens==$lens" "transformers==$transformers"
 fi
-PYTHONPATH="$PWD/$folder" "$python" -c "
+export PYTHONPATH="$PWD/$folder${PYTHONPATH:+:$PYTHONPATH}"
+"$python" -c "
 import transformer_lens
 import transformers
 from importlib.metadata import version
 assert (version('transformer-lens'), transformers.__version__) == ('$lens', '$transformers')
 assert '.venv-tl4' in transformer_lens.__file__, transformer_lens.__file__
 "
-PYTHONPATH="$PWD/$folder" exec "$python" -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not slow" \
-    tests/models tests/analysis tests/tuning tests/data tests/compute tests/sweeps tests/widgets "$@"
+exec "$python" -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not slow" \
+    tests/models tests/analysis tests/tuning tests/data tests/compute tests/sweeps tests/widgets tests/quantised "$@"

@@ -37,6 +37,7 @@ from tests.models.tiny import (
     tiny_hf,
     tiny_model,
 )
+from tests.waiting import LIMIT
 
 IDS = [5, 17, 300, 44, 8]
 
@@ -185,7 +186,8 @@ def loads(tmp_path_factory: pytest.TempPathFactory, warm_kernel: str) -> dict[st
     folder, benchmarks = tmp_path_factory.mktemp("loads"), root / "benchmarks"
     code = MEASURE.format(benchmarks=str(benchmarks), folder=str(folder), backends=backends)
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    NotebookClient(book, timeout=240, kernel_name=warm_kernel, resources={"metadata": {"path": str(root)}}).execute()
+    resources = {"metadata": {"path": str(root)}}
+    NotebookClient(book, timeout=LIMIT, startup_timeout=LIMIT, kernel_name=warm_kernel, resources=resources).execute()
     printed = "".join(output.text for output in book.cells[0].outputs if output.get("name") == "stdout")
     found: dict[str, list[dict[str, float]]] = json.loads(printed.splitlines()[-1])
     return found

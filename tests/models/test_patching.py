@@ -16,6 +16,7 @@ from interp_widgets.models.engine import encode, has_hooks, prefix
 from interp_widgets.models.patching import interventions
 from tests.models.tiny import BRIDGE_ONLY, HALF_SEED, tiny_model
 from tests.tolerances import SINGLE
+from tests.waiting import LIMIT
 
 IDS = [5, 17, 300, 44, 8, 9, 120]
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
@@ -321,11 +322,11 @@ def test_a_generator_thrown_away_waits_for_nobody(model: Model) -> None:
     def hold() -> None:
         with model.lock:
             taken.set()
-            leave.wait(10)
+            assert leave.wait(LIMIT)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    taken.wait(10)
+    assert taken.wait(LIMIT)
     generator.close()
     assert thread.is_alive()
     leave.set()
@@ -402,7 +403,7 @@ def test_two_threads_with_one_each(model: Model) -> None:
 
     def work(index: int) -> None:
         for _ in range(5):
-            both.wait()
+            both.wait(LIMIT)
             with interventions(model, [(names[index], even)]):
                 logits, written = model.run(IDS).logits, model.generate_ids(IDS, max_new_tokens=6)
             if not torch.equal(logits, wanted[index][0]) or written != wanted[index][1]:

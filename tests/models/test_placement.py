@@ -1,4 +1,4 @@
-"""Models that accelerate spreads over devices and disk, and models that transformers has quantised."""
+"""Models that accelerate spreads over devices and disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from interp_widgets.analysis.ablation import ablate_modules
 from interp_widgets.analysis.logit_lens import logit_lens
@@ -16,7 +15,7 @@ from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.models import LoadError, Model, load_model
 from interp_widgets.models.placement import has_plain_weights
 from tests.models.mixtures import random_state
-from tests.models.tiny import tiny_folder, tiny_model, tiny_tokenizer
+from tests.models.tiny import tiny_folder
 
 IDS = [5, 17, 300, 44, 8]
 WEIGHTS = [("W_E", None), ("W_U", None), ("ln_final_w", None), ("W_Q", 1), ("W_K", 2), ("W_O", 1), ("W_out", 2),
@@ -151,66 +150,3 @@ def test_what_cannot_be_spread_is_refused_in_a_sentence(tmp_path: Path) -> None:
     save_state(random_state("llama", 2), tmp_path / "mixture")
     with pytest.raises(ValueError, match="spread a model that is read from its folder or hub name: leave them out"):
         load_model(tmp_path / "mixture", device_map="auto")
-
-
-# ---- quantised models
-
-
-def int8(family: str = "llama") -> Any:
-    """A tiny transformers model whose linear maps are int8."""
-    quantization = pytest.importorskip("torchao.quantization")
-    from transformers import AutoModelForCausalLM, TorchAoConfig
-
-    config = TorchAoConfig(quant_type=quantization.Int8WeightOnlyConfig())
-    return AutoModelForCausalLM.from_pretrained(
-        tiny_folder(family), dtype=torch.float32, quantization_config=config
-    ).eval()
-
-
-@pytest.mark.seconds
-def test_a_quantised_model_runs_as_transformers_runs_it(tmp_path: Path) -> None:
-    hf = int8()
-    with torch.no_grad():
-        wanted = hf(torch.tensor([IDS])).logits.log_softmax(-1)
-    assert (wanted - whole().run(IDS).logits.log_softmax(-1)).abs().max() > 1e-2  # it could tell the difference
-    hf.save_pretrained(tmp_path)
-    tiny_tokenizer("llama").save_pretrained(tmp_path)
-    for model in (load_model(hf), load_model(tmp_path)):
-        assert (model.backend, model.quantised, model.dtype) == ("bridge", "torchao", torch.float32)
-        assert model.self_check.passed
-        near(model.run(IDS).logits.log_softmax(-1), wanted)
-        assert len(model.weight_hash) == 64
-        assert model.weight_hash != whole().weight_hash
-        assert len(model.generate_ids(IDS, max_new_tokens=4)) == 4
-        assert prompt_saliency(model, IDS, [7, 9], method="first_order").importance.any()
-        assert ablate_modules(model, IDS, target=7).effect.any()
-    assert tiny_model("llama", "bridge").quantised is None
-
-
-def test_quantised_weights_are_read_in_full() -> None:
-    hf = int8()
-    model = load_model(hf)
-
-    def own(layer: int) -> Tensor:
-        weight: Tensor = hf.model.layers[layer].mlp.down_proj.weight.dequantize()
-        return weight.T
-
-    assert torch.equal(model.weight("W_out", 1), own(1))
-    assert not torch.equal(own(1), whole().weight("W_out", 1))
-    assert type(hf.model.layers[1].mlp.down_proj.weight).__name__ != "Parameter"
-    with pytest.raises(ValueError, match=r"is quantised \(torchao\), which only the bridge can run"):
-        load_model(hf, backend="hooked")
-    with pytest.raises(ValueError, match=r"is quantised \(torchao\) and stays where and as it is"):
-        load_model(hf, dtype="bfloat16")
-
-
-def test_a_weight_that_no_quantisation_gives_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.models import weights
-
-    def unreadable(*_: Any, **__: Any) -> Tensor:
-        raise NotImplementedError("packed")
-
-    model = load_model(int8())
-    monkeypatch.setattr(weights, "weight", unreadable)
-    with pytest.raises(ValueError, match=r"W_Q of llama_0 cannot be read, .* are quantised \(torchao\)"):
-        model.weight("W_Q", 0)

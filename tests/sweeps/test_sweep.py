@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 
@@ -24,6 +24,7 @@ from interp_widgets import HeadMap, Model, load_model, logit_lens, read_sweep, s
 from interp_widgets.sweeps import store
 from interp_widgets.sweeps.items import Item, item_hash
 from tests.sweeps.jobs import dies_at, fails_at_two, square, threads
+from tests.waiting import LIMIT, until
 
 PROMPTS = ["The Eiffel Tower is in the city of", "The capital of Italy is", "She gave the book to"]
 
@@ -433,7 +434,7 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not() -> None:
         model = load_model("demo-base")
         torch.ones(600, 600) @ torch.ones(600, 600)
         with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-            killer = threading.Timer(60, lambda: [process.kill() for process in pool._processes.values()])
+            killer = threading.Timer(LIMIT, lambda: [process.kill() for process in pool._processes.values()])
             killer.start()
             result = sweep(partial(logit_lens, model), PROMPTS, backend=pool)
             killer.cancel()
@@ -442,28 +443,32 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not() -> None:
     assert result.n_failed == 0
 
 
+def alive(pid: int) -> bool:
+    """Whether a process still runs: one that has ended stays listed until its parent takes notice."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     code = (
-        "import os, pathlib, time\n"
+        "import os, pathlib, threading\n"
         "from interp_widgets import sweep\n"
         f"folder = pathlib.Path({str(tmp_path)!r})\n"
         "def slow(n, folder=folder):\n"
         "    (folder / f'pid-{os.getpid()}').touch()\n"
-        "    time.sleep(0.2)\n"
+        "    threading.Event().wait(0.2)\n"
         "    return n\n"
         "sweep(slow, range(1000), backend=1, out=folder / 'out')\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("out/part-*")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: list(tmp_path.glob("out/part-*")), "the first part of the sweep")
     parent.kill()
     parent.wait()
     pids = [int(path.name.partition("-")[2]) for path in tmp_path.glob("pid-*")]
     assert pids
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    until(lambda: not any(alive(pid) for pid in pids), "the end of its processes")
     assert len(read_sweep(tmp_path / "out").rows) > 0
 
 

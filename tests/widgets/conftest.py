@@ -14,8 +14,11 @@ import pytest
 import traitlets as T
 from ipywidgets.widgets import widget as widget_module
 
+from interp_widgets.compute.memory import speedometer
 from interp_widgets.widgets.base.fields import field
 from interp_widgets.widgets.base.panel import Panel
+from tests.steady import steady_forecasts
+from tests.waiting import LIMIT, join
 
 
 class RecordedComm(comm.base_comm.BaseComm):
@@ -89,6 +92,19 @@ def all_orders() -> None:
     """For tests of the check of a saliency map: as many random orders as for users."""
 
 
+@pytest.fixture(autouse=True)
+def forecasts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecasts assume one speed where a test is not about what they learn (`learning`)."""
+    if "learning" not in request.fixturenames:
+        steady_forecasts(monkeypatch.setattr)
+
+
+@pytest.fixture
+def learning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of forecasts: they learn from the runs of the test, as for users."""
+    monkeypatch.setattr(speedometer, "_runs", {})
+
+
 @dataclass(frozen=True)
 class Cost:
     flops: float = 1.0
@@ -115,12 +131,14 @@ class FakeModel:
         self.weight_hash = f"hash {FakeModel.count}"
         self.gate = threading.Event()
         self.gate.set()
+        self.deaf = False
         self.entered = threading.Event()
         self.error: BaseException | None = None
         self.computed: list[int] = []
 
-    def hold(self) -> None:
-        """Let the next run stop at its first step until `gate.set()`."""
+    def hold(self, *, deaf: bool = False) -> None:
+        """Let the next run stop at its first step until `gate.set()`, or, unless it is `deaf`, until its cancel."""
+        self.deaf = deaf
         self.entered.clear()
         self.gate.clear()
 
@@ -133,6 +151,8 @@ class FakeModel:
             if step == 1:
                 on_partial(-n)
                 self.entered.set()
+                if self.deaf:
+                    assert self.gate.wait(LIMIT)
                 while not self.gate.wait(0.002):
                     check()
                 if self.error is not None:
@@ -210,8 +230,7 @@ def make(wire: Wire) -> Iterator[Callable[..., Toy]]:
             one.gate.set()
         panel.close()
     for thread in threads:
-        thread.join(5)
-        assert not thread.is_alive(), "closing the last panel on a device must end its worker"
+        join(thread)  # closing the last panel on a device must end its worker
     assert wire.open() == 0, "closing the panels must close every comm"
 
 

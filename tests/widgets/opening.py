@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from tests.waiting import LIMIT, join
+
 P = TypeVar("P")
 
 
@@ -25,17 +27,16 @@ def opening(kind: Callable[..., P], *, wait: bool = True, **defaults: Any) -> It
         panel.close()
     for thread in set(threading.enumerate()) - others:
         if thread.name.startswith("interp-widgets"):
-            thread.join(10)
-            assert not thread.is_alive(), "closing the last panel must end its worker"
+            join(thread)  # closing the last panel must end its worker
 
 
 def settle(panel: P) -> P:
     """Wait for the answer to a change, pressing Run where the forecast asks for it."""
     asked: Any = panel
-    assert asked.wait(60)
+    assert asked.wait(LIMIT)
     if asked.status.state == "waiting":
         asked.go()
-    assert asked.wait(60)
+    assert asked.wait(LIMIT)
     return panel
 
 
@@ -44,9 +45,7 @@ def at_once(*works: Callable[[], object]) -> None:
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
+    join(*threads)
 
 
 def hooks_on(model: Any) -> int:

@@ -62,7 +62,7 @@ def test_every_curve_is_what_was_stored(view: Any, pair: Any) -> None:
             for labels in LABELS if curves == "score" else ["task"]:
                 for score in SCORES if curves == "score" else ["f1_matched"]:
                     panel.curves, panel.labels, panel.score, panel.instances = curves, labels, score, instances
-                    assert panel.wait(20)
+                    assert panel.wait(60)
                     values = expected.get(curves)
                     if values is None:
                         values = getattr(stored, score)[:, which, list(stored.labels).index(labels)]
@@ -74,7 +74,7 @@ def test_every_curve_is_what_was_stored(view: Any, pair: Any) -> None:
 def test_play_runs_through_the_checkpoints(view: Any, pair: Any) -> None:
     panel, stored = view(pair).current, read_instruction_run().clusters()
     panel.play.value = 2
-    assert panel.wait(20)
+    assert panel.wait(60)
     assert panel.checkpoint == 2
     assert f"step {stored.steps[2]}" in panel.plane.figure.title.text
 

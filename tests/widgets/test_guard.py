@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import ipywidgets as W
 import pytest
 
 from interp_widgets.widgets.base.guard import guard, guarded, inside_handler, ui_lock
+from tests.waiting import provoke
 from tests.widgets.opening import at_once
 
 
@@ -68,7 +68,7 @@ def test_handlers_of_two_threads_take_turns() -> None:
 
     def slow() -> None:
         order.append("in")
-        threading.Event().wait(0.01)
+        provoke()
         order.append("out")
 
     at_once(*[guarded(host, slow)] * 4)

@@ -26,6 +26,7 @@ from interp_widgets.widgets.head_words import heads as heads_module
 from interp_widgets.widgets.head_words import word_pairs as module
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
+from tests.waiting import until_stopped
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import complaint
 
@@ -558,9 +559,7 @@ def test_cancel_keeps_the_layers_that_are_done(pair: Any, browse: Any, monkeypat
             on_partial(one)
             if len(one.layers) == 3:
                 seen.set()
-                while True:
-                    check()
-                    threading.Event().wait(0.002)
+                until_stopped(check)
 
         return real(request, model, progress=progress, check=check, on_partial=partial)
 
@@ -588,9 +587,7 @@ def test_a_cancelled_comparison_is_made_when_it_is_asked_for_again(
 
     def waits(*_: Any, check: Any, **__: Any) -> Any:
         entered.set()
-        while True:
-            check()
-            threading.Event().wait(0.002)
+        until_stopped(check)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "compare_heads", waits)

@@ -46,6 +46,7 @@ from interp_widgets.widgets.probe import TableView, ValueView
 from interp_widgets.widgets.probe.panel import TAKEN
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
+from tests.waiting import LIMIT
 from tests.widgets import probes
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (
@@ -410,11 +411,11 @@ def test_cancel_and_close_stop_the_function_itself(show: Any, monkeypatch: pytes
     model = tiny_model("gpt2", seed=3)
     panel = show(kind, model, prompt="one two")
     good = panel.result
-    entered, run = threading.Event(), model.run
+    entered, cancelled, run = threading.Event(), threading.Event(), model.run
 
     def slow(*args: Any, **options: Any) -> Any:
         entered.set()
-        threading.Event().wait(0.05)
+        assert cancelled.wait(LIMIT)
         return run(*args, **options)
 
     monkeypatch.setattr(model, "run", slow)
@@ -422,6 +423,7 @@ def test_cancel_and_close_stop_the_function_itself(show: Any, monkeypatch: pytes
     panel.go()
     assert entered.wait(60)
     panel.cancel()
+    cancelled.set()
     assert panel.wait(60)
     assert panel.status.state == "cancelled"
     assert panel.result is good
