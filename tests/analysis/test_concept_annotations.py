@@ -41,7 +41,7 @@ from interp_widgets.data.annotators import (
     UserAnnotator,
 )
 from interp_widgets.data.word_vectors import demo_word_vectors
-from tests.data.chat_server import GOOD, KEY, LIMIT, Server, refuse
+from tests.data.chat_server import GOOD, KEY, Server, refuse
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 from tests.waiting import LIMIT

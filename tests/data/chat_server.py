@@ -8,8 +8,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 KEY = "sk-secret-0123456789abcdef"
-LIMIT = 60.0
-"""Seconds that a test waits for what must come: a limit for what hangs, not for what is slow."""
 GOOD = '{"description": "dates", "scenarios": ["writing", "translation"], "level": "semantics"}'
 
 

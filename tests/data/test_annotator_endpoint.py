@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from interp_widgets.data.annotators import Annotation, Annotator, EndpointAnnotator, conversation, endpoint
-from tests.data.chat_server import GOOD, KEY, LIMIT, Server, completion, refuse, send
+from tests.data.chat_server import GOOD, KEY, Server, completion, refuse, send
+from tests.waiting import LIMIT
 
 WORDS = ["January", "May", "Monday"]
 
