@@ -1,7 +1,7 @@
 # make lab    install into .venv and open JupyterLab on the start notebook
 # make test   install, add the test tools and a browser, run every test; tests with many cases run the first and the last
 # make check  lint, types and the quick tests that need no browser
-# The rest: test-all (every case), lint, types, test-architectures, architectures, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
+# The rest: test-all (every case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -13,7 +13,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab test test-all check test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
+.PHONY: lab test test-all check test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -65,6 +65,12 @@ test-tl4: $(VENV)/.tested
 # in a separate process: a registered device stays until the process ends
 test-accelerator: $(VENV)/.tested
 	$(PY) -m pytest -q tests/accelerator
+
+SECONDS ?= 100
+SEED ?= 0
+soak: $(VENV)/.tested
+	$(PY) -m tests.soak.soak --models demo --seed $(SEED) --seconds $(SECONDS)
+	$(PY) -m tests.soak.soak --models gpt2 --seed $(SEED) --seconds $(SECONDS)
 
 lint: $(VENV)/.tested
 	$(PY) -m ruff check .

@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
-from tests.lock_checks import check_locks
+from tests.lock_checks import check_locks, refusals
 from tests.type_checks import check_types
 from tests.warm_kernels import NAME, warm_kernels
 
@@ -121,6 +121,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         import transformer_lens  # noqa: F401
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def locks_in_order() -> Iterator[None]:
+    """No lock is taken before its turn, in any thread."""
+    refusals.clear()
+    yield
+    assert not refusals, refusals[0]
 
 
 @pytest.fixture(scope="session")
