@@ -2,7 +2,7 @@
 # make test   install, add the test tools and a browser, and check the installation: every analysis and widget, one notebook
 #             and one journey in the browser, in five minutes
 # make check  lint, types and the quick tests that need no browser
-# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
+# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -14,7 +14,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab test test-all check test-quantised test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
+.PHONY: lab test test-all check test-quantised test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -77,6 +77,12 @@ test-tl4: $(VENV)-torchao/.installed
 # in a separate process: a registered device stays until the process ends
 test-accelerator: $(VENV)/.tested
 	$(PY) -m pytest -q tests/accelerator
+
+SECONDS ?= 100
+SEED ?= 0
+soak: $(VENV)/.tested
+	$(PY) -m tests.soak.soak --models demo --seed $(SEED) --seconds $(SECONDS)
+	$(PY) -m tests.soak.soak --models gpt2 --seed $(SEED) --seconds $(SECONDS)
 
 lint: $(VENV)/.tested
 	$(PY) -m ruff check .

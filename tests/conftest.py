@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
-from tests.lock_checks import check_locks
+from tests.lock_checks import check_locks, refusals
 from tests.type_checks import check_types
 from tests.warm_kernels import NAME, warm_kernels
 
@@ -147,6 +147,14 @@ def nothing_left_behind() -> Iterator[None]:
     changed = {name: (before.get(name), value) for name, value in process_state().items() if value != before.get(name)}
     changed |= {name: (value, None) for name, value in before.items() if name not in process_state()}
     assert not changed, f"a test must put back what it changes for the whole process, here {changed}: use monkeypatch"
+
+
+@pytest.fixture(autouse=True)
+def locks_in_order() -> Iterator[None]:
+    """No lock is taken before its turn, in any thread."""
+    refusals.clear()
+    yield
+    assert not refusals, refusals[0]
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator
 
 from interp_widgets import locks
+from interp_widgets.locks import Rank, RankedLock, held_locks
 
 EXCLUSIVE = ("compare_debiasing", "Debiasing.compute")
 """They hold the model while they measure it with an edit of its weights, so that no other thread computes with it."""
+refusals: list[str] = []
+"""What was refused in any thread, with the way there: a handler's exception only shows in its panel."""
 
 
 def check_locks() -> None:
@@ -16,15 +20,27 @@ def check_locks() -> None:
     from interp_widgets.analysis._core.run import RunOptions
 
     locks.strict = True
-    report = RunOptions.report
+    wait, report = RankedLock._wait, RunOptions.report
 
-    def checked(self: RunOptions, done: int, total: int) -> None:
-        held = [lock.name for lock in locks.held_locks() if lock.rank == locks.Rank.MODEL]
-        if held and not set(EXCLUSIVE).intersection(_callers()):
-            raise RuntimeError(f"progress is reported while the lock of {held[0]} is held")
+    def noted_wait(self: RankedLock, last: RankedLock | None) -> bool:
+        try:
+            return wait(self, last)
+        except RuntimeError as error:
+            _note(str(error))
+            raise
+
+    def checked_report(self: RunOptions, done: int, total: int) -> None:
+        held = [lock.name for lock in held_locks() if lock.rank == Rank.MODEL]
+        if self.progress is not None and held and not set(EXCLUSIVE).intersection(_callers()):
+            _note(f"progress is reported while the lock of {held[0]} is held")
         report(self, done, total)
 
-    RunOptions.report = checked  # type: ignore[method-assign]
+    RankedLock._wait = noted_wait  # type: ignore[method-assign]
+    RunOptions.report = checked_report  # type: ignore[method-assign]
+
+
+def _note(what: str) -> None:
+    refusals.append("".join([what, "\n", *traceback.format_stack()[-14:-2]]))
 
 
 def _callers() -> Iterator[str]:

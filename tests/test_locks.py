@@ -6,18 +6,27 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from interp_widgets import locks
 from interp_widgets.compute.worker import Owner, worker_for
 from interp_widgets.locks import Rank, RankedLock, held_locks, may_wait_for
+from interp_widgets.models.state import Watch, remembered
 from interp_widgets.widgets.base.guard import ui_lock
+from interp_widgets.widgets.base.workbench import WorkbenchState
 from tests.shipped import demo_pair
 
 LONG = 120
 """Seconds after which something that has to happen has not happened."""
+
+
+@pytest.fixture(autouse=True)
+def locks_in_order() -> None:
+    """These tests take locks before their turn."""
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
@@ -190,3 +199,24 @@ def test_a_run_is_not_waited_for_while_its_model_is_held() -> None:
         assert owner.run(lambda job: 6 * 7) == 42
     finally:
         owner.close()
+
+
+def test_two_workbenches_on_the_same_models_take_them_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, orders = demo_pair(), list[list[str]]()
+    for models in ((pair.base, pair.tuned), (pair.tuned, pair.base)):
+        bench = WorkbenchState(*models)
+        monkeypatch.setattr(bench, "_put_edits", lambda _: orders.append([lock.name for lock in held_locks()]))
+        bench.put_edits(())
+    assert orders[0] == orders[2]
+    assert sorted(orders[0]) == ["the model demo-base", "the model demo-tuned"]
+
+
+def test_what_is_remembered_of_a_changed_model_is_read_while_it_computes() -> None:
+    """A handler gets the last answer at once; whoever may wait gets a new one."""
+    model = SimpleNamespace(name="made up", tl_model=torch.nn.Linear(2, 2), lock=RankedLock(Rank.MODEL, "made up"))
+    model._watch = Watch(model.tl_model)
+    assert remembered(model, "number", lambda: 1) == 1
+    model.tl_model.eps = 2.0
+    with held_elsewhere(model.lock), ui_lock:
+        assert remembered(model, "number", lambda: 2) == 1
+    assert remembered(model, "number", lambda: 2) == 2

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from interp_widgets.models import Model, load_model
+from tests.models.test_edits import edit_of
 from tests.models.tiny import metaspace_tokenizer, tiny_hf, tiny_model
 
 IDS = [5, 17, 300, 44, 8]
@@ -59,6 +62,32 @@ def test_stops_at_the_end_token_without_returning_it(backend: str) -> None:
     hf.generation_config.eos_token_id = [free[4], 2]
     stopped = load_model(hf, tokenizer=metaspace_tokenizer(), backend=backend)
     assert stopped.generate_ids(IDS, max_new_tokens=8) == free[: free.index(free[4])]
+
+
+def test_other_threads_use_the_model_between_two_tokens(model: Model) -> None:
+    """A callback that waits for another thread, which needs the model, would else wait for good."""
+    whole, seen = model.generate_ids(IDS, max_new_tokens=4), list[Any]()
+
+    def beside(_: int) -> None:
+        thread = threading.Thread(target=lambda: seen.append(model.generate_ids(IDS[::-1], max_new_tokens=2)))
+        thread.start()
+        thread.join(60)
+
+    assert model.generate_ids(IDS, max_new_tokens=4, on_token=beside) == whole
+    assert seen == [model.generate_ids(IDS[::-1], max_new_tokens=2)] * 4
+
+
+def test_an_edit_between_two_tokens_is_an_error_and_one_that_is_undone_is_none(model: Model) -> None:
+    edit, whole = edit_of(model), model.generate_ids(IDS, max_new_tokens=4)
+    undo: list[Callable[[], None]] = []
+    try:
+        with pytest.raises(ValueError, match=r"was edited while it generated a text: generate it again"):
+            model.generate_ids(IDS, max_new_tokens=4, on_token=lambda _: undo.append(edit.apply(model)))
+        assert len(undo) == 1
+    finally:
+        for back in undo:
+            back()
+    assert model.generate_ids(IDS, max_new_tokens=4, on_token=lambda _: edit.apply(model)()) == whole
 
 
 def test_tokens_are_reported_and_a_check_cancels(model: Model) -> None:

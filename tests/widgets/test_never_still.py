@@ -16,8 +16,12 @@ from typing import Any
 import pytest
 
 from interp_widgets import AblationPanel, BiasWorkbench, ConceptBrowser, HeadWordBrowser, LogitLensExplorer, Workbench
-from interp_widgets.models import generation
+from interp_widgets.analysis.ablation.maps import ablation_cost
+from interp_widgets.compute.cache import results as cache
+from interp_widgets.models import generation, load_model
+from interp_widgets.models.engine import routes
 from interp_widgets.widgets.workbench.tools import TOOLS
+from tests.models.tiny import tiny_folder
 from tests.shipped import demo_pair
 from tests.test_locks import LONG, held_elsewhere
 from tests.widgets.opening import opening
@@ -45,6 +49,7 @@ class Slow:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
+    cache.clear()  # or the text would not be written again
     monkeypatch.setattr(generation, "incremental_decoder", partial(made.decoder, generation.incremental_decoder))
     yield made
     made.gate.set()
@@ -197,6 +202,25 @@ def test_a_session_is_saved_and_opened_while_a_model_computes(
     assert screen["logit_lens"].results[0].probability.tolist() == asked.probability.tolist()
     assert not screen.status_line.error
     again.close()
+
+
+def test_a_forecast_takes_what_is_known_and_corrects_itself(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The native engine is expected until the worker has compared it; this model turns out to be of another kind."""
+    model, options = load_model(tiny_folder("llama"), device="cpu"), {"live_seconds": 0, "prompt": "One two three"}
+    monkeypatch.setattr(routes, "_compare", lambda *_: routes.CheckedRoutes(None, True, True, tokens=8))
+    monkeypatch.setattr(AblationPanel.panels["modules"], "waits", True)
+    expected = ablation_cost(model, 4)
+    with opening(AblationPanel, wait=False) as build:
+        with held_elsewhere(model.lock):
+            panels: list[Any] = []
+            handled(lambda: panels.append(build(model, **options)))
+            (panel,) = panels
+            first = panel.current.forecast_label.value
+            assert first.startswith("about")
+        assert panel.wait(LONG)
+        assert ablation_cost(model, 4).flops > 1.5 * expected.flops
+        assert panel.status.state == "waiting"
+        assert panel.current.forecast_label.value == panel.current.forecast(panel.current.request()).describe() != first
 
 
 def test_a_run_that_waits_for_the_screen_holds_no_model(base: Any) -> None:
