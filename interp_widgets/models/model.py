@@ -92,8 +92,8 @@ class Model(Network):
     def provenance(self) -> dict[str, str | int | float | bool]:
         """Everything needed to repeat a computation: model, weights, backend, dtype, device and versions.
 
-        ``tokenizer`` and ``chat_template`` are hashes, ``adds_bos`` says whether a text gets a BOS. If the model differs
-        from the loaded one in more than its weights (hooks, modules, functions, settings, buffers), ``edited``
+        ``tokenizer`` and ``chat_template`` are hashes, ``adds_bos`` says whether a text gets a BOS. If the model
+        differs from the loaded one in more than its weights (hooks, modules, functions, settings, buffers), ``edited``
         describes the difference, and ``edit_key`` identifies it.
         """
         packages = {"torch": "torch", "transformer_lens": "transformer-lens", "transformers": "transformers"}

@@ -16,8 +16,10 @@ import xxhash
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _SETTINGS = ("split_special_tokens", "clean_up_tokenization_spaces")
 """Settings of a fast tokenizer that are not in its file."""
-_ELSEWHERE = {"cache", "chat_template", "deprecation_warnings", "init_inputs", "init_kwargs", "model_max_length", "name_or_path",
-              "padding_side", "tokenizer_file", "truncation_side", "verbose", "vocab_file"}  # fmt: skip
+_ELSEWHERE = {
+    "cache", "chat_template", "deprecation_warnings", "init_inputs", "init_kwargs", "model_max_length", "name_or_path",
+    "padding_side", "tokenizer_file", "truncation_side", "verbose", "vocab_file",
+}  # fmt: skip
 """Attributes of a tokenizer written in Python that say where it is from, that are compared by themselves, or that no
 reading of a text depends on."""
 _SAMPLES = 64

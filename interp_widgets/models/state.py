@@ -5,8 +5,8 @@ A key has three parts. *Structure* is the modules: their classes and functions, 
 tensor. *Content* is the bytes of all parameters, buffers and other tensors. Edits through ``.data`` or ``.numpy()``
 leave no trace in PyTorch, so the bytes are read: all of them up to `contents.READ_BYTES`, which takes one to three
 milliseconds; samples of larger models, or all of them if `state_key` must be exact (about 0.2 s for 4 GB). *Declared*
-is what no module or tensor shows: tokenizer and chat template (`reading`), whether a text begins with a BOS, and how the
-model was loaded.
+is what no module or tensor shows: tokenizer and chat template (`reading`), whether a text begins with a BOS, and how
+the model was loaded.
 
 If the state does not determine what a model computes, the key says so (`State.certain`), and cached results must be
 computed again: a user's hook or function may do anything, dropout is random, and tensors without content cannot be
