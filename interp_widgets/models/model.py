@@ -94,8 +94,8 @@ class Model(Network):
         """Everything needed to repeat a computation: model, weights, backend, dtype, device and versions.
 
         ``tokenizer`` and ``chat_template`` are hashes, ``adds_bos`` says whether a text gets a BOS. If the model
-        differs from the loaded one in more than its weights (hooks, modules, functions, settings, buffers),
-        ``edited`` describes the difference, and ``edit_key`` identifies it.
+        differs from the loaded one in more than its weights (hooks, modules, functions, settings, buffers), ``edited``
+        describes the difference, and ``edit_key`` identifies it.
         """
         packages = {"torch": "torch", "transformer_lens": "transformer-lens", "transformers": "transformers"}
         values: dict[str, str | int | float | bool] = {

@@ -13,7 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
-from interp_widgets.analysis._core.result import Record, Result, provenance, record, with_axes
+from interp_widgets.analysis._core.result import (
+    Record, Result, Results, Unreadable, by_itself, provenance, record, with_axes,
+)  # fmt: skip
 from interp_widgets.analysis._core.tables import table
 
 
@@ -302,3 +304,33 @@ def test_a_crafted_header_is_refused_in_a_sentence(tmp_path: Path, change: Calla
         with pytest.raises(ValueError, match=r"a\.npz") as caught:
             kind.load(path)
         assert len(str(caught.value)) < 400
+
+
+def test_every_result_inside_a_file_carries_the_version_of_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Results(["A", "B"], [sample(), sample()]).save(tmp_path / "both.npz")
+    assert Results.load(path)["A"].equals(sample())
+    monkeypatch.setattr(SampleResult, "VERSION", 2)
+    with pytest.raises(ValueError, match="it holds version 1 of SampleResult, this program reads version 2: compute"):
+        Results.load(path)
+    newer = Results(["A", "B"], [sample(), sample()]).save(tmp_path / "newer.npz")
+    assert Results.load(newer)["A"].equals(sample())
+
+
+def test_a_part_that_is_read_by_itself_does_not_spoil_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @record
+    class Shelf(Result):
+        book: Any = by_itself()
+        others: Mapping[str, Any] = by_itself()
+
+    path = Shelf(sample(), {"a": sample(), "b": 3}).save(tmp_path / "shelf.npz")
+    assert Shelf.load(path).equals(Shelf(sample(), {"a": sample(), "b": 3}))
+    monkeypatch.setattr(SampleResult, "VERSION", 2)
+    shelf = Shelf.load(path)
+    assert isinstance(shelf.book, Unreadable)
+    assert "version 1 of SampleResult" in shelf.book.reason
+    assert isinstance(shelf.others["a"], Unreadable)
+    assert shelf.others["b"] == 3

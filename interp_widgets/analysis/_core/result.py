@@ -183,12 +183,12 @@ class Result(Record):
         head, arrays = _read(source)
         kind = _wanted_class(cls, head, source)
         try:
-            result: R = _build_record(kind, {name: _decode(value, arrays) for name, value in head["fields"].items()})
+            result: R = _read_record(kind, head["fields"], arrays)
         except RecursionError as error:
             raise ValueError(f"{source} cannot be read as a {kind.__name__}: it is nested too deeply") from error
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{source} cannot be read as a {kind.__name__}: its header is damaged ({short(error)})"
+                f"{source} cannot be read as a {kind.__name__}: its header is damaged, compute it again"
             ) from error
         except ValueError as error:
             raise ValueError(f"{source} cannot be read as a {kind.__name__}: {error}") from error
@@ -336,11 +336,16 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
             f"it holds version {short(version)} of {kind.__name__}, this program reads version {kind.VERSION}: "
             "compute it again"
         )
-    alone = {item.name for item in fields(kind) if "by itself" in item.metadata}  # type: ignore[arg-type]
-    parts = value["fields"].items()
-    return _build_record(
-        kind, {key: _decode_alone(part, arrays) if key in alone else _decode(part, arrays) for key, part in parts}
-    )
+    return _read_record(kind, value["fields"], arrays)
+
+
+def _read_record(kind: type[Any], values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """A record from the JSON of its fields."""
+    alone = {item.name for item in fields(kind) if "by itself" in item.metadata}
+    read = {
+        name: _decode_alone(part, arrays) if name in alone else _decode(part, arrays) for name, part in values.items()
+    }
+    return _build_record(kind, read)
 
 
 def _decode_alone(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
@@ -349,8 +354,8 @@ def _decode_alone(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return {key: _decode_alone(part, arrays) for key, part in value["items"].items()}
     try:
         return _decode(value, arrays)
-    except (AttributeError, KeyError, TypeError) as error:
-        return Unreadable(f"it is damaged ({short(error)})")
+    except (AttributeError, KeyError, TypeError):
+        return Unreadable("it is damaged")
     except ValueError as error:
         return Unreadable(str(error))
 

@@ -96,8 +96,11 @@ class ConceptSet(Result):
         return np.asarray(self.directions @ self.directions.T)
 
     def made_from(self, model: Model) -> bool:
-        """Whether the set was computed from this model with its current weights, modules, hooks and tokenizer; True
-        where the provenance does not tell. Interventions in the calling thread, such as `ablation`, do not count."""
+        """Whether the set was computed from this model with its current weights, modules, hooks and tokenizer.
+
+        True where the provenance does not tell. An intervention in the calling thread, such as `ablation`, does not
+        count.
+        """
         return "weight_hash" not in self.provenance or self._difference(model) is None
 
     def check(self, model: Model, *, other_weights: bool = False) -> None:

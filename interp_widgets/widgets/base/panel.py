@@ -148,7 +148,7 @@ class Panel(Shell):
         self._changed: set[str] = set()
         self._with_side: W.HBox | None = None
         self._outdated = False  # the results on the screen answer other settings
-        self._stale = self._models_moved = False  # or are dimmed, for that reason or because a model has changed since
+        self._stale = self._model_moved = False  # or are dimmed, for that reason or because a model has changed since
         self._forecast: str | None = None
         self._accepted: dict[str, Any] = {}
         self._refused: Refused | None = None
@@ -301,10 +301,10 @@ class Panel(Shell):
         self._show_marks()
 
     def _show_marks(self) -> None:
-        dimmed, asked = self._stale or self._models_moved, self._forecast is not None or self._models_moved
+        dimmed, asked = self._stale or self._model_moved, self._forecast is not None or self._model_moved
         (self.plot.add_class if dimmed else self.plot.remove_class)("iw-stale")
         self.run_button.button_style = "primary" if asked else ""
-        self.forecast_label.value = " · ".join(filter(None, (self._forecast, MOVED * self._models_moved)))
+        self.forecast_label.value = " · ".join(filter(None, (self._forecast, MOVED * self._model_moved)))
         shown_if(self.forecast_label, bool(self.forecast_label.value))
 
     @guard
@@ -313,15 +313,14 @@ class Panel(Shell):
         present state, or None for a model that is computing."""
         moved = False
         if self._shown is not None:
-            request = self._shown.request
             for model, then in zip(self.request_models, self._shown.states, strict=False):
-                models = (model, *self.depends_on(request, model))
+                models = (model, *self.depends_on(self._shown.request, model))
                 pairs = [(state, now(one)) for one, state in zip(models, then, strict=False) if state is not None]
                 if any(state is None for _, state in pairs):
                     return
                 moved = moved or any(before != after for before, after in pairs)
-        if moved != self._models_moved:
-            self._models_moved = moved
+        if moved != self._model_moved:
+            self._model_moved = moved
             self._show_marks()
 
     # for subclasses ---------------------------------------------------------------------------------------------------
