@@ -16,6 +16,7 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.models import Model
+from interp_widgets.models.pair import distinct_names
 
 from ...analysis._core.prompts import PromptError
 from ...compute.memory import Cost, Forecast, budget
@@ -34,7 +35,7 @@ from .request import FromModel, Request
 from .saving import SaveMenu, save
 from .shell import Shell, column
 from .status import StatusLine
-from .workbench import WorkbenchState, model_name
+from .workbench import WorkbenchState
 
 FIRST_SECONDS = 1.0
 """The first run finishes before the panel appears if it takes less than this,"""
@@ -374,7 +375,9 @@ class Panel(Shell):
             options = view_options(self.models, self.pair_views)
             drawn["View"] = next(label for label, value in options if value == self.shown)
         drawn["Edited"] = ", ".join(
-            f"{model_name(model)}: {edits}" for model in self.models if (edits := edits_of(model))
+            f"{name}: {edits}"
+            for name, model in zip(distinct_names(self.models), self.models, strict=True)
+            if (edits := edits_of(model))
         )
         return {label: text for label, text in {**self._run_settings, **drawn}.items() if text}
 

@@ -13,6 +13,7 @@ import traitlets as T
 
 from interp_widgets.data.files import short
 from interp_widgets.models import Model
+from interp_widgets.models.pair import distinct_names
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 
 from . import tidy
@@ -20,7 +21,7 @@ from .controls import Number
 from .fields import Field, fields_of
 from .guard import guarded, ui_lock
 from .heading import heading
-from .workbench import LIVE_SECONDS, WorkbenchState, model_name
+from .workbench import LIVE_SECONDS, WorkbenchState
 
 
 class Shell(W.VBox):
@@ -165,7 +166,7 @@ class Shell(W.VBox):
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
-        return f"{type(self).__name__}({', '.join(model_name(model) for model in self.models)}{state})"
+        return f"{type(self).__name__}({', '.join(distinct_names(self.models))}{state})"
 
     @classmethod
     def fields(cls) -> dict[str, Field]:
