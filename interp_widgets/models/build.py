@@ -80,9 +80,8 @@ def build(
                 with addition.within(hf_model):
                     references.append(reference_of(hf_model, prompts))
         if not all(bool(torch.isfinite(reference.log_probabilities).all()) for reference in references):
-            raise LoadError(
-                f"{name} computes NaN or infinity in {dtype}: try dtype=torch.float32, or look at its weights"
-            )
+            other = "" if dtype in (torch.float32, torch.float64) else "try dtype=torch.float32, or "
+            raise LoadError(f"{name} computes NaN or infinity in {dtype}: {other}look at its configuration and weights")
         tl_model, chosen, check = _Conversion(hf_model, references, device, dtype, processed, addition).run(backend)
         policy = _puts_bos(tokenizer)
         tokenizer = _attach_tokenizer(tl_model, tokenizer, policy)

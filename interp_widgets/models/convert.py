@@ -154,7 +154,7 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
     config = hf_model.config.to_dict()
     config["architectures"] = [type(hf_model).__name__]
     if "n_positions" in config:  # transformers 5 dropped GPT-2's n_ctx, TransformerLens still reads it
-        config.setdefault("n_ctx", config["n_positions"])
+        config["n_ctx"] = config["n_positions"]
     flags = [parameter.requires_grad for parameter in hf_model.parameters()]
     try:
         with quiet(type(hf_model).__name__), _neutral_folder() as folder:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class LoadError(ValueError):
     """A model cannot be loaded; the message says why and what to do."""
@@ -19,3 +22,15 @@ def sentence(error: BaseException) -> str:
     start = f"{lines[0]} {lines[1]}" if len(lines) > 1 and lines[0].endswith(":") else "".join(lines[:1])
     kind = "" if start and isinstance(error, ValueError | OSError | RuntimeError) else f"{type(error).__name__} "
     return (kind + start).strip()[:300]
+
+
+@contextlib.contextmanager
+def refusing(start: str, advice: str = "") -> Iterator[None]:
+    """Turn any error of the tokenizers library into a LoadError: it raises bare Exception for a damaged file, and where
+    its Rust code gives up an error that is no Exception at all."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise LoadError(f"{start}: {sentence(error)}{advice}") from error

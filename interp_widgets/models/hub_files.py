@@ -18,7 +18,7 @@ import torch
 
 from ..arguments import short as described
 from ..data.files import short
-from .errors import LoadError, sentence
+from .errors import LoadError, refusing, sentence
 from .library_messages import issue, quiet
 from .memory import is_out_of_memory
 from .placement import is_offloaded
@@ -144,7 +144,9 @@ def _issue_dtypes(files: WeightFiles) -> None:
     named = next((str(dtype).removeprefix("torch.") for dtype in declared if isinstance(dtype, str)), None)
     held = str(files.dtype).removeprefix("torch.")
     if files.dtype is not None and named not in (None, held):
-        issue(f"the config.json of {files.folder} says {named}, but its weights are {held}: the weights decide")
+        issue(
+            f"the config.json of {files.folder} says {short(ascii(named))}, but its weights are {held}: the weights decide"
+        )
 
 
 def check_name(text: str) -> None:
@@ -462,15 +464,15 @@ def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False) ->
     with quiet(str(source)):
         from transformers import AutoTokenizer
 
-        try:
-            cached = local or offline
-            return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, local_files_only=cached)
-        except OSError as error:
-            if not local:
-                raise _hub_error(source, error, local) from error
-            raise LoadError(f"the tokenizer in {source} cannot be read: {sentence(error)}") from error
-        except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
-            raise LoadError(f"the tokenizer in {source} cannot be read: {sentence(error)}") from error
+        with refusing(f"the tokenizer in {source} cannot be read"):
+            try:
+                cached = local or offline
+                return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, local_files_only=cached)
+            except OSError as error:
+                if local:
+                    raise
+                unreachable = error
+    raise _hub_error(source, unreachable, local) from unreachable
 
 
 def check_is_tokenizer(tokenizer: Any) -> None:
@@ -488,15 +490,10 @@ def check_tokenizer(tokenizer: Any, d_vocab: int, name: str) -> None:
     Vocabularies are often padded to a round number, so that a tokenizer may have fewer entries.
     """
     check_is_tokenizer(tokenizer)
-    with quiet(name):
-        try:
-            size = 1 + max(tokenizer.get_vocab().values(), default=-1)
-            ids = [*tokenizer("a")["input_ids"], *tokenizer("a", add_special_tokens=False)["input_ids"]]
-        except Exception as error:  # the tokenizers library raises bare Exception for settings that do not fit together
-            raise LoadError(
-                f"the tokenizer of {name} cannot read a text ({sentence(error)}): give the one that the model was "
-                "trained with as tokenizer="
-            ) from error
+    advice = ": give the one that the model was trained with as tokenizer="
+    with quiet(name), refusing(f"the tokenizer of {name} cannot read a text", advice):
+        size = 1 + max(tokenizer.get_vocab().values(), default=-1)
+        ids = [*tokenizer("a")["input_ids"], *tokenizer("a", add_special_tokens=False)["input_ids"]]
     if size > d_vocab or max(ids, default=0) >= d_vocab:
         raise LoadError(
             f"the tokenizer has {max(size, 1 + max(ids, default=0))} entries but {name} has a vocabulary of {d_vocab}: "

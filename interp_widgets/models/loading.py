@@ -140,7 +140,7 @@ def load_model(
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {short(value)}")
     options: dict[str, Any] = {"tokenizer": tokenizer, "device": device, "dtype": _dtype_of(dtype), "backend": backend}
-    spread = {"device_map": device_map, "max_memory": max_memory}
+    spread: dict[str, Any] = {"device_map": device_map, "max_memory": max_memory}
     with collected(), outside_inference_mode():
         model = _load(source, **options, **spread, processed=processed, base=base, allow_mismatch=allow_mismatch)
     if chat_template is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from ..arguments import checked
@@ -38,14 +38,58 @@ class ModelPair:
         if different is not None:
             index, *tokens = different
             base, tuned = ("nothing" if token is None else repr(token) for token in tokens)
-            raise ValueError(f"{start}: id {index} is {base} in {self.base.name} and {tuned} in {self.tuned.name}")
+            first, second = distinct_names(self)
+            raise ValueError(f"{start}: id {index} is {base} in {first} and {tuned} in {second}")
         if self.base.d_vocab != self.tuned.d_vocab:
-            raise ValueError(
-                f"{start}: {self.base.name} has {self.base.d_vocab} entries, {self.tuned.name} has {self.tuned.d_vocab}"
-            )
+            first, second = distinct_names(self)
+            raise ValueError(f"{start}: {first} has {self.base.d_vocab} entries, {second} has {self.tuned.d_vocab}")
 
     def __iter__(self) -> Iterator[Model]:
         return iter((self.base, self.tuned))
+
+
+def distinct_names(models: Iterable[Any]) -> list[str]:
+    """The names of models, those of one name completed by what differs: parent folders, else dtype, edits and so on.
+
+    >>> distinct_names(load_demo_pair())
+    ['demo-base', 'demo-tuned']
+    """
+    models = list(models)
+    names = [str(getattr(model, "name", "") or type(model).__name__) for model in models]
+    for name in {name for name in names if names.count(name) > 1}:
+        group = [i for i, other in enumerate(names) if other == name]
+        for i, label in zip(group, _completed(name, [models[i] for i in group]), strict=True):
+            names[i] = label
+    return names
+
+
+def _completed(name: str, models: Sequence[Any]) -> list[str]:
+    """The same name for each of these models, completed by what differs among them."""
+    paths = [PurePath(str(getattr(model, "source", None) or "")).parts for model in models]
+    for count in range(1, max(map(len, paths)) + 1 if all(paths) else 1):
+        ends = [path[-count:] for path in paths]
+        if len(set(ends)) == len(ends):
+            if all(end[-1] == name for end in ends):
+                return ["/".join(end) for end in ends]
+            return [f"{name} ({'/'.join(end)[:12]})" for end in ends]  # of the hub's cache: revisions
+    facts = [_facts(model) for model in models]
+    different = [
+        [fact for fact, others in zip(own, zip(*facts, strict=True), strict=True) if len(set(others)) > 1]
+        for own in facts
+    ]
+    return [f"{name} ({', '.join(own)})" if own else name for own in different]
+
+
+def _facts(model: Any) -> tuple[str, ...]:
+    edits = ", ".join(getattr(model, "edits", ()))
+    return (
+        "from memory" if getattr(model, "source", None) is None else "from a folder",
+        str(getattr(model, "dtype", "")).removeprefix("torch."),
+        str(getattr(model, "backend", "")),
+        str(getattr(model, "device", "")),
+        "processed" if getattr(model, "processed", False) else "not processed",
+        f"edited: {edits}" if edits else "not edited",
+    )
 
 
 def load_pair(base: str | Path | Any, tuned: str | Path | Any, **options: Any) -> ModelPair:

@@ -7,30 +7,30 @@ from html import escape
 from typing import Any
 
 from interp_widgets.models import Model
-
-from .workbench import model_name
+from interp_widgets.models.pair import distinct_names
 
 
 def heading(title: str, models: Sequence[Any], *, brief: bool = False) -> str:
     """The title line as HTML, escaped; a `brief` one has the details of a model in its tooltip."""
-    named = zip(("A", "B"), models, strict=False) if len(models) > 1 else [("", models[0])]
+    named = zip(("A", "B") if len(models) > 1 else ("",), models, distinct_names(models), strict=False)
     chips = (
-        f"<span class='iw-model iw-model-{letter}'>{_model(letter, model, brief)}</span>" for letter, model in named
+        f"<span class='iw-model iw-model-{letter}'>{_model(letter, model, name, brief)}</span>"
+        for letter, model, name in named
     )
     what = f"<span class='iw-what' role='heading' aria-level='3'>{escape(title)}</span>"
     return f"<div class='iw-heading'>{what}{''.join(chips)}</div>"
 
 
-def _model(letter: str, model: Model, brief: bool) -> str:
+def _model(letter: str, model: Model, name: str, brief: bool) -> str:
     facts = [
-        str(getattr(model, name)).removeprefix("torch.")
-        for name in ("device", "dtype", "backend")
-        if getattr(model, name, None) is not None
+        str(getattr(model, fact)).removeprefix("torch.")
+        for fact in ("device", "dtype", "backend")
+        if getattr(model, fact, None) is not None
     ]
     if getattr(model, "processed", False):
         facts.append("processed weights")
     label = f"{letter}: " if letter else ""
-    name, about = f"<b>{escape(model_name(model))}</b>", " · ".join(facts)
+    name, about = f"<b>{escape(name)}</b>", " · ".join(facts)
     edited = f"<span class='iw-badge iw-edited'>edited: {escape(edits)}</span>" if (edits := edits_of(model)) else ""
     if brief:
         return f"<span title='{escape(about, quote=True)}'>{escape(label)}{name}{_badge(model, brief)}{edited}</span>"
@@ -59,6 +59,6 @@ def _badge(model: Model, brief: bool = False) -> str:
 
 def view_options(models: Sequence[Any], pair_views: Sequence[str]) -> list[tuple[str, str]]:
     """Label and value of the views of two models: each alone, then those of both."""
-    first, second = (model_name(model) for model in models)
+    first, second = distinct_names(models)
     labels = {"difference": "difference B − A", "beside": "A beside B"}
     return [(f"A: {first}", "A"), (f"B: {second}", "B"), *((labels[view], view) for view in pair_views)]

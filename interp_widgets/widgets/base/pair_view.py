@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models.pair import distinct_names
 
 from .controls import shown_if
-from .workbench import model_name
 
 V = TypeVar("V")
 
@@ -28,13 +28,13 @@ def letters(results: Sequence[Any]) -> list[str]:
 
 def labels(panel: Any) -> list[str]:
     """The models in chart legends: their names, with a letter if there are two."""
-    names = [model_name(model) for model in panel.models]
+    names = distinct_names(panel.models)
     return names if len(names) == 1 else [f"{letter}: {name}" for letter, name in zip(LETTERS, names, strict=True)]
 
 
 def page_title(panel: Any) -> str:
     """The heading of a saved page: ``Logit lens: A demo-base, B demo-tuned``."""
-    names = map(model_name, panel.models)
+    names = distinct_names(panel.models)
     return f"{panel.title}: {', '.join(start + name for start, name in zip(letters(panel.models), names, strict=True))}"
 
 

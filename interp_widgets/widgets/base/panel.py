@@ -17,6 +17,7 @@ import traitlets as T
 
 from interp_widgets.models import Model
 from interp_widgets.models.chat import ChatText
+from interp_widgets.models.pair import distinct_names
 from interp_widgets.models.state import State as ModelState
 
 from ...analysis._core.prompts import PromptError
@@ -38,7 +39,7 @@ from .request import FromModel, Request
 from .saving import SaveMenu, save
 from .shell import Shell, column
 from .status import StatusLine
-from .workbench import WorkbenchState, model_name
+from .workbench import WorkbenchState
 
 FIRST_SECONDS = 1.0
 """The first run finishes before the panel appears if it takes less than this,"""
@@ -415,7 +416,7 @@ class Panel(Shell):
             drawn["View"] = next(label for label, value in options if value == self.shown)
         edits = map(edits_of, self.models) if self._shown is None else self._shown.edits
         drawn["Edited"] = ", ".join(
-            f"{model_name(model)}: {names}" for model, names in zip(self.models, edits, strict=False) if names
+            f"{name}: {names}" for name, names in zip(distinct_names(self.models), edits, strict=False) if names
         )
         return {label: text for label, text in {**self._run_settings, **drawn}.items() if text}
 

@@ -14,6 +14,7 @@ import traitlets as T
 from interp_widgets.arguments import message_of
 from interp_widgets.data.files import short
 from interp_widgets.models import Model
+from interp_widgets.models.pair import distinct_names
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 
 from . import tidy
@@ -21,7 +22,7 @@ from .controls import Number
 from .fields import Field, fields_of
 from .guard import guarded, ui_lock
 from .heading import heading
-from .workbench import LIVE_SECONDS, WorkbenchState, model_name
+from .workbench import LIVE_SECONDS, WorkbenchState
 
 
 class Shell(W.VBox):
@@ -50,7 +51,7 @@ class Shell(W.VBox):
         self.models = self.workbench.models
         """The models; none once it is closed."""
         super().__init__(**({"layout": traits.pop("layout")} if "layout" in traits else {}))
-        self._names = ", ".join(model_name(model) for model in self.models)
+        self._names = ", ".join(distinct_names(self.models))
         self.closed = False
         self.add_class("iw-panel")
 

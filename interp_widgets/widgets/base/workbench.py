@@ -10,6 +10,7 @@ from typing import Any
 import traitlets as T
 
 from interp_widgets.models import Model, ModelEdit
+from interp_widgets.models.pair import distinct_names
 
 from .announced import Announced
 from .controls import Number, Typed
@@ -199,7 +200,7 @@ class WorkbenchState(T.HasTraits):
             panel.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(model_name(model) for model in self.models)})"
+        return f"{type(self).__name__}({', '.join(distinct_names(self.models))})"
 
     @T.validate("layer", "head", "neuron")
     def _in_model(self, proposal: Any) -> int:
@@ -256,7 +257,7 @@ def _checked(models: Sequence[Any], name: str, value: int) -> int:
 
 def model_name(model: Model) -> str:
     """The name of a model."""
-    return str(getattr(model, "name", "") or type(model).__name__)
+    return distinct_names([model])[0]
 
 
 def as_models(model: Model, tuned: Any = None) -> tuple[Any, ...]:

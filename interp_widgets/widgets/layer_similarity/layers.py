@@ -17,11 +17,11 @@ from interp_widgets.analysis.layer_similarity.cka import MIN_INPUTS
 from interp_widgets.analysis.layer_similarity.similarity import layer_similarity_cost
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
+from interp_widgets.models.pair import distinct_names
 
 from ..base.code import cell
 from ..base.fields import Incomplete, Lines, field
 from ..base.request import FromModel, PerModel, Request
-from ..base.workbench import model_name
 from ..views import Heatmap
 from .options import ControlOptions, TaskList, TaskOptions
 
@@ -135,7 +135,7 @@ class LayerMatrix(TaskOptions):
         if len(result.layers_a) == len(result.layers_b) and letters[0] != letters[1]:
             own = np.diag(result.cka)
             most, least = (int(result.layers_a[int(index)]) for index in (np.nanargmax(own), np.nanargmin(own)))
-            names = [model_name(model) for model in self.models]
+            names = distinct_names(self.models)
             lines.append(
                 f"Corresponding layers of {names[0]} and {names[1]} are most similar at layer {most} "
                 f"({np.nanmax(own):.2f}) and least similar at layer {least} ({np.nanmin(own):.2f})."

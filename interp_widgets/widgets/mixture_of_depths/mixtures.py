@@ -20,6 +20,7 @@ from interp_widgets.models import Model, ModModel, load_model
 from interp_widgets.models.hub_files import DEMO_MIXTURES
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, is_mixture_folder, load_state
 from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
+from interp_widgets.models.pair import distinct_names
 from interp_widgets.models.state import State, check_as_loaded, state_key
 from interp_widgets.tuning.mixture_of_depths import ModReport
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
@@ -248,7 +249,7 @@ def opened_on(model: Model) -> tuple[Mixture, ...]:
 
 def base_box(panel: Any) -> Any:
     """The model to tune: a choice if there are two."""
-    names = [model_name(model) for model in panel.models]
+    names = distinct_names(panel.models)
     if len(names) == 1:
         return W.Label(f"Base model: {names[0]}")
     options = [(f"{letter}: {name}", slot) for slot, (letter, name) in enumerate(zip("AB", names, strict=True))]
