@@ -15,7 +15,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.atomic import named_path
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
-from interp_widgets.data.files import lines_of, read_text, short
+from interp_widgets.data.files import is_unicode, lines_of, read_text, short
 from interp_widgets.data.stories import an
 
 FEWEST_STIMULI = 3
@@ -322,9 +322,10 @@ def _texts(path: Path) -> list[str]:
         return [line.strip() for line in lines_of(content) if line.strip()]
     try:
         read = ast.literal_eval(content)
-        str(read).encode()
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(f"{path} starts with [ but is not a list of str ({short(error)}): write one") from error
     if not isinstance(read, list) or not all(isinstance(text, str) for text in read):
         raise ValueError(f"{path} must hold a list of str only")
+    if not is_unicode("".join(read)):
+        raise ValueError(f"{path} has one half of a surrogate pair in its list: remove it")
     return [text.strip() for text in read if text.strip()]

@@ -112,6 +112,15 @@ def short(value: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: one half of a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def decoded(content: str | bytes, name: object) -> str:
     """The text of a file's content, without a byte order mark; ValueError unless it is UTF-8 without NUL."""
     try:
@@ -300,5 +309,7 @@ def read_tensors(path: str | os.PathLike[str], what: str) -> tuple[dict[str, Any
     try:
         with opened(source), safe_open(source, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 (no mapping)
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise ValueError(f"{source} is not a safetensors file ({error})") from error

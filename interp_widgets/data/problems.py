@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.files import parse_rows, read_rows
+from interp_widgets.data.files import parse_rows, read_rows, short
 from interp_widgets.data.instructions import follows, instruction_cases
 from interp_widgets.data.world import Split
 
@@ -207,6 +207,14 @@ def _text(row: Mapping[str, Any], name: str, index: int) -> str:
     return value.strip()
 
 
+def _optional(row: Mapping[str, Any], name: str, index: int) -> str:
+    """A text that a record may lack."""
+    value = row.get(name)
+    if not isinstance(value, str | None):
+        raise ValueError(f"problem {index}: its {name} must be a str, got {short(repr(value))}")
+    return (value or "").strip()
+
+
 def _choice(row: Mapping[str, Any], index: int) -> Problem:
     """ARC and OpenBookQA, in the layout of their files or in columns."""
     question = row.get("question")
@@ -231,16 +239,20 @@ def _choices(choices: Any, index: int) -> tuple[tuple[str, ...], tuple[str, ...]
         labels = texts = None
     if not isinstance(labels, list) or not isinstance(texts, list) or len(labels) != len(texts) or len(labels) < 2:
         raise ValueError(f"problem {index} needs at least two choices, each with a label and a text")
+    if wrong := [
+        part for part in (*labels, *texts) if isinstance(part, bool) or not isinstance(part, str | int | float | None)
+    ]:
+        raise ValueError(f"problem {index} needs labels and texts for its choices, got {short(repr(wrong[0]))}")
     named = tuple("" if label is None else str(label).strip() for label in labels)
     if not all(named) or len({label.casefold() for label in named}) < len(named):
         raise ValueError(f"problem {index} needs a different label for each choice, got {labels}")
-    if any(text is None for text in texts):
+    if any(text is None or not str(text).strip() for text in texts):
         raise ValueError(f"problem {index} needs a text for each choice, got {texts}")
     return named, tuple(map(str, texts))
 
 
 def _truth(row: Mapping[str, Any], index: int) -> Problem:
-    passage = f"{row['passage'].strip()}\n" if isinstance(row.get("passage"), str) else ""
+    passage = f"{text}\n" if (text := _optional(row, "passage", index)) else ""
     answer = "true" if row["answer"] else "false"
     prompt = f"{passage}Question: {_text(row, 'question', index)}\nTrue or false?\nAnswer:"
     return Problem(prompt, f" {answer}", answer, "truth", ("true", "false"))
@@ -255,7 +267,7 @@ def _worked(row: Mapping[str, Any], index: int) -> Problem:
 
 
 def _adapters(row: Mapping[str, Any], index: int) -> Problem:
-    context = f"\n{row['input'].strip()}" if isinstance(row.get("input"), str) and row["input"].strip() else ""
+    context = f"\n{text}" if (text := _optional(row, "input", index)) else ""
     prompt = f"Instruction: {_text(row, 'instruction', index)}{context}\nResponse:"
     response, answer = _text(row, "output", index), str(row.get("answer", "")).strip()
     if not answer:

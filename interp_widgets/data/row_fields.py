@@ -37,6 +37,22 @@ def text(row: Any, name: str, where: str) -> str:
     return value
 
 
+def texts(row: Any, name: str, where: str) -> tuple[str, ...]:
+    """A field with a list of texts, any of which may be empty."""
+    values = part(row, name, list, where)
+    for value in values:
+        if not isinstance(value, str):
+            raise ValueError(f"{where}: {name!r} must be a list of texts, got {short(repr(value))} in it")
+    return tuple(values)
+
+
+def identifier(row: Any, name: str, where: str) -> str:
+    """A field that names a row: text or a whole number."""
+    if isinstance(row, Mapping) and isinstance(row.get(name), int) and not isinstance(row[name], bool):
+        return str(row[name])
+    return text(row, name, where)
+
+
 def check_words(example: Any, *names: str) -> None:
     """ValueError where one of these fields of an example is empty."""
     for name in names:

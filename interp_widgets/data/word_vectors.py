@@ -209,7 +209,7 @@ def _rows(
             check()
         if "\0" in raw or len(raw) == _LONGEST_LINE:
             raise ValueError(
-                f"line {number} of {source} is no text of a word and its numbers: give GloVe or word2vec text"
+                f"line {number} of {source} is not text of a word and its numbers: give GloVe or word2vec text"
             )
         line = raw.rstrip()
         fields = line.split(" ")

@@ -50,6 +50,11 @@ def test_ratings_become_labels(tmp_path: Path, rating: float, label: bool | None
         ({"n_prompt": np.array([3, 1])}, "is damaged"),
         ({"importance": np.zeros(5, dtype=np.uint8)}, "is damaged"),
         ({"model": np.array(["tuned"])}, "is damaged"),
+        ({"case_id": np.array("a")}, r"case_id must be a list of numbers, got <U1 of shape \(\)"),
+        ({"n_prompt": np.array(["2", "1"])}, "n_prompt must be a list of numbers, got <U1"),
+        ({"n_prompt": np.array([[2, 1]])}, r"n_prompt must be a list of numbers, got int64 of shape \(1, 2\)"),
+        ({"importance": np.array([0.0, 1, 2, 3, 4, np.nan])}, "importance must be finite, got NaN or infinity"),
+        ({"score": np.array([1.0])}, "is damaged"),
         ({"rating": np.array([1, {}], dtype=object)}, "not a readable"),
     ],
 )

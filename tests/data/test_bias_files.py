@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from interp_widgets.analysis.bias import bbq_metrics
 from interp_widgets.data import world
 from interp_widgets.data.bias import (
     BBQQuestion,
@@ -83,6 +84,17 @@ def test_both_tasks_of_stereoset_are_read(tmp_path: Path) -> None:
         (without(EXAMPLE, sentences="x"), "'sentences' must be a list, got 'x'"),
         (without(EXAMPLE, sentences=["x"]), "sentence 0 of intrasentence example 0 of .* must be an object"),
         ("x", "intrasentence example 0 of .* must be an object with named fields, got x"),
+        (without(EXAMPLE, id=" "), "intrasentence example 0 of .*: 'id' is empty"),
+        (without(EXAMPLE, id=[]), "intrasentence example 0 of .*: 'id' must be text"),
+        (without(EXAMPLE, context="The nurse."), "example 0 of .*: 'context' must have BLANK in it, got 'The nurse.'"),
+        (
+            without(EXAMPLE, sentences=[*SENTENCES[:2], {**SENTENCES[0], "gold_label": "unrelated"}]),
+            "intrasentence example 0 of .* has the same sentence twice: its three sentences must differ",
+        ),
+        (
+            without(EXAMPLE, sentences=[*SENTENCES[:2], {**SENTENCES[2], "gold_label": "related"}]),
+            "example 0 of .* has no sentence with the gold_label 'unrelated'",
+        ),
     ],
 )
 def test_an_example_of_another_layout_is_named(row: Any, sentence: str, tmp_path: Path) -> None:
@@ -97,6 +109,7 @@ def test_an_example_of_another_layout_is_named(row: Any, sentence: str, tmp_path
         ({"data": {"train": []}}, "'data' must hold 'intrasentence' or 'intersentence', got 'train'"),
         ({"data": {"intrasentence": []}}, "holds no StereoSet example"),
         ([EXAMPLE], "must be an object with named fields"),
+        ({"data": {"intrasentence": [EXAMPLE, EXAMPLE]}}, "has 2 examples with the 'id' 'a': leave one"),
         ("{", "is not valid JSON"),
     ],
 )
@@ -167,6 +180,7 @@ def test_the_edition_of_crows_pairs_is_told_by_its_columns(tmp_path: Path) -> No
             "pair 0 of .*: 'stereo_antistereo' must be 'stereo' or 'antistereo', got 'other'",
         ),
         (f"{HEAD}\na,,stereo,gender\n", "pair 0 of .*: 'sent_less' is empty"),
+        (f"{HEAD}\na,b,stereo,gender\na, a,stereo,gender\n", "pair 1 of .*: 'sent_more' and 'sent_less' are the same"),
         ("sent_more\na\n", "pair 0 of .* has no 'stereo_antistereo': its fields are 'sent_more'"),
         (HEAD, "at least one pair"),
     ],
@@ -184,6 +198,16 @@ def test_the_published_crows_pairs_are_read(reference_data: Path) -> None:
 
 
 # ---- BBQ
+
+
+def jsonl(folder: Path, *rows: dict[str, Any]) -> Path:
+    return written(folder / "questions.jsonl", "\n".join(map(json.dumps, rows)))
+
+
+def test_a_question_of_a_file_is_there_once(tmp_path: Path) -> None:
+    rows = [{**QUESTION, "example_id": 4}, {**QUESTION, "example_id": 5}, {**QUESTION, "example_id": 4}]
+    with pytest.raises(ValueError, match=r"question 2 of .*: its 'example_id' 4 is that of question 0 too"):
+        read_bbq(jsonl(tmp_path, *rows))
 
 
 def test_who_is_biased_follows_from_the_question(tmp_path: Path) -> None:
@@ -209,6 +233,13 @@ def test_who_is_biased_follows_from_the_question(tmp_path: Path) -> None:
             "'answer_info' must mark one of the three answers as 'unknown'",
         ),
         (
+            without(QUESTION, answer_info={"ans0": ["a", None], "ans1": ["x", "unknown"], "ans2": ["Finn"]}),
+            "answer_info of question 0 of .*: 'ans0' must be a list of texts, got None in it",
+        ),
+        (without(QUESTION, label=0), "question 0 of .*: 'label' must be 1, the unknown answer, since its context is"),
+        (without(QUESTION, question_index=[]), "question 0 of .*: 'question_index' must be text"),
+        (without(QUESTION, example_id=None), "question 0 of .*: 'example_id' must be text"),
+        (
             without(QUESTION, additional_metadata={}),
             "additional_metadata of question 0 of .* has no 'stereotyped_groups'",
         ),
@@ -217,6 +248,123 @@ def test_who_is_biased_follows_from_the_question(tmp_path: Path) -> None:
 def test_other_questions_are_refused(row: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=sentence):
         read_bbq(written(tmp_path / "a.jsonl", row))
+
+
+UNKNOWN_ANSWER = ["Not known", "unknown"]
+OFFICIAL: list[tuple[str, list[str], list[str], list[str]]] = [
+    # category, stereotyped groups, the labels of an answer about them, those of the other person
+    ("Age", ["old"], ["grandfather", "old"], ["grandson", "nonOld"]),
+    ("Age", ["nonOld"], ["22-year-old", "nonOld"], ["78-year-old", "old"]),
+    ("Disability_status", ["disabled", "D/deaf"], ["Deaf student", "disabled"], ["student", "nonDisabled"]),
+    ("Gender_identity", ["F"], ["woman", "woman"], ["man", "man"]),
+    ("Gender_identity", ["F"], ["girl", "girl"], ["boy", "boy"]),
+    ("Gender_identity", ["F"], ["Donna", "F"], ["Greg", "M"]),
+    ("Gender_identity", ["women"], ["woman", "woman"], ["man", "man"]),
+    ("Gender_identity", ["M"], ["Greg", "M"], ["Donna", "F"]),
+    ("Gender_identity", ["boys"], ["boy", "boy"], ["girl", "girl"]),
+    ("Gender_identity", ["men"], ["man", "man"], ["woman", "woman"]),
+    ("Gender_identity", ["transgender women"], ["Anna, a trans woman,", "trans_F"], ["Rosa", "nonTrans_F"]),
+    ("Gender_identity", ["transgender women", "transgender men"], ["trans man", "trans_M"], ["woman", "nonTrans_F"]),
+    ("Gender_identity", ["transgender women", "transgender men", "trans"], ["transgender", "trans"], ["x", "nonTrans"]),
+    ("Nationality", ["Eritrean", "Guinean", "Malian"], ["Guinean", "Africa"], ["Somali", "ArabStates"]),
+    ("Nationality", ["Guinean"], ["{Guinean}", "Africa"], ["Kenyan", "Africa"]),
+    ("Physical_appearance", ["obese"], ["fat", "obese"], ["slim", "nonObese"]),
+    ("Physical_appearance", ["pregnant"], ["with child", "pregnant"], ["dark-haired", "notPregnant"]),
+    ("Physical_appearance", ["short"], ["short", "short"], ["tall", "tall"]),
+    ("Physical_appearance", ["negDress"], ["in sweats", "negDress"], ["in a suit", "posDress"]),
+    ("Physical_appearance", ["visibleDifference"], ["scarred", "visibleDifference"], ["x", "noVisibleDifference"]),
+    ("Race_ethnicity", ["Black", "African American"], ["Black", "Black"], ["African", "African"]),
+    ("Race_ethnicity", ["Black", "African American"], ["DeShawn Jackson", "M-Black"], ["Hunter Wood", "M-White"]),
+    ("Race_ethnicity", ["Black"], ["Latoya Hill", "F-Black"], ["Mei Chen", "F-Asian"]),
+    ("Race_ethnicity", ["Hispanic", "Latino"], ["Latino", "Latino"], ["white", "M-white"]),
+    ("Race_ethnicity", ["Middle Eastern", "Arab"], ["Middle Eastern", "Middle Eastern"], ["Roma", "Roma"]),
+    ("Race_x_SES", ["Black", "African American"], ["poor Black", "lowSES-Black"], ["rich white", "highSES-White"]),
+    ("Race_x_SES", ["Hispanic"], ["poor Hispanic", "lowSES-HIspanic"], ["poor white", "lowSES-Caucasian"]),
+    ("Race_x_SES", ["Black"], ["Tyra Bell", "highSES-F-Black"], ["Amy Cox", "highSES-F-White"]),
+    ("Race_x_SES", ["low SES", "Black"], ["a", "lowSES-M-Black"], ["b", "highSES-M-Black"]),
+    ("Race_x_gender", ["Black"], ["Black man", "M-Black"], ["Asian man", "M-Asian"]),
+    ("Race_x_gender", ["F-Black"], ["Black woman", "F-Black"], ["Black man", "M-Black"]),
+    ("Race_x_gender", ["Latino", "Hispanic"], ["", ""], ["white woman", "F-White"]),
+    ("Religion", ["Muslim", "Mormon"], ["Mormon", "Mormon"], ["Sikh", "Sikh"]),
+    ("SES", ["low SES"], ["janitor", "lowSES"], ["surgeon", "highSES"]),
+    ("SES", ["high SES"], ["CEO", "highSES"], ["cashier", "lowSES"]),
+    ("Sexual_orientation", ["gay", "lesbian"], ["lesbian", "lesbian"], ["straight", "straight"]),
+]
+"""Spellings of the eleven official files."""
+
+
+def official(category: str, groups: list[str], target: list[str], other: list[str], **fields: Any) -> dict[str, Any]:
+    """A question with these labels: the target first, the unknown answer second."""
+    answers = {"ans0": "The Latina woman" if target == ["", ""] else "One", "ans2": "The other"}
+    info = {"ans0": target, "ans1": UNKNOWN_ANSWER, "ans2": other}
+    extra = {"stereotyped_groups": groups}
+    return {**QUESTION, **answers, "category": category, "answer_info": info, "additional_metadata": extra, **fields}
+
+
+@pytest.mark.parametrize(("category", "groups", "target", "other"), OFFICIAL)
+def test_always_and_never_stereotyping_score_100_and_less_in_every_spelling(
+    tmp_path: Path, category: str, groups: list[str], target: list[str], other: list[str]
+) -> None:
+    ambiguous = official(category, groups, target, other)
+    clear = {**ambiguous, "context_condition": "disambig", "label": 0}
+    both = ("neg", "nonneg")
+    rows = read_bbq(jsonl(tmp_path, *({**row, "question_polarity": one} for row in (ambiguous, clear) for one in both)))
+    for answers, score in (([0, 2, 0, 2], 100.0), ([2, 0, 2, 0], -100.0)):
+        found = bbq_metrics(rows, answers)
+        assert (found.bias_ambiguous, found.bias_disambiguated) == (score, score)
+
+
+@pytest.mark.parametrize(
+    ("groups", "target", "other"),
+    [
+        (["Black"], ["x", "lowSES-Black"], ["y", "highSES-Black"]),
+        (["Black", "African American"], ["Black woman", "F-Black"], ["Black man", "M-Black"]),
+        (["F"], ["Jamie", "F"], ["Robin", "F"]),
+        (["Muslim", "Mormon"], ["Muslim", "Muslim"], ["Mormon", "Mormon"]),
+        (["Finn"], ["Dane", "Dane"], ["Swede", "Swede"]),
+        ([], ["Dane", "Dane"], ["Finn", "Finn"]),
+        ([""], ["Dane", "Dane"], ["Finn", "Finn"]),
+    ],
+)
+def test_a_question_without_one_target_is_named(
+    tmp_path: Path, groups: list[str], target: list[str], other: list[str]
+) -> None:
+    path = jsonl(tmp_path, QUESTION, official("Race_x_SES", groups, target, other))
+    with pytest.raises(ValueError, match=r"question 1 of .*: exactly one answer must be about the stereotyped groups"):
+        read_bbq(path)
+
+
+def test_the_published_targets_decide_where_labels_do_not(tmp_path: Path) -> None:
+    woman, man = ["Black woman", "F-Black"], ["Black man", "M-Black"]
+    crossed = official("Race_x_gender", ["Black"], woman, man, example_id=0)
+    rows = [crossed, {**crossed, "question_polarity": "nonneg", "example_id": 1}, {**crossed, "example_id": 2}]
+    head = '"category","question_index","example_id","target_loc","full_cond"\n'
+    table = "".join(f'"Race_x_gender","7",{i},{answer},"Match Race\n Match"\n' for i, answer in enumerate([0, 2, "NA"]))
+    targets = written(tmp_path / "targets.csv", head + table + table)  # the official table repeats some rows
+    negative, other = read_bbq(jsonl(tmp_path, *rows), targets=targets)  # the third has no target
+    assert [negative.is_biased(answer) for answer in range(3)] == [True, False, False]
+    assert [other.is_biased(answer) for answer in range(3)] == [False, False, True]
+    assert negative.is_target(0)
+    assert other.is_target(0)
+    for changed, sentence in (
+        (table.replace(",0,0,", ",0,1,"), "question 0 of .*: its target must be one of the two people"),
+        (table.replace(",0,0,", ",9,0,"), "question 0 of .*: its 'example_id' 0 of Race_x_gender is not in"),
+        (table.replace(",0,0,", ",0,3,"), "row 0 of .*: 'target_loc' must be 0, 1, 2 or NA, got '3'"),
+        (table + table.replace(",0,0,", ",0,2,"), "row 3 of .*: 'target_loc' differs from that of an earlier row"),
+    ):
+        written(targets, head + changed)
+        with pytest.raises(ValueError, match=sentence):
+            read_bbq(jsonl(tmp_path, *rows), targets=targets)
+    written(targets, head + table)
+    known = official("Race_x_gender", ["Asian"], woman, ["Asian man", "M-Asian"], example_id=0)
+    with pytest.raises(
+        ValueError, match=r"question 0 of .*: target of a BBQQuestion must be .*, got 0, which is about"
+    ):
+        read_bbq(jsonl(tmp_path, known), targets=targets)  # the table contradicts the labels
+    with pytest.raises(ValueError, match="has no question with a target in"):
+        read_bbq(jsonl(tmp_path, rows[2]), targets=targets)
+    with pytest.raises(ValueError, match=r"question 0 of .* has no 'example_id', by which"):
+        read_bbq(jsonl(tmp_path, without(crossed, "example_id")), targets=targets)
 
 
 def test_a_broken_archive_is_told(tmp_path: Path) -> None:
@@ -261,6 +409,8 @@ def test_own_pairs_have_a_group_each_unless_they_name_one(tmp_path: Path) -> Non
     )
     assert (first.biased, first.benign, first.group, first.domain) == ("a", "b", "0", "")
     assert (second.group, second.domain) == ("jobs", "gender")
+    with pytest.raises(ValueError, match=r"pair 0 of .*: 'biased' and 'benign' are the same sentence"):
+        read_sentence_pairs(written(tmp_path / "b.csv", "biased,benign\na,a\n"))
     with pytest.raises(ValueError, match=r"pair 0 of .* has no 'benign'"):
         read_sentence_pairs(written(tmp_path / "b.csv", "biased\na\n"))
 
@@ -283,6 +433,11 @@ ASKED = BBQQuestion(
         (PAIR, {"direction": "anti"}, "direction of a CrowsPair must be 'stereo' or 'antistereo', got 'anti'"),
         (PAIR, {"less": ""}, "less of a CrowsPair must be a text with words, got ''"),
         (SentencePair("a", "b", "0"), {"benign": None}, "benign of a SentencePair must be a text .* got None"),
+        (ASKED, {"groups": (("Dane",), ("Swede",), ("Finn",))}, "groups of a BBQQuestion must mark one of the three"),
+        (ASKED, {"stereotyped": ("Swede",)}, "exactly one answer must be about the stereotyped groups .Swede."),
+        (ASKED, {"target": 3}, "target of a BBQQuestion must be 0 or 1 or 2 or None, got 3"),
+        (ASKED, {"target": 1}, "target of a BBQQuestion must be the answer about .*, got 1, which is about unknown"),
+        (ASKED, {"target": 0}, "target of a BBQQuestion must be the answer about .*, got 0, which is about Dane"),
         (ASKED, {"right": 3}, "right of a BBQQuestion must be 0 or 1 or 2, got 3"),
         (ASKED, {"polarity": "non"}, "polarity of a BBQQuestion must be 'neg' or 'nonneg'"),
         (ASKED, {"answers": ("a", "", "b")}, "answers of a BBQQuestion must be three texts"),

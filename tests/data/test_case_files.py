@@ -36,6 +36,10 @@ def test_the_three_formats_give_the_same_cases(tmp_path: Path) -> None:
         ('[{"prompt": "x", "instruction": "y"}]', "a.json", "is not in its prompt"),
         ('[{"prompt": "x", "instruction": [0, 9]}]', "a.json", "within its 1 characters"),
         ('[{"prompt": "x", "label": "perhaps"}]', "a.json", "label must be true or false"),
+        ('[{"prompt": "x"}, {"prompt": " "}]', "a.json", r"a\.json: case 1 has no prompt"),
+        ('[{"prompt": "x", "response": 5}]', "a.json", r"a\.json: case 0: response must be a str, got 5"),
+        ('[{"prompt": "x", "name": ["y"]}]', "a.json", r"a\.json: case 0: name must be a str, got \['y'\]"),
+        ('[{"prompt": "x", "instruction": [false, true]}]', "a.json", "within its 1 characters"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, name: str, sentence: str) -> None:

@@ -85,6 +85,32 @@ def test_what_is_wrong_is_said(concepts: list[Concept], words: str) -> None:
         check_concepts(concepts)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("concept_index.txt", "a\nb\na\n", "two concepts are called 'a'"),
+        ("concept_index.txt", "a\n" + "b" * 300, "has no file"),
+        ("concept_index.txt", "a\n../b\n", "has no file"),
+        ("concept_index.txt", '["a", "\\ud800"]', "concept_index.txt has one half of a surrogate pair in its list"),
+        ("concept/a.txt", '["x", 1]', "a.txt must hold a list of str only"),
+        ("concept/a.txt", "['x'", "a.txt starts with .* but is not a list of str"),
+        ("concept/a.txt", "x", "the concept 'a' has 1 stimuli"),
+        ("concept/a.txt", "", "the concept 'a' has 0 stimuli"),
+    ],
+)
+def test_a_folder_that_is_no_list_of_concepts_is_named(tmp_path: Path, name: str, content: str, words: str) -> None:
+    (tmp_path / "concept").mkdir()
+    for concept in "ab":
+        (tmp_path / f"concept/{concept}.txt").write_text("x\ny\nz\n")
+    assert len(read_concepts(tmp_path)) == 2
+    (tmp_path / name).write_text(content)
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+        read_concepts(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    with pytest.raises(ValueError, match="limit must be 1 or more, got -1"):
+        read_concepts(tmp_path, limit=-1)
+
+
 def test_split_keeps_enough() -> None:
     assert split_stimuli("a", ["x", "y", "z"]).held_out == ()
     assert len(split_stimuli("a", [str(i) for i in range(30)]).held_out) == 9

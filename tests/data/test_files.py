@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import io
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,18 +17,32 @@ import pytest
 import safetensors.torch
 import torch
 
+from interp_widgets.data import files
 from interp_widgets.data.attribution_archive import read_importance_archive
+from interp_widgets.data.bias import (
+    read_bbq,
+    read_bias_data,
+    read_crows_pairs,
+    read_relation,
+    read_sentence_pairs,
+    read_stereoset,
+)
 from interp_widgets.data.case_files import read_cases
-from interp_widgets.data.files import decoded, parse_rows, read_arrays, read_rows, read_tensors, read_text
+from interp_widgets.data.concepts import read_concepts
+from interp_widgets.data.files import decoded, lines_of, parse_rows, read_arrays, read_rows, read_tensors, read_text
+from interp_widgets.data.instruction_task import InstructionTask
 from interp_widgets.data.problems import read_problems
 from interp_widgets.data.prompt_files import read_known_facts, read_known_receivers
 from interp_widgets.data.word_lists import read_word_list
 from interp_widgets.data.word_vectors import read_word_vectors
 from interp_widgets.models.translators import load_translators
+from interp_widgets.sweeps.items import read_items
+from interp_widgets.widgets.base.fields import Lines
 
 READERS = [
     read_cases, read_problems, read_known_facts, read_known_receivers, read_word_list, read_word_vectors,
-    read_importance_archive, load_translators,
+    read_importance_archive, load_translators, read_stereoset, read_crows_pairs, read_bbq, read_relation,
+    read_sentence_pairs, read_bias_data, InstructionTask.load,
 ]  # fmt: skip
 
 
@@ -33,7 +50,7 @@ READERS = [
 def test_a_missing_file_is_the_same_error_everywhere(read: Callable[[Path], Any], tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("nothing.json", "nothing", "folder"):
-        with pytest.raises(FileNotFoundError, match=rf"there is no file of [a-z ]+ at .*{name}: check the path"):
+        with pytest.raises(FileNotFoundError, match=rf"there is no file of [a-zA-Z ]+ at .*{name}: check the path"):
             read(tmp_path / name)
 
 
@@ -78,14 +95,113 @@ def test_every_format_gives_the_same_rows(name: str, mark: str, binary: bool) ->
         ('{"a": 1}\n{"a": 1}', "a.json", r"not valid JSON \(Extra data.*: one object per line belongs in .*\.jsonl"),
         ("[" * 100_000, "a.json", r"a\.json is not valid JSON \(maximum recursion depth"),
         ("[" + "9" * 5000 + "]", "a.json", r"a\.json is not valid JSON \(Exceeds the limit"),
-        ("a\n" + "x" * 200_000, "a.csv", r"row 0 of a\.csv is not valid CSV \(field larger than"),
         (b"\xff\xfe\x00", "a.csv", r"a\.csv is not UTF-8 text \(invalid start byte at byte 0\): save it in that"),
+        (
+            "naïve".encode("latin-1"),
+            "a.csv",
+            r"a\.csv is not UTF-8 text \(invalid continuation byte at byte 2\): save it",
+        ),
+        ("a,b\n1,2\n".encode("utf-16-le"), "a.csv", r"a\.csv is not UTF-8 text \(character 1 is NUL, as in UTF-16\)"),
+        ("a,b,a\n1,2,3\n", "a.csv", r"a\.csv has two columns 'a': rename one of them"),
+        ('[{"a": 1, "a": 2}]', "a.json", r"a\.json is not valid JSON \(an object has two fields 'a'\)"),
+        ('[{"a": NaN}]', "a.json", r"a\.json is not valid JSON \(NaN is no number in JSON: write null\)"),
+        ('{"a": -Infinity}', "a.jsonl", r"line 1 of a\.jsonl is not valid JSON \(-Infinity is no number"),
+        (
+            '[{"a": "\\ud800"}]',
+            "a.json",
+            r"a\.json is not valid JSON \(it has one half of a surrogate pair\): remove it",
+        ),
+        ('[{"\\uDFFF": 1}]', "a.json", r"a\.json is not valid JSON \(it has one half of a surrogate pair\): remove it"),
     ],
-    ids=range(13),
+    ids=range(20),
 )
 def test_what_is_no_rows_is_said(content: str | bytes, name: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse_rows(content, name, "row")
+
+
+SEPARATORS = ("\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e")
+"""Characters at which str.splitlines splits, though no line of a file ends there."""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", SEPARATORS, ids=ascii)
+def test_lines_end_at_line_ends_only(tmp_path: Path, mark: str, end: str) -> None:
+    texts = [f"one{mark}more", f"two{mark}", "three"]
+    lines = end.join(texts) + end
+    assert lines_of(lines) == [*texts, ""]
+    assert read_items(str(written(tmp_path / "a.txt", lines)))[0] == texts
+    assert read_word_list(written(tmp_path / "words.txt", lines)) == (texts[0], texts[1].strip(), "three")
+    for name in ("rain", "snow"):
+        written(tmp_path / f"concepts/{name}.txt", f"{name} {lines}")
+    assert read_concepts(tmp_path / "concepts", held_out=0)[0].stimuli.count(texts[0].join(["rain ", ""])) == 1
+    assert sum(len(concept.stimuli) for concept in read_concepts(tmp_path / "concepts", held_out=0)) == 6
+    assert [row["a"] for row in parse_rows(f"a{end}{lines}", "a.csv", "row")] == texts
+    rows = end.join(json.dumps({"a": text}, ensure_ascii=False) for text in texts)
+    if mark >= "\x20":  # JSON must escape the others
+        assert [row["a"] for row in parse_rows(rows, "a.jsonl", "row")] == texts
+    assert Lines.read(lines) == texts
+
+
+def test_a_long_field_of_a_csv_is_read_and_the_limit_of_the_process_stays() -> None:
+    limit = csv.field_size_limit()
+    assert parse_rows("a,b\n" + "x" * 200_000 + ",1\n", "a.csv", "row") == [{"a": "x" * 200_000, "b": "1"}]
+    with pytest.raises(ValueError, match=r"row 0 of a\.csv is not valid CSV \(unexpected end of data\)"):
+        parse_rows('a,b\n"' + "x" * 200_000, "a.csv", "row")
+    assert csv.field_size_limit() == limit
+
+
+def test_packed_rows_are_read_and_a_file_that_is_cut_off_is_said(tmp_path: Path) -> None:
+    packed = gzip.compress(b'{"prompt": "x"}\n' * 500)
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(packed)
+    assert len(read_cases(path)) == 500
+    damaged = bytearray(packed)
+    damaged[20] ^= 0xFF
+    for content in (packed[:-9], bytes(damaged), b"", b"text", packed + b"x"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.jsonl\.gz (cannot be unpacked by gzip|must hold a list)"):
+            read_cases(path)
+
+
+def test_no_more_is_read_than_memory_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MOST_BYTES", 3_000_000)
+    bomb = tmp_path / "a.json.gz"
+    bomb.write_bytes(gzip.compress(bytes(10_000_000)))
+    huge = tmp_path / "huge.json"
+    with huge.open("wb") as file:
+        file.truncate(10**12)  # takes no room on disk
+    for path in (bomb, huge):
+        with pytest.raises(ValueError, match=r"holds more than 3,000,000 bytes: split it into smaller files"):
+            read_cases(path)
+    with pytest.raises(ValueError, match=r"line 1 of .*huge\.json is not text of a word and its numbers"):
+        read_word_vectors(huge)
+
+
+UNREADABLE = ["/dev/zero", "/proc/self/mem", "fifo", "folder", "a\0b", "a\ud800", "~nobody-here/x", "x" * 300]
+"""What is no file that can be read: endless, of the system, waiting, a name that no file can have."""
+
+
+@pytest.mark.parametrize("name", UNREADABLE, ids=ascii)
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_what_is_no_file_is_one_sentence_everywhere(read: Callable[[Any], Any], name: Any, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    path = tmp_path / name if name in ("fifo", "folder") else name
+    with pytest.raises((ValueError, OSError)) as caught:
+        read(path)
+    message = str(caught.value)
+    message.encode()
+    sentences = ("check the path", "cannot be read", "must be a name that a file can have", "is not a ")
+    assert any(sentence in message for sentence in sentences), message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_protected_file_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.json", "[]")
+    path.chmod(0)
+    with pytest.raises(PermissionError, match=r"a\.json cannot be read: Permission denied"):
+        read_cases(path)
 
 
 def test_text_is_read_as_it_is(tmp_path: Path) -> None:
@@ -130,6 +246,12 @@ def test_tensors_keep_their_type_and_metadata(tmp_path: Path) -> None:
     path.write_bytes(b"text")
     with pytest.raises(ValueError, match=r"a\.safetensors is not a safetensors file"):
         read_tensors(path, "numbers")
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text.encode())
+    return path
 
 
 def npy(descr: Any, shape: Any, data: bytes = b"") -> bytes:

@@ -206,3 +206,26 @@ def test_tasks_of_the_demo() -> None:
     assert not any(problem.solved(" x") for problem in held_out)
     assert held_out == demo_problems("held_out", 40)
     assert {p.prompt for p in held_out}.isdisjoint(p.prompt for p in train)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({**OBQA, "answerKey": "Z"}, "its answerKey 'Z' is none of its labels"),
+        (
+            {**ARC_COLUMNS, "choices": {"label": ["1", "1"], "text": ["a", "b"]}},
+            "needs a different label for each choice",
+        ),
+        ({**ARC_COLUMNS, "choices": {"label": ["1", [2]], "text": ["a", "b"]}}, r"needs labels and texts .* got \[2\]"),
+        ({**ARC_COLUMNS, "choices": {"label": ["1", "2"], "text": ["a", True]}}, "needs labels and texts .* got True"),
+        ({**ARC_COLUMNS, "choices": {"label": ["1", "2"], "text": ["a", " "]}}, "needs a text for each choice"),
+        ({**BOOLQ, "passage": 5}, "its passage must be a str, got 5"),
+        ({**ADAPTERS[1], "input": ["x"]}, r"its input must be a str, got \['x'\]"),
+        ({**GSM8K, "question": " "}, "has no question"),
+    ],
+    ids=str,
+)
+def test_a_record_that_does_not_mean_what_its_layout_says_is_named(record: dict[str, Any], words: str) -> None:
+    content = "\n".join(map(json.dumps, (GSM8K, record)))
+    with pytest.raises(ValueError, match=rf"^a\.jsonl: problem 1:? .*{words}"):
+        parse_problems(content, "a.jsonl")

@@ -35,6 +35,9 @@ def test_receivers_are_read_and_corrupted(tmp_path: Path) -> None:
         ("{", "is not valid JSON"),
         ("{}", "must hold a list of at least one fact, got a dict"),
         ([{**FACT, "subject": "Bergen"}], "the subject 'Bergen' is not in its prompt"),
+        ([FACT, {**FACT, "prompt": " "}], "fact 1 of .* has no 'prompt'"),
+        ([{**FACT, "attribute": " "}], "fact 0 of .* has no 'attribute'"),
+        ([{**FACT, "relation_id": None}], "fact 0 of .* has no 'relation_id'"),
         ([5], "fact 0 of .* is not an object"),
         ([{**FACT, "attribute": 7}], "fact 0 of .* has no 'attribute'"),
         ([{key: FACT[key] for key in ("subject", "prompt", "attribute")}], "fact 0 of .* has no 'relation_id'"),
@@ -52,6 +55,8 @@ def test_other_layouts_of_facts_are_refused(tmp_path: Path, content: Any, words:
     [
         ("prompt,answer\na,b\n", "prompt 0 of .* has no 'one_prefix_prefix'"),
         (HEAD + "Ann slept,Ann,Bob\n", "prompt 0 of .*'Bob'"),
+        (HEAD + "Ann met Bob,Ann,Ann\n", "prompt 0 of .*: the good and the bad word are both 'Ann'"),
+        (HEAD + "Ann met Bob,Ann,Bob\n,,\n", "prompt 1 of .*"),
     ],
 )
 def test_other_layouts_of_receivers_are_refused(tmp_path: Path, content: str, words: str) -> None:

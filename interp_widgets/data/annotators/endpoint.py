@@ -20,7 +20,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.annotators.annotation import Annotation
 from interp_widgets.data.annotators.conversation import NonsenseError, messages, read_answer, short
-from interp_widgets.data.files import cache_folder
+from interp_widgets.data.files import cache_folder, is_unicode
 
 OPENAI = "https://api.openai.com/v1"
 _NO_KEY = "none"
@@ -110,7 +110,7 @@ class EndpointAnnotator:
     def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
         """The model's annotation of these words; empty, with a reason in ``failure``, if it gives no answer."""
         question = ", ".join(words)
-        if not _is_unicode(question):
+        if not is_unicode(question):
             raise ValueError("words must be valid Unicode, but one of them has one half of a surrogate pair")
         path = self._path(question)
         if path is not None:
@@ -248,14 +248,6 @@ def _is_plain_address(address: str) -> bool:
         )
     except ValueError:  # brackets that do not match, a port that is none, a host with a part that is empty or too long
         return False
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _connections(openai: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.bbq_labels import is_unknown, target_by_labels
 from interp_widgets.data.files import read_rows, short
-from interp_widgets.data.row_fields import check_one_of, check_words, one_of, part, text
+from interp_widgets.data.row_fields import check_one_of, check_words, identifier, one_of, part, text, texts
 
 POLARITIES = ("neg", "nonneg")
 CONDITIONS = ("ambig", "disambig")
@@ -126,7 +126,7 @@ def read_bbq(path: str | os.PathLike[str], *, targets: str | os.PathLike[str] | 
     for number, row in enumerate(rows):
         where = f"question {number} of {path}"
         if "example_id" in row:
-            key = str(row.get("category")), str(row["example_id"])
+            key = text(row, "category", where), identifier(row, "example_id", where)
             if key in numbers:
                 raise ValueError(f"{where}: its 'example_id' {short(key[1])} is that of question {numbers[key]} too")
             numbers[key] = number
@@ -159,7 +159,7 @@ def _biased_answers(path: str | os.PathLike[str]) -> Mapping[tuple[str, str], in
 
 def _question(row: Any, where: str, biased: int | None) -> BBQQuestion:
     info = part(row, "answer_info", dict, where)
-    groups = [tuple(map(str, part(info, name, list, f"answer_info of {where}"))) for name in _ANSWERS]
+    groups = [texts(info, name, f"answer_info of {where}") for name in _ANSWERS]
     extra = part(row, "additional_metadata", dict, where)
     right = part(row, "label", int, where)
     if not 0 <= right < 3:
@@ -186,8 +186,8 @@ def _question(row: Any, where: str, biased: int | None) -> BBQQuestion:
             "neg" if polarity == "neg" else "nonneg",
             "ambig" if condition == "ambig" else "disambig",
             text(row, "category", where),
-            tuple(map(str, part(extra, "stereotyped_groups", list, f"additional_metadata of {where}"))),
-            str(row.get("question_index", "")),
+            texts(extra, "stereotyped_groups", f"additional_metadata of {where}"),
+            identifier(row, "question_index", where) if "question_index" in row else "",
             target,
         )
     except ValueError as error:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from interp_widgets.arguments import checked
 from interp_widgets.data.files import existing_file, parse_json, read_text, short
-from interp_widgets.data.row_fields import check_one_of, check_words, part, text
+from interp_widgets.data.row_fields import check_one_of, check_words, identifier, part, text
 
 Task = Literal["intrasentence", "intersentence"]
 TASKS: tuple[Task, ...] = ("intrasentence", "intersentence")
@@ -113,7 +112,7 @@ def _example(row: Any, task: Task, where: str) -> StereoSetExample:
     if task == "intrasentence" and _BLANK not in context:
         raise ValueError(f"{where}: 'context' must have {_BLANK} in it, got {short(repr(context))}")
     return StereoSetExample(
-        str(_required(row, "id", where)),
+        identifier(row, "id", where),
         task,
         text(row, "bias_type", where),
         text(row, "target", where),
@@ -122,9 +121,3 @@ def _example(row: Any, task: Task, where: str) -> StereoSetExample:
         sentences["anti-stereotype"],
         sentences["unrelated"],
     )
-
-
-def _required(row: Mapping[str, Any], name: str, where: str) -> Any:
-    if name not in row:
-        raise ValueError(f"{where} has no {name!r}")
-    return row[name]
