@@ -1,6 +1,6 @@
 # make lab    install into .venv and open JupyterLab on the start notebook
-# make test   install, add the test tools and a browser, and check the installation: every analysis and widget, one notebook
-#             and one journey in the browser, in five minutes
+# make test   install, add the test tools and a browser, and check the installation: every analysis and widget, one
+#             notebook, one journey in the browser (five minutes on two cores)
 # make check  lint, types and the quick tests that need no browser
 # The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
 
@@ -43,9 +43,10 @@ lab: $(VENV)/.installed
 browser: $(VENV)/.tested
 	@$(PY) tests/e2e/browser.py
 
-# test processes share the compiled source
+# What a user needs to trust an installation; tests with many cases run the first and the last.
+# Test processes share the compiled source.
 test test-all check: export PYTHONDONTWRITEBYTECODE =
-test: SOME = and not case_between and (installation or not (e2e or notebook))
+test: SOME = and not case_between and not deep and (installation or not (e2e or notebook))
 test test-all: $(VENV)/.tested browser
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(SOME)' $(TEST_OPTIONS)
 

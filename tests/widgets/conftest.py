@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import comm
@@ -14,11 +15,13 @@ import pytest
 import traitlets as T
 from ipywidgets.widgets import widget as widget_module
 
+from interp_widgets.compute.cache import results
 from interp_widgets.compute.memory import speedometer
+from interp_widgets.compute.worker import Worker, _workers
 from interp_widgets.widgets.base.fields import field
 from interp_widgets.widgets.base.panel import Panel
 from tests.steady import steady_forecasts
-from tests.waiting import LIMIT, join
+from tests.waiting import LIMIT, join, until
 
 
 class RecordedComm(comm.base_comm.BaseComm):
@@ -77,6 +80,23 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
     monkeypatch.setattr(comm, "create_comm", create)
     return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_answers() -> None:
+    """Which files share a process depends on how fast the others were: what they have asked is no answer here."""
+    results.clear()
+
+
+@pytest.fixture(autouse=True)
+def idle_workers() -> None:
+    """Nothing of the test before is under way: beside a run, a panel opens in the background instead of at once."""
+    for worker in list(_workers.values()):
+        until(partial(idle, worker), f"the end of the run on {worker.device}")
+
+
+def idle(worker: Worker) -> bool:
+    return not worker.busy
 
 
 @pytest.fixture(autouse=True)

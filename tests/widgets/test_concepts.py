@@ -201,14 +201,14 @@ def test_cancel_keeps_what_is_read_and_run_goes_on(pair: Any, browse: Any, monke
     panel = browse(pair.tuned, layer=3)
     read = len(panel.store.states[id(pair.tuned)])
     assert read == sum(len(one.stimuli) + len(one.held_out) for one in FEW)
-    panel.concepts = MANY
-    panel.go()
 
     def stop(change: Any) -> None:
         if len(change.new.concepts.names) == 10:
             panel.cancel()
 
     panel.current.observe(stop, "result")
+    panel.concepts = MANY
+    panel.go()
     assert panel.wait(60)
     panel.current.unobserve(stop, "result")
     assert panel.status.state == "cancelled"

@@ -23,6 +23,7 @@ from interp_widgets.models import ModelPair, ModModel
 from interp_widgets.tuning.mixture_of_depths import ModGrid, ModReport, mod_grid, tune_mod
 from interp_widgets.tuning.mixture_of_depths import trainer as trainer_module
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
+from interp_widgets.widgets.base.guard import ui_lock
 from interp_widgets.widgets.mixture_of_depths import MoDRoutingViewer
 from interp_widgets.widgets.views.base import bytes_floats
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
@@ -517,8 +518,9 @@ def test_grid(base: Any, view: Any, tmp_path: Path) -> None:
     assert partial[:2] == [True, False]
     assert isinstance(panel.current.frame(), pd.DataFrame)
     assert ModGrid.load(panel.save(tmp_path / "grid.npz")).equals(panel["grid"].result)
-    panel["grid"].go()
-    panel.cancel()
+    with ui_lock:  # the worker cannot begin before the cancel
+        panel["grid"].go()
+        panel.cancel()
     assert panel.wait(60)
     assert panel.status.state == "cancelled"
 
@@ -540,7 +542,7 @@ def test_studies_of_the_second_model(base: Any, view: Any) -> None:
 
 
 def test_shorter_runs_go_before_a_study(base: Any, view: Any) -> None:
-    panel = view(base, tab="grid", grid_seeds=20)
+    panel = view(base, tab="grid", grid_steps=1_000_000)
     panel["grid"].go()
     assert panel["route"].run(fresh=True).weights.shape[1] == 2
     assert panel["grid"].busy, "the grid is under way still"
