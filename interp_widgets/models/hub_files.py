@@ -145,7 +145,7 @@ def _issue_dtypes(files: WeightFiles) -> None:
     held = str(files.dtype).removeprefix("torch.")
     if files.dtype is not None and named not in (None, held):
         issue(
-            f"the config.json of {files.folder} says {short(ascii(named))}, but its weights are {held}: the weights decide"
+            f"the config.json of {files.folder} says {short(ascii(named))}, but its weights are {held}, which decide"
         )
 
 
