@@ -76,7 +76,7 @@ def read_content(path: str | os.PathLike[str], what: str) -> bytes:
             raise ValueError(f"{source} cannot be unpacked by gzip ({error}): copy the file again") from error
 
 
-def _whole(file: IO[bytes], source: Path) -> bytes:
+def _whole(file: IO[bytes] | gzip.GzipFile, source: Path) -> bytes:
     content = io.BytesIO()
     while part := file.read(1 << 20):
         if content.tell() + len(part) > _MOST_BYTES:
