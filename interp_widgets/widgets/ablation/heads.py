@@ -7,12 +7,12 @@ from typing import Any
 
 import ipywidgets as W
 import numpy as np
-import traitlets as T
 
 from interp_widgets.analysis.ablation import HeadAblationResult, ablate_heads, ablation_cost
 from interp_widgets.models import Model
 
 from ..base import pair_view
+from ..base.controls import Whole
 from ..base.description import Description, Step, decimals, plain
 from ..base.fields import field
 from ..base.prediction import checked, position_in
@@ -31,7 +31,7 @@ class HeadAblation(Removal):
     title = "Head ablation"
     analysis = staticmethod(ablate_heads)
     heads_at = field(
-        T.Int(None, allow_none=True, min=-1), label="Removed at", chooses=True, argument="position",
+        Whole(None, allow_none=True, min=-1), label="Removed at", chooses=True, argument="position",
         control=lambda panel: panel.removed_at,
     )  # fmt: skip
     """The position at which heads are removed: None for every token, -1 for the last."""

@@ -13,11 +13,28 @@ import traitlets as T
 from interp_widgets.arguments import short
 from interp_widgets.models.chat import ChatText, is_chat
 
+LARGEST_INT = 2**53
+"""The largest integer that a browser, a table and a float hold exactly."""
+
+
+class Whole(T.Int[Any, Any]):
+    """A trait for an integer, such as an index or a count; True is none, nor is what no browser could show."""
+
+    def validate(self, obj: Any, value: Any) -> int:
+        if isinstance(value, bool):
+            self.error(obj, value)
+        number: int = super().validate(obj, value)
+        if abs(number) > LARGEST_INT:
+            raise T.TraitError(f"{self.name} of {type(obj).__name__} must be within ±2**53, got {short(value)}")
+        return number
+
 
 class Number(T.Float):
-    """A trait for a number; a NaN, which no bound keeps out, is refused."""
+    """A trait for a number; True is none, and a NaN, which no bound keeps out, is refused."""
 
     def validate(self, obj: Any, value: Any) -> float:
+        if isinstance(value, bool) or (isinstance(value, int) and abs(value) > LARGEST_INT):
+            self.error(obj, value)
         number: float = super().validate(obj, value)
         if number != number:
             raise T.TraitError(f"{self.name} of {type(obj).__name__} must be a number, got nan")
@@ -82,6 +99,8 @@ def chat_text(models: Sequence[Any], messages: Any) -> ChatText:
     """
     if isinstance(messages, ChatText):
         return messages
+    if not models:
+        raise ValueError("the panel is closed and has no chat template: open a new one")
     writer = next((model for model in reversed(models) if model.chat_template is not None), models[-1])
     return ChatText(writer.chat(messages))
 
@@ -93,7 +112,7 @@ class Typed(T.Unicode[str, str]):
         try:
             text: str = super().validate(obj, chat_text(obj.models, value) if is_chat(value) else value)
             return checked_text(text, str(self.name))
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise T.TraitError(str(error)) from error
 
 
@@ -120,7 +139,7 @@ class ListOf(T.Tuple):
         self.kind = kind
 
     def validate(self, obj: Any, value: Any) -> Any:
-        items = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+        items = (value,) if isinstance(value, (self.kind, str)) or not isinstance(value, Iterable) else tuple(value)
         wrong = [item for item in items if not isinstance(item, self.kind)]
         if wrong:
             raise T.TraitError(

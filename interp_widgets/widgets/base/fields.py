@@ -13,11 +13,12 @@ from typing import Annotated, Any, get_args, get_origin
 import ipywidgets as W
 import traitlets as T
 
-from interp_widgets.arguments import checked, message_of
+from interp_widgets.arguments import checked, message_of, short
 from interp_widgets.data.files import lines_of
 
 from ..views.text_box import TextBox
-from .controls import Number, TextLine, Typed, TypedList, row, shown_if
+from . import tidy
+from .controls import Number, TextLine, Typed, TypedList, Whole, row, shown_if
 
 _order = itertools.count()
 SEED_LIMIT = 2**31 - 1
@@ -73,6 +74,14 @@ class Several(T.Tuple):
     def __init__(self, labels: Mapping[Any, str], default: Sequence[Any] = ()) -> None:
         super().__init__(default_value=tuple(default))
         self.labels = labels
+
+    def validate(self, obj: Any, value: Any) -> tuple[Any, ...]:
+        values: tuple[Any, ...] = super().validate(obj, value)
+        known = list(self.labels)  # compared, since what a user passes may not be hashable
+        if unknown := [one for one in values if one not in known]:
+            names = ", ".join(map(repr, known))
+            raise T.TraitError(f"{self.name} may have {names}, got {short(unknown[0])} in it")
+        return values
 
 
 @dataclass(frozen=True)
@@ -244,7 +253,7 @@ def _trait(made: Field, default: Any) -> T.TraitType[Any, Any]:
     if made.kind is bool:
         return T.Bool(bool(default))
     if made.kind is int:
-        return T.Int(default or 0, **{name: int(end) for name, end in limits.items()})
+        return Whole(default or 0, **{name: int(end) for name, end in limits.items()})
     if made.kind is float:
         return Number(default or 0.0, **limits)
     if made.kind is str:
@@ -381,6 +390,12 @@ class Controls:
             self._fit_row(box)
         for fold in self._folds:
             fold.fit()
+
+    def close(self) -> None:
+        """Close the controls, also those that are on no screen."""
+        for widget in (*self._made.values(), *self._rows, *self._hints.values()):
+            tidy.close_tree(widget)
+            tidy.close_one(widget)
 
     # hints ------------------------------------------------------------------------------------------------------------
 

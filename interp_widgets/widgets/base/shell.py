@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import ipywidgets as W
 import traitlets as T
 
-from interp_widgets.arguments import message_of
+from interp_widgets.arguments import LONGEST_MESSAGE, message_of
+from interp_widgets.arguments import short as in_words
 from interp_widgets.data.files import short
 from interp_widgets.models import Model
 from interp_widgets.models.pair import distinct_names
@@ -54,6 +55,21 @@ class Shell(W.VBox):
         self._names = ", ".join(distinct_names(self.models))
         self.closed = False
         self.add_class("iw-panel")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an option; TraitError or ValueError, in a sentence, for a value that it cannot have."""
+        if name not in self._traits:
+            super().__setattr__(name, value)
+            return
+        try:
+            super().__setattr__(name, value.tolist() if hasattr(value, "tolist") else value)  # of numpy and torch
+        except (T.TraitError, ValueError) as error:
+            if len(message_of(error)) < LONGEST_MESSAGE:
+                raise
+            raise T.TraitError(message_of(error)) from error
+        except Exception as error:  # whatever comparing, counting or hashing the value raises
+            allowed = self.traits()[name].info()
+            raise T.TraitError(f"{name} of {type(self).__name__} must be {allowed}, got {in_words(value)}") from error
 
     # to fill in -------------------------------------------------------------------------------------------------------
 
@@ -163,6 +179,8 @@ class Shell(W.VBox):
                 last_to_first.callback(setattr, self, "models", ())
                 last_to_first.callback(self.layout.close)
                 last_to_first.callback(super().close)
+                if (controls := getattr(self, "controls", None)) is not None:
+                    last_to_first.callback(controls.close)
                 last_to_first.callback(tidy.close_tree, self)
                 last_to_first.callback(tidy.unregister, self)
                 last_to_first.callback(self.workbench.leave, self)

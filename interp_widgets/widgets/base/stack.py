@@ -333,15 +333,16 @@ class Stack(Shell):
     def _panel_changed(self, change: Any) -> None:
         """Take over a shared value that one of the panels has changed."""
         with handling():
-            setattr(self, change.name, change.new)
+            setattr(self, change.name, getattr(change.owner, change.name))  # it may have changed again since
 
     def _changed(self, change: Any) -> None:
         """Pass a value on to every panel that has the option."""
         with handling():
             for panel in self._opened.values():
-                if panel.has_trait(change.name) and getattr(panel, change.name) != change.new:
+                value = getattr(self, change.name)
+                if panel.has_trait(change.name) and getattr(panel, change.name) != value:
                     try:
-                        panel.set_trait(change.name, change.new)
+                        panel.set_trait(change.name, value)
                     except T.TraitError as error:
                         panel.show_error(error)
 

@@ -13,7 +13,7 @@ from interp_widgets.models import Model, ModelEdit
 from interp_widgets.models.pair import distinct_names
 
 from .announced import Announced
-from .controls import Number, Typed
+from .controls import Number, Typed, Whole
 from .guard import handling
 
 SELECTED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
@@ -39,15 +39,15 @@ class WorkbenchState(T.HasTraits):
     """The prompt."""
     response = Typed("")
     """The response; empty if there is none yet."""
-    prompt_token = T.Int(-1, min=-1)
+    prompt_token = Whole(-1, min=-1)
     """Position of the selected prompt token, counted from 0 without the BOS; -1 if none is."""
-    response_token = T.Int(-1, min=-1)
+    response_token = Whole(-1, min=-1)
     """Position of the selected response token, counted from 0; -1 if none is."""
-    layer = T.Int(0, min=0)
+    layer = Whole(0, min=0)
     """The selected layer."""
-    head = T.Int(0, min=0)
+    head = Whole(0, min=0)
     """The selected head of that layer."""
-    neuron = T.Int(0, min=0)
+    neuron = Whole(0, min=0)
     """The selected MLP neuron of that layer."""
     live_seconds = Number(LIVE_SECONDS, min=0.0)
     """Budget in seconds: a change forecast to take no longer is computed without pressing Run."""
@@ -211,7 +211,7 @@ class WorkbenchState(T.HasTraits):
             if change.name in self._pushing:
                 return
             try:
-                setattr(self, change.name, change.new)
+                setattr(self, change.name, getattr(change.owner, change.name))  # it may have changed again since
             except T.TraitError as error:
                 change.owner.show_error(error)
 
@@ -221,7 +221,7 @@ class WorkbenchState(T.HasTraits):
             self._pushing.add(change.name)
             try:
                 for panel in self.panels:
-                    self._push(panel, change.name, change.new)
+                    self._push(panel, change.name, getattr(self, change.name))
             finally:
                 self._pushing.discard(change.name)
             if change.name in self._refused:
@@ -242,7 +242,7 @@ def in_model() -> Any:
     return _InModel(0, min=0)
 
 
-class _InModel(T.Int[Any, Any]):
+class _InModel(Whole):
     def validate(self, obj: Any, value: Any) -> int:
         return _checked(obj.models, str(self.name), super().validate(obj, value))
 

@@ -23,7 +23,7 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.answers import device_of
 from ..base.code import call, cell
-from ..base.controls import ListOf, TypedList
+from ..base.controls import ListOf, TypedList, Whole
 from ..base.description import MOST_ROWS, Description, Step, decimals
 from ..base.fields import Bounds, Incomplete, Text, field
 from ..base.panel import Panel
@@ -263,7 +263,7 @@ class ConceptOptions(T.HasTraits):
     """Words that the name or group of the listed concepts contains."""
     prompt = field(Annotated[str, Text(2)], argument=None)
     """The prompt to read, and to continue under steering."""
-    prompt_token = field(T.Int(-1, min=-1), argument=None)
+    prompt_token = field(Whole(-1, min=-1), argument=None)
     """The token of the prompt whose state is decomposed; -1 for the last."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from html import escape
 from typing import Annotated, Any
 
 import ipywidgets as W
-import traitlets as T
 
 from interp_widgets.analysis._core.cost import flops_per_token
 from interp_widgets.analysis._core.result import Result
@@ -29,7 +28,7 @@ from interp_widgets.models import Model
 from ..base import pair_view, tidy
 from ..base.answers import device_of
 from ..base.code import call
-from ..base.controls import ListOf, row, shown_if
+from ..base.controls import ListOf, Whole, row, shown_if
 from ..base.fields import Bounds, Seed, field, variant
 from ..base.sampling import Sampling
 from ..base.saving import as_one
@@ -117,7 +116,7 @@ class Steering(Sampling, ConceptPanel):
     )  # fmt: skip
     mixed = field(ListOf(Mixed))
     """Other concepts to add (or erase) as well, as :class:`Mixed`."""
-    steer_from = field(T.Int(-1, min=-1))
+    steer_from = field(Whole(-1, min=-1))
     """The first stream to change; -1 for that of the directions."""
     steer_on = field(bool, label="and all later ones", help="Change all later streams too")
     control_seed = field(Seed, label="Random seed", width="short", help="Seed of the random direction")

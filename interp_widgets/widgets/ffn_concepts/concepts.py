@@ -187,7 +187,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
             return []
         first = np.asarray(result.directions[result.row(self.layer)])[: max(self.components, self.component + 1)]
         name = self.letter if len(self.models) > 1 else ""
-        return [Source(name, self.models[index], result, self.layer, self.component, first)]
+        return [Source(name, index, result, self.layer, self.component, first)]
 
     def _of_letter(self) -> str:
         return f" of {self.letter}" if len(self.models) > 1 else ""

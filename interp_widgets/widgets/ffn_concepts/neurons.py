@@ -205,7 +205,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
         self.edit.paint()
         names = pair_view.names(self)
         self.top_texts.paint([
-            Source(name, self.models[index], self.results[index], reading.effects.layer, neuron)
+            Source(name, index, self.results[index], reading.effects.layer, neuron)
             for name, index, reading in zip(names, pair_view.shown_indices(self), shown, strict=True)
         ])  # fmt: skip
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.cost import flops_per_token
 from interp_widgets.analysis.ffn_concepts import TextActivations, TopText, text_activations
 from interp_widgets.data.demo_texts import demo_texts
-from interp_widgets.models import Model
 
 from ..base.answers import once_for
 from ..base.controls import shown_if
@@ -51,7 +50,8 @@ class Source:
 
     name: str
     """The model's letter; empty if there is only one."""
-    model: Model
+    index: int
+    """Index of the model on the panel."""
     result: Any
     """The result that the activations belong to: they are cached as long as it is."""
     layer: int
@@ -100,7 +100,7 @@ class TopTexts:
             return [self._read(source, texts, job) for source in self._sources]
 
         tokens = sum(map(len, texts)) / 4  # about
-        quick = sum(tokens * flops_per_token(source.model) for source in sources) < QUICK
+        quick = sum(tokens * flops_per_token(self.panel.models[source.index]) for source in sources) < QUICK
         self._reading.ask(self._key(), work, quiet=quick)
         self._draw()
 
@@ -113,7 +113,7 @@ class TopTexts:
         if source.directions is not None:
             return None
         characters = sum(map(len, self.texts))  # at least as many as tokens
-        return None if source.model.d_mlp * characters <= MOST else (source.number,)
+        return None if self.panel.models[source.index].d_mlp * characters <= MOST else (source.number,)
 
     def _read(self, source: Source, texts: tuple[str, ...], job: Any) -> TextActivations:
         numbers = self._numbers(source)
@@ -125,7 +125,12 @@ class TopTexts:
             (source.result,),
             what,
             lambda: text_activations(
-                source.model, texts, layer=source.layer, **keywords, progress=job.progress, check=job.check
+                self.panel.models[source.index],
+                texts,
+                layer=source.layer,
+                **keywords,
+                progress=job.progress,
+                check=job.check,
             ),
             models=(source.model,),
         )

@@ -26,7 +26,7 @@ from interp_widgets.tuning.mixture_of_depths import ModReport
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 
 from ..base.code import call, cell
-from ..base.controls import checked_path
+from ..base.controls import Whole, checked_path
 from ..base.fields import Bounds, Seed, field, hint_at
 from ..base.panel import Panel
 from ..base.request import PerModel, model_variables
@@ -279,9 +279,9 @@ class MixtureOptions(T.HasTraits):
     models: tuple[Any, ...]
     mixtures = field(HeldMixtures(), argument=None, personal=True)
     """Per model, its list of mixtures, starting with the one that the viewer was opened on."""
-    chosen = field(T.List(T.Int(min=0)))
+    chosen = field(T.List(Whole(min=0)))
     """Per model, the index of the selected mixture: 0 is the untrained one or the one passed to the viewer."""
-    slot = field(T.Int(0, min=0, max=1), label="Base model", group="tune", argument=None, control=base_box)
+    slot = field(Whole(0, min=0, max=1), label="Base model", group="tune", argument=None, control=base_box)
     """Index of the model to tune and to run the studies on."""
     examples = field(
         Annotated[int, Bounds(1, lambda panel: 100_000)], 800, label="Demo tasks", group="tune", width="short",

@@ -21,7 +21,7 @@ from interp_widgets.figures.static import Curve, Scene, curves_scene, table_scen
 from interp_widgets.models import Model
 from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
 
-from ..base.controls import TextLine
+from ..base.controls import TextLine, Whole
 from ..base.fields import Bounds, Incomplete, field, hint_at, variant
 from ..base.request import Request
 from ..base.workbench import model_name
@@ -284,7 +284,7 @@ class MixtureGrid(probe(mod_grid, base=SeededStudy, view=GridView, title="Grid o
     """Accuracy for every k and top-K, one tuning per cell."""
 
     k = variant(MixtureOptions.k, argument=None)
-    grid_ks = field(T.List(T.Int(min=1), default_value=[1, 2, 3]), label="k", group="grid", width="short",
+    grid_ks = field(T.List(Whole(min=1), default_value=[1, 2, 3]), label="k", group="grid", width="short",
                     argument="ks", control=ks_box)  # fmt: skip
     """Numbers of routes on the grid."""
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, cast, overload
 
-import traitlets as T
 from bokeh.models import LayoutDOM
 
 from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.arguments import checked, short
 from interp_widgets.models import Model
 
+from ..base.controls import Whole
 from ..base.panel import Panel
 from ..base.workbench import in_model
 from .panel import TAKEN, ProbePanel, ValuePanel, position_strip
@@ -125,7 +125,7 @@ def probe(
                 members[parameter.name] = _alias(parameter)
         for name in own_view.selects:
             if name != "prompt_token" or "prompt" in members:
-                members.setdefault(name, T.Int(-1, min=-1) if name == "prompt_token" else in_model())
+                members.setdefault(name, Whole(-1, min=-1) if name == "prompt_token" else in_model())
         members |= {
             "__module__": function.__module__,
             "__qualname__": function.__qualname__,

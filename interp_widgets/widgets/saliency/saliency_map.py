@@ -23,7 +23,7 @@ from interp_widgets.models.chat import is_chat
 
 from ..base import pair_view
 from ..base.code import call, cell
-from ..base.controls import shown_if
+from ..base.controls import Whole, shown_if
 from ..base.description import Description, decimals
 from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
@@ -69,17 +69,17 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         "which is a different quantity; first order and integrated gradients are summed instead of replaced",
         shown_if=lambda panel: panel.rows not in ("automatic", "tokens"),
     )  # fmt: skip
-    within = field(T.List(T.Int()), argument="within")
+    within = field(T.List(Whole()), argument="within")
     """Prompt tokens [start, end) to restrict the rows to, such as one sentence; empty: all."""
     prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
     """The selected prompt token, -1 for none."""
     response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
     """The selected response token, -1 for none."""
-    brush = field(T.List(T.Int()), selects=True)
+    brush = field(T.List(Whole()), selects=True)
     """The brushed prompt tokens [start, end), or empty."""
-    marks = field(T.List(T.List(T.Int())), selects=True)
+    marks = field(T.List(T.List(Whole())), selects=True)
     """Spans [start, end) of prompt tokens marked as the instruction."""
-    instruction = T.Tuple(T.Int(), T.Int(), default_value=None, allow_none=True)
+    instruction = T.Tuple(Whole(), Whole(), default_value=None, allow_none=True)
     """Characters [start, end) of the prompt to mark as the instruction; None once they are marked."""
 
     def build(self) -> None:

@@ -333,10 +333,11 @@ class Screen(Shell):
 
     @T.validate("shown")
     def _tabs_there(self, proposal: Any) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(proposal.value))
-        unknown = [name for name in names if name not in self.tools]
+        known = list(self.tools)  # compared, since what a user passes may not be hashable
+        unknown = [name for name in proposal.value if name not in known]
+        names = () if unknown else tuple(dict.fromkeys(proposal.value))
         if unknown or not 0 < len(names) <= BESIDE:
-            what = f"got {unknown[0]!r}" if unknown else f"got {len(names)} of them"
+            what = f"got {short(unknown[0])}" if unknown else f"got {len(names)} of them"
             raise T.TraitError(f"shown must be one or two of {', '.join(self.tools)}, {what}")
         return names
 
