@@ -48,7 +48,8 @@ def odd_messages(panel: Any, seed: str, count: int) -> Iterator[tuple[Any, dict[
         value = rng.choice(ODD)
         if rng.random() < 0.15:
             contents: tuple[Any, ...] = (
-                value, {"kind": value}, {"event": value}, {"kind": "edit", "key": value, "column": value, "value": value},
+                value, {"kind": value}, {"event": value},
+                {"kind": "edit", "key": value, "column": value, "value": value},
                 {"kind": "events", "contents": value}, {"kind": "events", "contents": [value]},
             )  # fmt: skip
             yield widget, {"method": "custom", "content": rng.choice(contents)}

@@ -120,19 +120,19 @@ class TopTexts:
         keywords: dict[str, Any] = (
             {"neurons": numbers} if source.directions is None else {"directions": source.directions}
         )
-        what = ("texts", source.layer, numbers, texts)
+        what, model = ("texts", source.layer, numbers, texts), self.panel.models[source.index]
         activations: TextActivations = once_for(
             (source.result,),
             what,
             lambda: text_activations(
-                self.panel.models[source.index],
+                model,
                 texts,
                 layer=source.layer,
                 **keywords,
                 progress=job.progress,
                 check=job.check,
             ),
-            models=(source.model,),
+            models=(model,),
         )
         return activations
 
