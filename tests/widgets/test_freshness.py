@@ -16,6 +16,7 @@ from interp_widgets.widgets.base.answers import once_for
 from interp_widgets.widgets.base.panel import MOVED
 from tests.models.state_edits import in_place
 from tests.models.tiny import tiny_model
+from tests.waiting import LIMIT
 
 
 @pytest.fixture
@@ -95,11 +96,11 @@ def test_an_interaction_with_any_panel_dims_too(make: Any, reading: Any, own: Mo
     undo = other_weights(own)
     assert not is_dimmed(panel), "nothing has happened since"
     wire.type(other.slider, value=5)
-    assert other.wait(120)
+    assert other.wait(LIMIT)
     assert is_dimmed(panel)
     undo()
     wire.type(other.slider, value=6)
-    assert other.wait(120)
+    assert other.wait(LIMIT)
     assert not is_dimmed(panel)
 
 
@@ -108,6 +109,7 @@ def test_both_reasons_to_dim_are_kept_apart(make: Any, reading: Any, own: Model,
     panel.run()
     with panel.hold():
         panel.live_seconds, panel.seconds, panel.n = 0.0, 5.0, 9
+    assert panel.wait(LIMIT), "the forecast is corrected in the background"
     assert panel.plot._dom_classes.count("iw-stale") == 1
     assert MOVED not in panel.forecast_label.value
     undo = other_weights(own)
@@ -129,11 +131,11 @@ def test_a_model_that_computes_is_not_waited_for(make: Any, reading: Any, own: M
     def compute() -> None:
         with own.lock:
             held.set()
-            assert end.wait(120)
+            assert end.wait(LIMIT)
 
     thread = threading.Thread(target=compute)
     thread.start()
-    assert held.wait(120)
+    assert held.wait(LIMIT)
     shell.events.trigger("post_run_cell", None)  # would wait for ever
     assert not is_dimmed(panel)
     end.set()
@@ -162,7 +164,7 @@ def test_what_a_run_changes_for_its_own_time_dims_nothing(make: Any, reading: An
     panel = make(own, kind=reading)
     panel.run()
     editing = make(own, kind=Edits, n=8)
-    assert editing.wait(120)
+    assert editing.wait(LIMIT)
     assert editing.result == 2.0
     assert seen
     assert not any(seen)
