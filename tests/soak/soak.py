@@ -44,9 +44,11 @@ import traitlets as T
 
 import interp_widgets as iw
 from interp_widgets.arguments import short
+from interp_widgets.compute.cache import results
 from interp_widgets.compute.worker import Cancelled
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.base.shell import Shell
 from interp_widgets.widgets.base.tidy import descendants
 from interp_widgets.widgets.views import Heatmap, Table, TokenStrip
 from interp_widgets.widgets.workbench.tools import TOOLS
@@ -110,7 +112,8 @@ class Soak:
         self.watchdog = Watchdog()
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
-        self.memory: list[tuple[int, float]] = []
+        self.memory: list[tuple[int, float, float, int]] = []
+        """At every rest: operations so far, megabytes of the process and of cached results in it, open widgets."""
         self.trail: list[str] = []
         self.tools = list(TOOLS)
         self.bench = self.open_bench()
@@ -327,7 +330,8 @@ class Soak:
         self.compare()
         with self.watchdog.at("collecting garbage", REST):
             gc.collect()
-        self.memory.append((sum(self.counts.values()), psutil.Process().memory_info().rss / 1e6))
+        size, held = psutil.Process().memory_info().rss / 1e6, results.bytes / 1e6
+        self.memory.append((sum(self.counts.values()), size, held, len(W.widget._instances)))
 
     def compare(self) -> None:
         """Compare a result on the screen with a fresh computation."""
@@ -355,23 +359,30 @@ class Soak:
         total = sum(count for name, count in self.counts.items() if name not in ("compared", "refused"))
         print(f"{total} operations: {dict(self.counts)}")
         if len(self.memory) > 3:
-            half = self.memory[len(self.memory) // 2 :]
-            slope = np.polyfit(*zip(*half, strict=True), 1)[0] * 1000
+            half = np.array(self.memory[len(self.memory) // 2 :])
+            slope, own = (np.polyfit(half[:, 0], sizes, 1)[0] * 1000 for sizes in (half[:, 1], half[:, 1] - half[:, 2]))
             first, last = self.memory[0], self.memory[-1]
             print(
-                f"memory at rest: {first[1]:.0f} MB after {first[0]} operations, {last[1]:.0f} MB after {last[0]}; "
-                f"in the second half {slope:+.1f} MB per 1,000 operations"
+                f"memory at rest: {first[1]:.0f} MB after {first[0]} operations, {last[1]:.0f} MB after {last[0]}; in "
+                f"the second half {slope:+.0f} MB per 1,000 operations, {own:+.0f} MB without the cache of results"
             )
-            print("  " + ", ".join(f"{count}: {size:.0f}" for count, size in self.memory))
+            print("  operations: MB (in the cache), widgets")
+            for count, size, held, widgets in self.memory:
+                print(f"  {count}: {size:.0f} ({held:.0f}), {widgets}")
         print(f"{len(self.faults)} faults")
         return min(len(self.faults), 100)
 
     def close(self) -> None:
         """Close everything."""
         with self.watchdog.at("closing", REST):
-            for panel in self.beside:
-                panel.close()
+            while self.beside:
+                self.beside.pop().close()
             self.bench.close()
+            del self.bench
+            gc.collect()
+        left = Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, Shell))
+        if left:
+            self.fault(f"panels are left after all were closed: {dict(left)}")
 
 
 def different(left: Any, right: Any, path: str = "result") -> str:

@@ -18,6 +18,7 @@ import pytest
 from interp_widgets import AblationPanel, BiasWorkbench, ConceptBrowser, HeadWordBrowser, LogitLensExplorer, Workbench
 from interp_widgets.analysis.ablation.maps import ablation_cost
 from interp_widgets.compute.cache import results as cache
+from interp_widgets.compute.memory import Speedometer
 from interp_widgets.models import generation, load_model
 from interp_widgets.models.engine import routes
 from interp_widgets.widgets.workbench.tools import TOOLS
@@ -209,6 +210,7 @@ def test_a_forecast_takes_what_is_known_and_corrects_itself(wire: Any, monkeypat
     model, options = load_model(tiny_folder("llama"), device="cpu"), {"live_seconds": 0, "prompt": "One two three"}
     monkeypatch.setattr(routes, "_compare", lambda *_: routes.CheckedRoutes(None, True, True, tokens=8))
     monkeypatch.setattr(AblationPanel.panels["modules"], "waits", True)
+    monkeypatch.setattr(Speedometer, "seconds", lambda self, kind, device, flops, **_: flops * 1e-6)
     expected = ablation_cost(model, 4)
     with opening(AblationPanel, wait=False) as build:
         with held_elsewhere(model.lock):
