@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
 from interp_widgets.analysis._core.result import (
-    Record, Result, Results, Unreadable, by_itself, provenance, record, with_axes,
+    Record,
+    Result,
+    Results,
+    Unreadable,
+    by_itself,
+    provenance,
+    record,
+    with_axes,
 )  # fmt: skip
 from interp_widgets.analysis._core.tables import table
 
