@@ -323,6 +323,7 @@ def test_what_cannot_be_used_is_left_out_in_a_sentence(
     case: str, base: Model, file: Path, opened: Any, tmp_path: Path
 ) -> None:
     change, words = OPENED[case]
+    cache.clear()  # results of this process go first
     screen = opened(base, path=crafted(file, tmp_path / "odd.npz", change)).screen
     said = f"{screen.note.value} {screen.status_line.error}"
     assert words in said
