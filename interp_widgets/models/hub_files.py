@@ -144,7 +144,9 @@ def _issue_dtypes(files: WeightFiles) -> None:
     named = next((str(dtype).removeprefix("torch.") for dtype in declared if isinstance(dtype, str)), None)
     held = str(files.dtype).removeprefix("torch.")
     if files.dtype is not None and named not in (None, held):
-        issue(f"the config.json of {files.folder} says {short(ascii(named))}, but its weights are {held}: the weights decide")
+        issue(
+            f"the config.json of {files.folder} says {short(ascii(named))}, but its weights are {held}: the weights decide"
+        )
 
 
 def check_name(text: str) -> None:
