@@ -141,10 +141,11 @@ def _issue_dtypes(files: WeightFiles) -> None:
     config = read_config(files.folder)
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     declared = [part.get("dtype") or part.get("torch_dtype") for part in parts]
-    named = next((str(dtype).removeprefix("torch.") for dtype in declared if isinstance(dtype, str)), None)
+    named = next((dtype for dtype in declared if isinstance(dtype, str)), None)
     held = str(files.dtype).removeprefix("torch.")
-    if files.dtype is not None and named not in (None, held):
-        issue(f"the config.json of {files.folder} says {short(ascii(named))}, but its weights are {held}, which decide")
+    if named is not None and files.dtype is not None and named.removeprefix("torch.") != held:
+        where = f"the config.json of {files.folder}"
+        issue(f"{where} says {short(ascii(named))}, but its weights are {held}: the weights decide")
 
 
 def check_name(text: str) -> None:

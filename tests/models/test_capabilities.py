@@ -257,6 +257,32 @@ def test_hooked_transformer_is_refused_for_another_embedding_row() -> None:
         model_of("bloom", "hooked")
 
 
+@pytest.mark.hooked
+@pytest.mark.parametrize("case", ["rows that the norm leaves nearly as they are", "half precision"])
+def test_a_norm_of_embeddings_that_logits_do_not_show_is_noticed(case: str) -> None:
+    """In both, the pass from the rows agrees within its tolerance, and derivatives would be those behind the norm."""
+    hf_model = tf.BloomForCausalLM(tf.BloomConfig(hidden_size=32, n_layer=2, n_head=4, **IDS_OF)).eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in hf_model.parameters():
+        if parameter.ndim > 1:
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
+    if case == "half precision":
+        model = load_model(hf_model.to(torch.bfloat16))
+    else:
+        table = hf_model.get_input_embeddings().weight
+        table.data.copy_(torch.nn.functional.layer_norm(50 * table.data, (32,)))
+        model = load_model(hf_model.double())
+        found = prompt_saliency(model, IDS, [7, 9], method="first_order").importance
+        rows = hf_model.get_input_embeddings()(torch.tensor([[*IDS, 7]])).detach().requires_grad_()
+        probabilities = hf_model(inputs_embeds=rows).logits[0].softmax(-1)
+        for column, token in enumerate((7, 9)):
+            (slope,) = torch.autograd.grad(probabilities[len(IDS) - 1 + column, token], rows, retain_graph=True)
+            wanted = (slope * rows).sum(-1)[0, : len(IDS)].detach()
+            np.testing.assert_allclose(np.asarray(found)[:, column], wanted, atol=1e-10)
+    assert model.backend == "bridge"
+    assert "its hook of token embeddings holds other numbers" in model.self_check.note
+
+
 def test_the_bridge_knows_how_many_positions_there_are() -> None:
     model = model_of("mpt")
     assert model.n_ctx == 64

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,9 @@ from interp_widgets.models import (
     load_pair,
     loading,
 )
+from interp_widgets.models.pair import distinct_names
 from interp_widgets.models.threads import SMALL, few_threads
+from interp_widgets.widgets.base.heading import heading, view_options
 from tests.architectures.models import random_model
 from tests.models.tiny import (
     BRIDGE_ONLY,
@@ -607,6 +610,38 @@ def test_pair_of_two_vocabularies() -> None:
         ModelPair(tiny_model("gpt2"), load_model(wider, tokenizer=longer))
 
 
+def test_models_of_one_name_are_called_by_what_differs(tmp_path: Path) -> None:
+    def named(**facts: Any) -> Any:
+        return SimpleNamespace(**{"name": "smollm2", "source": "/runs/a/smollm2", "dtype": torch.float32} | facts)
+
+    revision = {"name": "owner/name", "source": "/hub/models--owner--name/snapshots/aaaaaaaaaaaaaaaa"}
+    cases: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+        ({}, {"name": "other"}, ["smollm2", "other"]),
+        ({}, {"source": "/runs/b/smollm2"}, ["a/smollm2", "b/smollm2"]),
+        ({}, {"source": "/more/a/smollm2"}, ["runs/a/smollm2", "more/a/smollm2"]),
+        ({}, {"dtype": torch.bfloat16}, ["smollm2 (float32)", "smollm2 (bfloat16)"]),
+        ({}, {"source": None}, ["smollm2 (from a folder)", "smollm2 (from memory)"]),
+        ({}, {"edits": ("LEACE",)}, ["smollm2 (not edited)", "smollm2 (edited: LEACE)"]),
+        ({"backend": "hooked"}, {"backend": "bridge"}, ["smollm2 (hooked)", "smollm2 (bridge)"]),
+        ({"processed": True}, {}, ["smollm2 (processed)", "smollm2 (not processed)"]),
+        (
+            revision,
+            revision | {"source": "/hub/models--owner--name/snapshots/bbbbbbbbbbbbbbbb"},
+            ["owner/name (aaaaaaaaaaaa)", "owner/name (bbbbbbbbbbbb)"],
+        ),
+        ({}, {}, ["smollm2", "smollm2"]),
+    ]
+    for first, second, names in cases:
+        assert distinct_names([named(**first), named(**second)]) == names
+    pair = load_pair(copy_of("llama", tmp_path / "a" / "m"), copy_of("llama", tmp_path / "b" / "m"), backend="bridge")
+    assert distinct_names(pair) == ["a/m", "b/m"]
+    assert all(
+        f"{letter}: <b>{name}</b>" in heading("Lens", list(pair))
+        for letter, name in zip("AB", ["a/m", "b/m"], strict=True)
+    )
+    assert view_options(list(pair), [])[:2] == [("A: a/m", "A"), ("B: b/m", "B")]
+
+
 def test_demo_names_resolve_to_the_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_files, "DEMO", tmp_path)
     with pytest.raises(LoadError, match="shipped model demo-base is not there"):
@@ -631,6 +666,13 @@ def test_loading_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
         load_model(target)
     captured = capfd.readouterr()
     assert captured.out + captured.err == ""
+
+
+def test_a_first_load_prints_nothing() -> None:
+    """Importing transformers imports packages such as torchao, which print what they cannot load."""
+    code = "from interp_widgets.models import load_model; load_model('demo-base', backend='bridge')"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout + done.stderr == ""
 
 
 def test_a_small_model_takes_one_thread_and_gives_the_others_back() -> None:

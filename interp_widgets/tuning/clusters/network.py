@@ -7,9 +7,12 @@ from collections.abc import Sequence
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from interp_widgets.data.instruction_task import InstructionInstance, InstructionTask
+from interp_widgets.models.library_messages import quiet
+
+with quiet("transformers"):
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 END = "<|end|>"
 """The one token that is no symbol: padding, end of text and unknown symbols."""

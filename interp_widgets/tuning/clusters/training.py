@@ -12,16 +12,19 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import GPT2LMHeadModel
 
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.arguments import checked
 from interp_widgets.atomic import disk_errors, made_folder, whole_file
 from interp_widgets.data.instruction_task import InstructionTask
+from interp_widgets.models.library_messages import quiet
 from interp_widgets.models.threads import few_threads
 
 from .network import Instances, new_network, task_tokenizer
 from .runs import HEADER, TASK, InstructionRun, checkpoint_folder, read_header, read_instruction_run, write_header
+
+with quiet("transformers"):
+    from transformers import GPT2LMHeadModel
 
 WARM_UP = 100
 """Steps of a linear rise of the learning rate."""
