@@ -120,17 +120,12 @@ class TopTexts:
         keywords: dict[str, Any] = (
             {"neurons": numbers} if source.directions is None else {"directions": source.directions}
         )
-        what = ("texts", source.layer, numbers, texts)
+        model, what = self.panel.models[source.index], ("texts", source.layer, numbers, texts)
         activations: TextActivations = once_for(
             (source.result,),
             what,
             lambda: text_activations(
-                self.panel.models[source.index],
-                texts,
-                layer=source.layer,
-                **keywords,
-                progress=job.progress,
-                check=job.check,
+                model, texts, layer=source.layer, **keywords, progress=job.progress, check=job.check
             ),
         )
         return activations
