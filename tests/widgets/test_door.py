@@ -169,7 +169,7 @@ PANELS = (
     "ConceptBrowser", "HeadWordBrowser", "FFNConceptBrowser", "BiasWorkbench", "ClusterExplorer",
     "LayerSimilarityExplorer", "MoDRoutingViewer", "Workbench",
 )  # fmt: skip
-MESSAGES = 60
+MESSAGES = 40
 """For each panel."""
 
 

@@ -38,9 +38,8 @@ def close_tree(widget: Any) -> None:
 
 def close_one(widget: Any) -> None:
     """Close one widget with its layout and style; closing twice does nothing."""
-    if getattr(widget, "closed", False):
-        return  # a panel that has closed itself: accessing its layout would make a new one
-    parts = [getattr(widget, name, None) for name in ("layout", "style")]
+    made = getattr(widget, "_trait_values", {})  # accessing a layout that is not there would make one
+    parts = [made.get(name) for name in ("layout", "style")]
     widget.close()
     for part in parts:
         if isinstance(part, W.Widget):

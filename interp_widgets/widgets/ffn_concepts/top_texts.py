@@ -120,17 +120,12 @@ class TopTexts:
         keywords: dict[str, Any] = (
             {"neurons": numbers} if source.directions is None else {"directions": source.directions}
         )
-        what, model = ("texts", source.layer, numbers, texts), self.panel.models[source.index]
+        model, what = self.panel.models[source.index], ("texts", source.layer, numbers, texts)
         activations: TextActivations = once_for(
             (source.result,),
             what,
             lambda: text_activations(
-                model,
-                texts,
-                layer=source.layer,
-                **keywords,
-                progress=job.progress,
-                check=job.check,
+                model, texts, layer=source.layer, **keywords, progress=job.progress, check=job.check
             ),
             models=(model,),
         )
