@@ -219,8 +219,7 @@ class Model(Network):
         else:
             prompt_ids = self._checked_ids(prompt)  # type: ignore[arg-type]
             if isinstance(response, str):
-                before = self.decode(prompt_ids)
-                return prompt_ids, tokens.following(self._need_tokenizer(), before, response)
+                return prompt_ids, tokens.following(self._need_tokenizer(), prompt_ids, response, self._vocabulary)
         return prompt_ids, [] if response is None else self._checked_ids(response)
 
     @checked

@@ -35,7 +35,7 @@ class Vocabulary:
     (``</w>``).
     """
 
-    bytes: bool = False
+    byte_level: bool = False
     """Whether characters stand for bytes."""
     spaces: bool = True
     """Whether ``▁`` stands for a space."""
@@ -59,13 +59,13 @@ class Vocabulary:
         core = getattr(tokenizer, "backend_tokenizer", None)
         if core is None:
             sample = tokenizer.convert_ids_to_tokens(tokenizer.encode(" a", add_special_tokens=False))
-            return cls(bytes=any("Ġ" in piece for piece in sample), special=special, added=texts)
+            return cls(byte_level=any("Ġ" in piece for piece in sample), special=special, added=texts)
         steps = [step for part in (core.normalizer, core.pre_tokenizer, core.decoder) for step in _steps(part)]
         kinds = {step["type"]: step for step in steps}
         continues = getattr(core.model, "continuing_subword_prefix", None)
         ends = kinds.get("BPEDecoder", {}).get("suffix") or getattr(core.model, "end_of_word_suffix", None) or ""
         return cls(
-            bytes="ByteLevel" in kinds,
+            byte_level="ByteLevel" in kinds,
             spaces=any(_SPACE_PIECE in str(step) for step in steps),
             ends=ends,
             decoder=core.decoder if "WordPiece" in kinds else _wordpiece(continues) if continues else None,
@@ -76,14 +76,14 @@ class Vocabulary:
 
     def text_of(self, token: int, piece: str) -> bytes:
         """The text of a piece in UTF-8, with the spaces that the vocabulary marks; may be part of a character."""
-        if token in self.special or (self.bytes and token in self.added):
+        if token in self.special or (self.byte_level and token in self.added):
             return piece.encode("utf8")
         if self.decoder is not None:
             return str(self.decoder.decode(["a", piece]))[1:].encode("utf8")
         space = b""
         if self.ends and piece.endswith(self.ends):
             piece, space = piece[: -len(self.ends)], b" "
-        if self.bytes:
+        if self.byte_level:
             table = _byte_of_character()
             known = all(character in table for character in piece)
             return (bytes(table[character] for character in piece) if known else piece.encode("utf8")) + space
@@ -153,23 +153,25 @@ def tokens_before(spans: Sequence[tuple[int, int]], boundary: int) -> int:
     return next((number for number, (_, end) in enumerate(spans) if end > boundary), len(spans))
 
 
-def following(tokenizer: Any, before: str, text: str) -> list[int]:
-    """Ids of a text that continues other text whose ids are fixed.
+def following(tokenizer: Any, ids: Sequence[int], text: str, vocabulary: Vocabulary) -> list[int]:
+    """Ids of a text that continues other text, whose ids are fixed.
 
-    The text is tokenized behind what comes before it, so that a tokenizer which begins every text with a space adds
-    none. Where a token would straddle the boundary, it is tokenized behind a line break instead.
+    The text is tokenized behind the text of these ids, so that a tokenizer which begins every text with a space adds
+    none. Where a token would straddle the boundary, it is tokenized behind a line break, else alone: the first that
+    reads as both texts together.
     """
-    for start in (before, "\n"):
-        ids, spans = encoded(tokenizer, start + text)
-        number = tokens_before(spans, len(start))
-        if number < len(ids) and spans[number][0] >= len(start):
-            return ids[number:]
-    return encoded(tokenizer, text)[0]
+    before, choice = decode(tokenizer, ids, vocabulary), list[int]()
+    for start in (before, "\n", ""):
+        joined, spans = encoded(tokenizer, start + text)
+        choice = joined[tokens_before(spans, len(start)) :]
+        if decode(tokenizer, [*ids, *choice], vocabulary) == before + text:
+            break
+    return choice
 
 
 def decode(tokenizer: Any, ids: Sequence[int], vocabulary: Vocabulary, *, skip_special: bool = False) -> str:
     """The text of ids; special tokens are written out unless ``skip_special``."""
-    garbled = vocabulary.bytes and any(not vocabulary.added.get(i, "").isascii() for i in ids)
+    garbled = vocabulary.byte_level and any(not vocabulary.added.get(i, "").isascii() for i in ids)
     if garbled or vocabulary.marks_left:  # the tokenizers library reads the letters of added tokens as bytes
         pieces = [(i, piece) for i, piece in _pieces(tokenizer, ids) if not (skip_special and i in vocabulary.special)]
         text = b"".join(vocabulary.text_of(i, piece or "") for i, piece in pieces).decode("utf8", "replace")

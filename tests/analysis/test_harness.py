@@ -141,6 +141,58 @@ def test_what_is_not_heeded_is_refused(options: dict[str, Any], sentence: str) -
         own.generate_until([request("generate_until", "The dog", {"until": [], **options})])
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_context_and_continuation_are_read_as_one_text(family: str) -> None:
+    model = tiny_model(family, "auto")
+    own = as_lm_eval(model)
+    for context, continuation in [
+        ("Paris is the cap", "ital"),
+        ("Paris is ", "the"),
+        ("Paris is", " the"),
+        ("", "the"),
+    ]:
+        ids = model.tokens(context + continuation, prepend_bos=True)
+        cut = len(ids) - len(model.split(context.rstrip(), context[len(context.rstrip()) :] + continuation)[1])
+        if not model.prepend_bos and context:
+            ids, cut = ids[1:], cut - 1
+        logits = model.run(ids[:-1]).logits[0].double().log_softmax(-1)
+        wanted = float(sum(logits[i - 1, ids[i]] for i in range(cut, len(ids))))
+        ((found, _),) = own.loglikelihood([request("loglikelihood", context, continuation)], disable_tqdm=True)
+        assert found == pytest.approx(wanted, rel=1e-4), context
+    bos = model.tokenizer.bos_token
+    texts = ["Paris is", f"{bos}Paris is"]
+    assert len({own.loglikelihood_rolling([request("loglikelihood_rolling", text)])[0] for text in texts}) == 1
+    assert own.tok_encode(texts[1]) == model.tokens("Paris is", prepend_bos=True)
+
+
+SYSTEM = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is Paris?"}]
+
+
+def test_a_refused_chat_is_one_failed_item(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny_model("gpt2", "auto")
+    template = (
+        "{% for message in messages %}{% if message['role'] == 'system' or 'bad' in message['content'] %}"
+        "{{ raise_exception('no such message') }}{% endif %}<{{ message['content'] }}>{% endfor %}"
+    )
+    monkeypatch.setattr(model.tokenizer, "chat_template", template)
+    own = as_lm_eval(model)
+    assert own.apply_chat_template(SYSTEM[1:]) == "<Where is Paris?>"
+    assert own.apply_chat_template(SYSTEM) == own.apply_chat_template(SYSTEM) == "<Where is Paris?>"
+    assert own.apply_chat_template([*SYSTEM[1:], {"role": "assistant", "content": "In Fr"}], False).endswith("<In Fr")
+    refused = own.apply_chat_template([{"role": "user", "content": "bad"}])
+    said = [record.getMessage() for record in caplog.records if "chat template" in record.getMessage()]
+    assert said == [
+        "the chat template refuses these messages: no such message; the system message is left out",
+        "the chat template refuses these messages: no such message; such items count as failed",
+    ]
+    asked = [request("loglikelihood", context, " In") for context in ("Where", f"{refused} Answer:", "Paris")]
+    first, second, third = own.loglikelihood(asked, disable_tqdm=True)
+    assert second == (-np.inf, False)
+    assert [first, third] == own.loglikelihood([asked[0], asked[2]], disable_tqdm=True)
+    options = {"until": [], "max_gen_toks": 2}
+    assert own.generate_until([request("generate_until", refused, options)]) == [""]
+
+
 def test_a_long_context_loses_its_beginning() -> None:
     model = tiny_model("gpt2", "auto")
     own = as_lm_eval(model)

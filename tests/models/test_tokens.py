@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
+
+import numpy as np
 import pytest
 
+from interp_widgets import last_states
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis.concepts.state_cache import KeptStates
 from interp_widgets.models import tokens as token_tools
 from interp_widgets.models.tokens import CONTINUATION
+from interp_widgets.tuning.examples import read_examples
 from tests.models.tiny import BYTE_LEVEL, FAMILIES, byte_level_tokenizer, metaspace_tokenizer, tiny_model
 
 TEXTS = [
@@ -43,6 +51,29 @@ def test_bos_without_a_bos_token_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         model.tokens("text", prepend_bos=True)
     with pytest.raises(TypeError, match="text must be a str or a list of messages, got 3"):
         model.tokens(3)
+
+
+def test_a_text_that_begins_with_its_bos_gets_no_second_one() -> None:
+    model = copy.copy(tiny_model("gemma", "bridge"))
+    model._said_bos = False
+    wanted = model.tokens("The dog ran")
+    decoded = model.decode(wanted)
+    with pytest.warns(UserWarning, match="the text already begins with '<s>', the beginning-of-sequence token of "):
+        assert model.tokens(decoded) == wanted
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is said once
+        assert model.tokens(decoded, prepend_bos=True) == model.split(decoded, None)[0] == wanted
+        assert model.split(model.decode(model.tokens("The dog")), " ran") == (wanted[:-2], wanted[-2:])
+        assert read_prompt(model, decoded).ids == tuple(wanted)
+        assert read_prompt(model, decoded).spans == tuple((a + 3, b + 3) for a, b in model.token_spans("The dog ran"))
+        for states in (last_states(model, [text], 2) for text in (decoded, wanted)):
+            np.testing.assert_array_equal(states, last_states(model, ["The dog ran"], 2))
+        kept = KeptStates(model)
+        found = [kept(model, [text], 2, groups=[0]) for text in (decoded, "The dog ran")]
+        np.testing.assert_allclose(*found, rtol=1e-5)
+        assert model.generate(decoded, max_new_tokens=3) == model.generate("The dog ran", max_new_tokens=3)
+        (example,) = read_examples(model, [(model.decode(model.tokens("The dog")), " ran")])
+        assert list(example.ids[:-1]) == wanted
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -142,3 +142,10 @@ def test_a_workbench_decides_over_defaults(pair: Any, tell: Any) -> None:
         settled(panel)
     assert other.result == one.result
     assert other.texts.boxes.strip.selected == 1
+
+
+def test_a_prompt_that_brings_its_own_bos_is_pointed_out(pair: Any) -> None:
+    panel = settled(tell(pair.base, prompt="<|bos|>The cat"))
+    assert panel.hints["prompt"].startswith("the text already begins with '<|bos|>'")
+    panel.prompt = "The cat"
+    assert "prompt" not in settled(panel).hints

@@ -228,8 +228,10 @@ def _prompt_of(model: Model, prompt: PromptInput, ids: Sequence[int], what: str,
     if all(model.is_special(ids)):
         raise _unfit(what, f"the {what} holds only special tokens, which have no words to look at: add some text")
     offset = int(model.begins_with_bos(ids))
+    if isinstance(prompt, ChatText):
+        return Prompt(model, tuple(ids), offset, str(prompt), prompt.chat, response)
     if is_chat(prompt):
-        chat = prompt.chat if isinstance(prompt, ChatText) else model.chat(prompt)
+        chat = model.chat(prompt)
         return Prompt(model, tuple(ids), offset, chat.text, chat, response)
     return Prompt(model, tuple(ids), offset, prompt if isinstance(prompt, str) else "", response=response)
 

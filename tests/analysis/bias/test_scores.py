@@ -56,9 +56,13 @@ def logs(model: Any, before: list[int], own: list[int]) -> np.ndarray[Any, Any]:
 
 
 def by_hand(model: Any, sentence: str) -> float:
-    """StereoSet's score of one sentence, by its definition."""
+    """StereoSet's score of one sentence, by its definition: with the BOS where the model reads one before every text,
+    otherwise, as for GPT-2, with the BOS before the first token only."""
     ids = model.token_lists([sentence])[0]
-    values = [*logs(model, [model.bos_token_id], ids[:1]), *(logs(model, ids[:1], ids[1:]) if ids[1:] else [])]
+    if model.prepend_bos:
+        values = [*logs(model, [model.bos_token_id], ids)]
+    else:
+        values = [*logs(model, [model.bos_token_id], ids[:1]), *(logs(model, ids[:1], ids[1:]) if ids[1:] else [])]
     return float(2 ** (np.mean(values) / np.log(2)))
 
 
@@ -207,6 +211,20 @@ def test_sentences_score_as_one_by_one(family: str, backend: str) -> None:
     assert found.domain("gender").n == 1
     assert found.overall.n == 2
     assert sentence_score(model, INTRA.stereotype) == pytest.approx(found.scores[0, 0])
+
+
+@pytest.mark.parametrize(("family", "backend"), FAMILIES)
+def test_a_bos_of_its_own_is_the_one_that_is_read(family: str, backend: str) -> None:
+    model = tiny_model(family, backend, dtype=torch.float64)
+    bos, plain = model.tokenizer.bos_token, INTRA.stereotype
+    wanted = sentence_score(model, plain)
+    assert sentence_score(model, bos + plain) == pytest.approx(wanted)
+    assert sentence_score(model, model.tokens(plain, prepend_bos=True)) == pytest.approx(wanted)
+    own = replace(INTRA, stereotype=bos + plain)
+    np.testing.assert_allclose(*(score_stereoset(model, [one], resamples=20).scores for one in (own, INTRA)))
+    pair = CrowsPair(plain, INTRA.anti_stereotype, "stereo", "gender")
+    pairs = [[pair], [replace(pair, more=bos + plain)]]
+    np.testing.assert_allclose(*(score_crows(model, each, resamples=20).log_likelihood for each in pairs))
 
 
 def test_the_published_code_prefers_the_less_likely_of_two_next_sentences() -> None:
