@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a source that is a number": (lambda f: model_facts(f).update(source=3), "the source of a model is"),
     "an unknown shared name": (lambda f: f["shared"]["items"].update(x=1), "does not share 'x'"),
     "a layer that is a text": (lambda f: f["shared"]["items"].update(layer="x"), "layer"),
-    "a layer out of range": (lambda f: f["shared"]["items"].update(layer=2**70), "layer must be in 0..5"),
+    "a layer out of range": (lambda f: f["shared"]["items"].update(layer=77), "layer must be in 0..5"),
     "a prompt that is a chat of numbers": (
         lambda f: f["shared"]["items"].update(prompt={"kind": "mapping", "items": {"messages of a chat": 5}}),
         "for the messages of a chat",
