@@ -158,7 +158,10 @@ class Soak:
                 what = "raised"
                 self.fault(f"{name} raised\n{traceback.format_exc()}")
         self.trail.append(f"{name}: {short(what)}")
-        self.look_for_errors()
+        try:
+            self.look_for_errors()
+        except Exception:  # an open tab that cannot be made
+            self.fault(f"the panels cannot be read\n{traceback.format_exc()}")
 
     def visible(self, kinds: tuple[type, ...]) -> list[Any]:
         """Widgets of some kinds that the user can reach on one of the shells."""

@@ -17,6 +17,7 @@ from interp_widgets import (
     MoDRoutingViewer,
     SaliencyExplorer,
     TokenDecompositionExplorer,
+    Workbench,
     demo_concepts,
     demo_word_vectors,
     ffn_concepts,
@@ -284,3 +285,23 @@ def test_whatever_an_option_is_set_to_the_answer_is_a_sentence(kind: Any, view: 
                 assert widget.wait(60)
     assert tried >= 100
     assert not [text for text in refusals if len(text) > 300 or "object at 0x" in text]
+
+
+@pytest.mark.parametrize("opened", ["a tab", "a panel"])
+def test_a_selected_token_of_an_earlier_response_is_left_out(wire: Any, opened: str) -> None:
+    """Nobody passed it to the panel: it is the workbench's selection, whose response has gone since."""
+    prompt = "The Eiffel Tower is in the city of"
+    bench = Workbench(demo_pair().base, prompt=prompt, response=" Paris", response_token=0, live_seconds=0)
+    with opening(lambda kind, **options: kind(bench, **options), wait=False) as build:
+        stack = build(FFNConceptBrowser, tab="concepts")
+        bench.select(response="")
+        assert bench.response_token == 0
+        if opened == "a tab":
+            stack.tab = "neurons"
+            panel = stack["neurons"]
+        else:
+            panel = build(LogitLensExplorer)
+        assert not panel.status.error
+        assert panel.response_token == bench.response_token == -1
+        stack.cancel()
+        assert stack.wait(120)

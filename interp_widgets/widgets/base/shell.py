@@ -46,6 +46,8 @@ class Shell(W.VBox):
         self, model: Model, tuned: Any, workbench: WorkbenchState | None, traits: dict[str, Any], screen: Any = None
     ) -> None:
         self._check_keywords(traits)
+        self.keywords = frozenset(traits)
+        """The options that were passed when it was made; all others are defaults or the workbench's."""
         self.screen = screen
         """The workbench's screen that it is on, which shares texts, views and status; None outside one."""
         self.workbench = _workbench(model, tuned, workbench)

@@ -319,9 +319,8 @@ class Stack(Shell):
             with tidy.making():
                 panel = kind(self.workbench, stack=self, screen=self.screen, **chosen)
                 self._opened[name] = panel
-                for option in shared:
-                    if option not in chosen:
-                        setattr(self, option, getattr(panel, option))
+                for option in shared:  # a chosen one too: the panel resets a selection that its texts do not have
+                    setattr(self, option, getattr(panel, option))
                 self.workbench.start(self, shared)
         except BaseException:
             self._opened.pop(name, None)
