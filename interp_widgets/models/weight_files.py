@@ -24,6 +24,13 @@ CONVERSION = (
     "use_safetensors=False).save_pretrained('{folder}', safe_serialization=True)\""
 )
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_DIMENSIONS = (
+    "d_ff", "d_model", "ffn_dim", "ffn_hidden_size", "head_dim", "hidden_size", "intermediate_size", "kv_heads",
+    "n_embd", "n_head", "n_heads", "n_inner", "num_attention_heads", "num_experts", "num_key_value_heads",
+    "num_kv_heads", "num_labels", "num_local_experts", "vocab_size",
+)  # fmt: skip
+"""Entries of configurations that are sizes of weights."""
 _TABLES = re.compile(r"(^|\.)(inv_freq|position_ids|masked_bias|(attn|attention)\.bias)$")
 """Names of tables that models compute by themselves and old files hold. A bias of attention can have a mask's name."""
 _OTHER_HEADS = re.compile(r"^(score|classifier|classification_head|qa_outputs|v_head|value_head|reward_head)\.")
@@ -150,16 +157,16 @@ def shard_names(index: Path) -> list[str]:
 
 
 def check_sizes(config: Any, files: WeightFiles) -> None:
-    """Raise a LoadError if a configuration declares more layers or labels than its weight files could hold, before a
-    model of that many is built.
+    """Raise a LoadError if a configuration declares sizes that its weight files could not hold, before a model of these
+    sizes is built.
 
     Args:
         config: the content of config.json, or one part of it.
         files: the weight files beside it.
     """
     numbers = sum(torch.Size(shape).numel() for _, shape in files.tensors.values())
-    limits = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), len(files.tensors))
-    for name, most in (limits | {"num_labels": numbers}).items():
+    limits = dict.fromkeys(_LAYERS, len(files.tensors)) | dict.fromkeys(_DIMENSIONS, numbers)
+    for name, most in limits.items():
         count = config.get(name)
         if isinstance(count, int | float) and not count <= most:
             raise LoadError(

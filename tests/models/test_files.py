@@ -218,6 +218,8 @@ def test_messages_do_not_come_after_an_error() -> None:
     [
         ({"num_hidden_layers": 10**6, "layer_types": None}, "declares num_hidden_layers = 1000000, but .* 30 tensors"),
         ({"num_labels": 10**9}, "declares num_labels = 1000000000"),
+        ({"num_key_value_heads": 10**6}, "declares num_key_value_heads = 1000000"),
+        ({"vocab_size": 10**9}, "declares vocab_size = 1000000000"),
         ({"num_labels": float("nan")}, "declares num_labels = nan"),
         ({"max_position_embeddings": 0}, "max_position_embeddings in .* must be at least 1, got 0"),
         ({"max_position_embeddings": -1}, "max_position_embeddings in .* must be at least 1, got -1"),
@@ -236,6 +238,13 @@ def test_positions_of_a_model_in_memory() -> None:
     hf_model.config.max_position_embeddings = 0
     with pytest.raises(LoadError, match=r"max_position_embeddings in the config of .* must be at least 1, got 0"):
         load_model(hf_model)
+
+
+def test_an_end_of_text_that_is_no_id(tmp_path: Path) -> None:
+    target = folder_of(tmp_path / "m")
+    (target / "generation_config.json").write_text('{"eos_token_id": [2, 0.5]}')
+    with pytest.raises(LoadError, match=r"eos_token_id of LlamaForCausalLM must be an int or a list of int, got 0\.5"):
+        load_model(target, backend="bridge")
 
 
 # ---- folders
