@@ -141,7 +141,7 @@ def response_probabilities(
         response_ids=response_ids,
         probability=as_array(probability),
         rank=as_array(rank),
-        top_tokens=[model.token_strings(ids) for ids in best_ids.tolist()],
+        top_tokens=[model.single_token_strings(ids) for ids in best_ids.tolist()],
         top_probability=as_array(best_probability),
         bos_id=tokens.bos_id,
         provenance=provenance(model.provenance(), bos=tokens.offset == 1, top=top),

@@ -159,8 +159,7 @@ def test_context_and_continuation_are_read_as_one_text(family: str) -> None:
         wanted = float(sum(logits[i - 1, ids[i]] for i in range(cut, len(ids))))
         ((found, _),) = own.loglikelihood([request("loglikelihood", context, continuation)], disable_tqdm=True)
         assert found == pytest.approx(wanted, rel=1e-4), context
-    bos = model.tokenizer.bos_token
-    texts = ["Paris is", f"{bos}Paris is"]
+    texts = ["Paris is", model.decode(model.tokens("Paris is", prepend_bos=True))]
     assert len({own.loglikelihood_rolling([request("loglikelihood_rolling", text)])[0] for text in texts}) == 1
     assert own.tok_encode(texts[1]) == model.tokens("Paris is", prepend_bos=True)
 

@@ -30,16 +30,12 @@ ENDLESS = {
     "filtered loops": "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
     "center": "{% for a in range(99999) %}{% set b = (a ~ 'a' * 99999) | center(199999) %}{% endfor %}",
     "power": "{{ (7 ** (7 ** 9)) % 10 }}",
-    "lists in lists": (
-        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}"
-    ),
+    "lists": "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x=[n.x] * 2 %}{% endfor %}{{ n.x }}",
     "macros": "{% macro two(n) %}{% if n %}{{ two(n - 1) }}{{ two(n - 1) }}{% endif %}{% endmacro %}{{ two(60) }}",
 }  # fmt: skip
 HUGE = {
     "center": "{{ 'a' | center(10000000000) }}",
-    "product": (
-        "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x * 10 %}{% endfor %}{{ n.x | length }}"
-    ),
+    "product": "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x * 9 %}{% endfor %}{{ n.x }}",
     "format": "{{ '%9999999999d' % 1 }}",
     "ljust": "{{ 'a'.ljust(9999999999) }}",
     "replace": "{{ ('a' * 9999999).replace('a', 'b' * 9999999) | length }}",

@@ -103,7 +103,7 @@ def ablated_prediction(
     kl = torch.where(before > -torch.inf, before.exp() * (before - after), 0.0).sum()
     return AblatedPrediction(
         ids=ids,
-        tokens=model.token_strings(ids),
+        tokens=model.single_token_strings(ids),
         before=before[ids].exp().numpy(),
         after=after[ids].exp().numpy(),
         kl=max(0.0, float(kl)),  # rounding may make it negative

@@ -186,7 +186,7 @@ def compare_steering(
         written_ids=tuple(tuple(ids) for ids in written),
         word=model.token_strings([word])[0],
         word_probability=probability[:, word],
-        top_tokens=model.token_strings(order.tolist()),
+        top_tokens=model.single_token_strings(order.tolist()),
         top_ids=order,
         top_probability=probability[:, order],
         strength=amounts[0],

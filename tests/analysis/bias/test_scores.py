@@ -216,14 +216,16 @@ def test_sentences_score_as_one_by_one(family: str, backend: str) -> None:
 @pytest.mark.parametrize(("family", "backend"), FAMILIES)
 def test_a_bos_of_its_own_is_the_one_that_is_read(family: str, backend: str) -> None:
     model = tiny_model(family, backend, dtype=torch.float64)
-    bos, plain = model.tokenizer.bos_token, INTRA.stereotype
-    wanted = sentence_score(model, plain)
-    assert sentence_score(model, bos + plain) == pytest.approx(wanted)
-    assert sentence_score(model, model.tokens(plain, prepend_bos=True)) == pytest.approx(wanted)
-    own = replace(INTRA, stereotype=bos + plain)
+    plain = INTRA.stereotype
+    ids = model.tokens(plain, prepend_bos=True)
+    decoded, wanted = model.decode(ids), sentence_score(model, plain)
+    assert decoded.startswith(model.tokenizer.bos_token)
+    assert sentence_score(model, decoded) == pytest.approx(wanted)
+    assert sentence_score(model, ids) == pytest.approx(wanted)
+    own = replace(INTRA, stereotype=decoded)
     np.testing.assert_allclose(*(score_stereoset(model, [one], resamples=20).scores for one in (own, INTRA)))
     pair = CrowsPair(plain, INTRA.anti_stereotype, "stereo", "gender")
-    pairs = [[pair], [replace(pair, more=bos + plain)]]
+    pairs = [[pair], [replace(pair, more=decoded)]]
     np.testing.assert_allclose(*(score_crows(model, each, resamples=20).log_likelihood for each in pairs))
 
 
