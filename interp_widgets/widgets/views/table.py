@@ -87,6 +87,9 @@ class Table(View):
     def _received(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if content.get("kind") != "edit" or not isinstance(content.get("key"), str):
             return
+        if not any(column.get("edit") for column in self.columns):  # a page that still shows another table
+            self.send({"kind": "refused"})
+            return
         try:
             self._edited(content)
         except Exception as error:
