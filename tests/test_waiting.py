@@ -10,8 +10,8 @@ import pytest
 from tests.waiting import LEAST
 
 ROOT = Path(__file__).resolve().parents[1]
-WAITING = {"tests/waiting.py", "tests/e2e/conftest.py"}
-"""Where waits are defined, and with them the only sleeps."""
+WAITING = {"tests/waiting.py", "tests/e2e/conftest.py", "tests/soak/soak.py"}
+"""Where waits are defined, and with them the only sleeps; and what ends a run that stands still."""
 CLOCKS = {"monotonic", "perf_counter", "process_time", "time"}
 LIMITED = {"wait", "join", "wait_for", "result"}
 """Methods whose first argument is a limit in seconds."""

@@ -35,11 +35,16 @@ def join(*threads: threading.Thread) -> None:
         assert not thread.is_alive(), f"{thread.name} did not end within {LIMIT} seconds"
 
 
+def beat() -> None:
+    """Between two steps of what goes on until something ends it: neither a flood nor a silence."""
+    time.sleep(0.01)
+
+
 def until_stopped(check: Callable[[], None]) -> None:
     """What a run does that only a cancel ends."""
     while True:
         check()
-        time.sleep(0.002)
+        beat()
 
 
 def provoke() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from interp_widgets.data.annotators import Annotation, Annotator, EndpointAnnotator, conversation, endpoint
 from tests.data.chat_server import GOOD, KEY, Server, completion, refuse, send
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, beat
 
 WORDS = ["January", "May", "Monday"]
 
@@ -396,7 +396,7 @@ def test_the_timeout_is_for_the_whole_reply(server: Server, monkeypatch: pytest.
                 handler.wfile.write(part)
                 if number == 3:
                     under_way.set()
-                closed.wait(0.02)  # neither a flood nor a silence
+                beat()
         except OSError:
             closed.set()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import until
 
 
 def square(n: int) -> dict[str, Any]:
@@ -94,10 +95,6 @@ def waits_for(n: int, *, started: str, go_on: str) -> int:
     return n * n
 
 
-def wait_for(path: Path, seconds: float = 120) -> None:
+def wait_for(path: Path) -> None:
     """Wait until a file is there."""
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no {path}")
-        time.sleep(0.01)
+    until(path.exists, f"the making of {path}")

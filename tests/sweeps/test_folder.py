@@ -8,7 +8,6 @@ import random
 import resource
 import shutil
 import signal
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -23,6 +22,7 @@ import pytest
 from interp_widgets import read_sweep, sweep
 from interp_widgets.sweeps import store
 from tests.sweeps.jobs import square, wait_for, waits_for
+from tests.waiting import until
 
 FORK = get_context("fork")
 N = 9
@@ -113,7 +113,7 @@ def outlived(n: int, *, child: str, go_on: str) -> int:
     """The first item makes a copy of the process, which lives on."""
     if not os.path.exists(go_on) and os.fork() == 0:
         Path(child).write_text(str(os.getpid()))
-        time.sleep(600)
+        signal.pause()
         os._exit(0)
     wait_for(Path(go_on))
     return n * n
@@ -125,8 +125,7 @@ def test_a_dead_owner_keeps_nobody_out(started: Callable[..., Any], tmp_path: Pa
     call = partial(outlived, child=str(child), go_on=str(go_on))
     owner = started(sweep, call, range(N), out=out)
     wait_for(child)
-    while not child.read_text():
-        time.sleep(0.01)
+    until(child.read_text, "the number of the copy")
     try:
         owner.kill()
         owner.join()
@@ -168,10 +167,7 @@ def test_a_killed_group_of_processes_leaves_no_semaphores(started: Callable[...,
     assert list(Path("/dev/shm").glob(pattern))
     os.killpg(process.pid, signal.SIGKILL)
     process.join()
-    deadline = time.monotonic() + 120
-    while list(Path("/dev/shm").glob(pattern)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not list(Path("/dev/shm").glob(pattern))
+    until(lambda: not list(Path("/dev/shm").glob(pattern)), "the end of its semaphores")
 
 
 # damage ---------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pytest
 from interp_widgets import read_sweep, sweep
 from interp_widgets.sweeps import backends
 from tests.sweeps.jobs import NoText, Sly, raises_anything, square
+from tests.waiting import LIMIT
 
 ERRORS = (
     "", "SystemExit: 3", "KeyboardInterrupt: ", "GeneratorExit: ", "Stop: enough",
@@ -161,7 +162,7 @@ def test_a_copy_of_the_process_that_an_item_makes_ends_alone(tmp_path: Path) -> 
             try:
                 raise SystemExit(0)
             finally:
-                threading.Timer(30, os._exit, [1]).start()
+                threading.Timer(LIMIT, os._exit, [1]).start()
         if child is not None:
             seen.append(child)
             assert (tmp_path / "out" / "sweep.lock").exists()
