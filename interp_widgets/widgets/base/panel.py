@@ -16,7 +16,6 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.models import Model
-from interp_widgets.models.chat import ChatText
 from interp_widgets.models.pair import distinct_names
 from interp_widgets.models.state import State as ModelState
 
@@ -261,6 +260,10 @@ class Panel(Shell):
         """For fields that choose: the number of values, or the values, in the results on the screen, and their name."""
         return {}
 
+    def notes(self) -> Mapping[str, str]:
+        """Remarks beside options, by their names, that stop nothing."""
+        return {}
+
     def check_chosen(self) -> None:
         """Raise `Refused` for a choice, such as a component, that the results on the screen do not have."""
         for name, (allowed, what) in self.choices().items():
@@ -454,7 +457,8 @@ class Panel(Shell):
         `live_seconds`) and of memory, else highlight Run."""
         limit = self.live_seconds if limit is None else limit
         self._clear_hints()
-        self._note_bos()
+        for name, note in self.notes().items():
+            self._hint(Incomplete(name, note))
         self._outdated = True
         try:
             self._answer(limit)
@@ -714,16 +718,6 @@ class Panel(Shell):
 
     def _hint(self, missing: Incomplete) -> bool:
         return any(controls.hint(missing.name, str(missing)) for controls in self._all_controls())
-
-    def _note_bos(self) -> None:
-        """Say beside the prompt that it brings its own BOS, where a model would put one in front of it."""
-        prompt = getattr(self, "prompt", None)
-        if not isinstance(prompt, str) or isinstance(prompt, ChatText):
-            return
-        for model in self.models:
-            if model.prepend_bos and prompt.startswith(model.tokenizer.bos_token):
-                self._hint(Incomplete("prompt", model.own_bos_note))
-                return
 
     def _clear_hints(self) -> None:
         for controls in self._all_controls():

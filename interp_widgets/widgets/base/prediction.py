@@ -12,6 +12,7 @@ from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_to
 from interp_widgets.arguments import message_of
 from interp_widgets.data.presets import PRESETS, Preset, preset
 from interp_widgets.models import Model
+from interp_widgets.models.chat import ChatText
 from interp_widgets.models.top_k import likeliest
 
 from ..views import TokenStrip
@@ -246,6 +247,13 @@ class PredictionPanel(Panel):
         self.require()
         checked(prediction, self.models[0])
         return Request.of(self.analysis, self.arguments(), prediction.ids, prediction.answer)
+
+    def notes(self) -> dict[str, str]:
+        """Where a prompt brings its own BOS and a model would put one in front of it."""
+        bos = {model: model.tokenizer.bos_token for model in self.models if model.prepend_bos}
+        if isinstance(self.prompt, ChatText):
+            return {}
+        return {"prompt": model.own_bos_note for model, token in bos.items() if self.prompt.startswith(token)}
 
     def text_inputs(self) -> list[Any]:
         """Rows of inputs: prompt, response, example, target, and a subclass's options in the group ``prediction``.
