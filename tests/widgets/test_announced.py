@@ -25,6 +25,15 @@ number = 3
 """
 
 
+UNREADABLE = """
+class Unreadable(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+raise Unreadable
+"""
+
+
 @pytest.fixture
 def announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Installs a package whose entry points are these lines."""
@@ -32,6 +41,8 @@ def announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     def install(lines: str, name: str = "my_probes") -> None:
         (tmp_path / f"{name}.py").write_text(MODULE)
         (tmp_path / f"{name}_broken.py").write_text("import does_not_exist_anywhere")
+        (tmp_path / f"{name}_exits.py").write_text("import sys\nsys.exit(3)")
+        (tmp_path / f"{name}_unreadable.py").write_text(UNREADABLE)
         folder = tmp_path / f"{name}-1.0.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -59,7 +70,9 @@ def test_announced_panels_are_loaded_when_asked_for(announced: Any, wire: Any) -
 
 def test_an_announced_panel_that_cannot_be_loaded_is_named(announced: Any, model: Any) -> None:
     there = "absent = my_probes:absent\nnumber = my_probes:number\nlayers = my_probes:layers"
-    announced(f"broken = my_probes_broken:layers\n{there}")
+    announced(
+        f"broken = my_probes_broken:layers\nexits = my_probes_exits:x\nunreadable = my_probes_unreadable:x\n{there}"
+    )
     bench = Workbench(model)
     with pytest.raises(
         ImportError,
@@ -68,6 +81,10 @@ def test_an_announced_panel_that_cannot_be_loaded_is_named(announced: Any, model
         bench.open("broken")
     with pytest.raises(ImportError, match=r"'absent' .* cannot be loaded: AttributeError: module 'my_probes' has no"):
         bench.open("absent")
+    with pytest.raises(ImportError, match=r"'exits' .* cannot be loaded: SystemExit: 3"):
+        bench.open("exits")
+    with pytest.raises(ImportError, match=r"'unreadable' .* cannot be loaded: Unreadable: no message"):
+        bench.open("unreadable")
     with pytest.raises(ImportError, match=r"'number' .* is not a panel: decorate the function with @probe"):
         bench.open("number")
     with pytest.raises(KeyError, match=r"no package announces a probe 'layer'; did you mean 'layers'\?"):

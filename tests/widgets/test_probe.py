@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -889,3 +890,38 @@ def test_the_code_of_a_function_that_was_given_to_probe_calls_the_function(pair:
     names: dict[str, Any] = {}
     exec(code, names)
     np.testing.assert_array_equal(names["result"].values, panel.result.values)
+
+
+def test_a_probe_returns_its_result_at_once() -> None:
+    async def later(model: Model, prompt: Prompt) -> Table:
+        return Table(["a"], [[1]])
+
+    def bit_by_bit(model: Model, prompt: Prompt) -> Table:
+        yield 1
+
+    for function in (later, bit_by_bit):
+        with pytest.raises(TypeError, match=f"^{function.__name__} must return its result: write it without async"):
+            probe(function)
+
+
+def test_a_probe_that_returns_a_promise_or_exits_is_an_error_in_a_sentence(pair: Any, wire: Any) -> None:
+    async def later() -> None: ...
+
+    @probe
+    def promised(model: Model, prompt: Prompt) -> Table:
+        return later()  # type: ignore[return-value]
+
+    @probe
+    def exits(model: Model, prompt: Prompt) -> Table:
+        raise SystemExit(3)
+
+    for kind, message in ((promised, "returned an object of type coroutine"), (exits, r"called sys.exit\(3\)")):
+        panel = kind(pair.base, prompt="a b")
+        assert panel.wait(60)
+        assert re.search(message, panel.status.error)
+        with pytest.raises((TypeError, RuntimeError), match=message):
+            panel.run()
+        panel.go()
+        assert panel.wait(60)
+        assert re.search(message, panel.status.error)
+        panel.close()

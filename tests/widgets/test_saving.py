@@ -6,6 +6,7 @@ import base64
 import csv
 import re
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,68 @@ def test_what_cannot_be_saved_is_said(toy: Any, tmp_path: Path) -> None:
         toy.save(tmp_path / "x.svg")
     with pytest.raises(ValueError, match="does not exist"):
         toy.save(tmp_path / "nowhere" / "x.csv")
+
+
+class Bytes:
+    def __fspath__(self) -> bytes:
+        return b"numbers.csv"
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("a\0b.csv", ValueError, "must not contain a NUL"),
+        ("\ud800.csv", ValueError, "valid Unicode"),
+        ("y" * 5000 + ".csv", ValueError, "shorten it"),
+        ("d/" * 2500 + "x.csv", ValueError, "shorten it"),
+        ("", ValueError, "got an empty one"),
+        (" ", ValueError, "got an empty one"),
+        ("a_folder.csv", ValueError, "it is a folder"),
+        ("no_suffix", ValueError, "must end in .csv, .parquet, .html"),
+        ("~no-such-user/x.csv", ValueError, "no home folder to start in: write it without ~"),
+        (None, TypeError, "path must be a str or a Path, got None"),
+        (5, TypeError, "path must be a str or a Path, got 5"),
+        (b"x.csv", TypeError, "got an object of type bytes"),
+        (Bytes(), TypeError, "got an object of type Bytes"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_refused(
+    path: Any, error: type[Exception], message: str, toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_folder.csv").mkdir()
+    with pytest.raises(error, match=message) as caught:
+        toy.save(path)
+    assert "\n" not in str(caught.value)
+    assert [one.name for one in tmp_path.iterdir()] == ["a_folder.csv"]
+
+
+def test_a_closed_panel_saves_nothing(toy: Any, tmp_path: Path) -> None:
+    toy.close()
+    with pytest.raises(RuntimeError, match="this Toy is closed: open a new one"):
+        toy.save(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!--<script>", "\u2028\u2029", "a\0b & <b>"])
+def test_no_text_leaves_its_place_in_a_page(text: str, model: Any, make: Any, classes: Any, tmp_path: Path) -> None:
+    from interp_widgets.widgets.views import TokenStrip
+
+    def elements(shown: str) -> list[str]:
+        tags: list[str] = []
+        parser = HTMLParser()
+        parser.handle_starttag = lambda tag, _: tags.append(tag)  # type: ignore[method-assign]
+
+        class Titled(classes.Toy):
+            title = shown
+
+            def build(self) -> None:
+                super().build()
+                self.plot.children = [self.label, TokenStrip(tokens=[shown], label=shown)]
+
+        parser.feed(make(model, kind=Titled).save(tmp_path / "page.html").read_text(encoding="utf-8"))
+        return tags
+
+    assert elements(text) == elements("plain")
 
 
 def test_nothing_to_save(make: Callable[..., Any], model: Any, tmp_path: Path) -> None:

@@ -10,6 +10,15 @@ from interp_widgets.compute.worker import Progress
 from interp_widgets.widgets.base.status import StatusLine, describe_error
 
 
+class Unreadable(Exception):
+    """Its message cannot be read."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
 def test_states(wire: Any) -> None:
     status = StatusLine()
     assert (status.state, status.text, status.busy) == ("idle", "Ready", False)
@@ -83,10 +92,27 @@ def test_error_with_its_traceback_goes_away_with_the_next_run(wire: Any) -> None
         (RuntimeError(""), "RuntimeError"),
         (IndexError("list index"), "IndexError: list index"),
         (MemoryError(), "Out of memory: close other programs or shorten the input"),
+        (SystemExit(3), "The code called sys.exit(3): let it return or raise an error instead"),
+        (Unreadable(), "Unreadable"),
+        (ValueError("a" * 10**7), "a" * 997 + "..."),
     ],
+    ids=lambda value: type(value).__name__,
 )
 def test_errors_in_words(error: BaseException, text: str) -> None:
     assert describe_error(error) == text
+
+
+@pytest.mark.parametrize("error", [Unreadable(), ValueError("a" * 10**7)], ids=["unreadable", "long"])
+def test_no_error_is_too_much_to_show(error: Exception, wire: Any) -> None:
+    status = StatusLine()
+    try:
+        raise error
+    except Exception as caught:
+        status.failed(caught)
+    assert status.error
+    assert len(status.error) + len(status.trace) < 25_000
+    assert "test_status.py" in status.trace, "the traceback is not pushed out by the message"
+    status.close()
 
 
 def test_cancel_button(wire: Any) -> None:

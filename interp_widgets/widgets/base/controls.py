@@ -10,8 +10,28 @@ from typing import Any
 import ipywidgets as W
 import traitlets as T
 
-from interp_widgets.arguments import short
+from interp_widgets.arguments import LONGEST_MESSAGE, message_of, short
 from interp_widgets.models.chat import ChatText, is_chat
+
+
+class Worded(T.HasTraits):
+    """Base of what has options: a value that an option cannot have is a TraitError or ValueError of one sentence."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self._traits:
+            super().__setattr__(name, value)
+            return
+        before = self._trait_values.get(name)
+        try:
+            super().__setattr__(name, value.tolist() if hasattr(value, "tolist") else value)  # of numpy and torch
+        except Exception as error:
+            if self._trait_values.get(name) is not before:
+                raise  # it has been accepted, and whoever responds to it has failed
+            if isinstance(error, T.TraitError | ValueError) and len(message_of(error)) < LONGEST_MESSAGE:
+                raise  # else it writes out a long value, or is of comparing, counting or hashing one
+            allowed = self.traits()[name].info()
+            raise T.TraitError(f"{name} of {type(self).__name__} must be {allowed}, got {short(value)}") from error
+
 
 LARGEST_INT = 2**53
 """The largest integer that a browser, a table and a float hold exactly."""

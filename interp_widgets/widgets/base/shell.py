@@ -11,22 +11,21 @@ from typing import Any, ClassVar
 import ipywidgets as W
 import traitlets as T
 
-from interp_widgets.arguments import LONGEST_MESSAGE, message_of
-from interp_widgets.arguments import short as in_words
+from interp_widgets.arguments import message_of
 from interp_widgets.data.files import short
 from interp_widgets.models import Model
 from interp_widgets.models.pair import distinct_names
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 
 from . import tidy
-from .controls import Number
+from .controls import Number, Worded
 from .fields import Field, fields_of
 from .guard import guarded, ui_lock
 from .heading import heading
 from .workbench import LIVE_SECONDS, WorkbenchState
 
 
-class Shell(W.VBox):
+class Shell(Worded, W.VBox):
     """A box of widgets on one or two models. Its traits are its keywords."""
 
     title: ClassVar[str] = "Panel"
@@ -57,21 +56,6 @@ class Shell(W.VBox):
         self._names = ", ".join(distinct_names(self.models))
         self.closed = False
         self.add_class("iw-panel")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an option; TraitError or ValueError, in a sentence, for a value that it cannot have."""
-        if name not in self._traits:
-            super().__setattr__(name, value)
-            return
-        try:
-            super().__setattr__(name, value.tolist() if hasattr(value, "tolist") else value)  # of numpy and torch
-        except (T.TraitError, ValueError) as error:
-            if len(message_of(error)) < LONGEST_MESSAGE:
-                raise
-            raise T.TraitError(message_of(error)) from error
-        except Exception as error:  # whatever comparing, counting or hashing the value raises
-            allowed = self.traits()[name].info()
-            raise T.TraitError(f"{name} of {type(self).__name__} must be {allowed}, got {in_words(value)}") from error
 
     # to fill in -------------------------------------------------------------------------------------------------------
 

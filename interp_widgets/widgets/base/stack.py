@@ -285,8 +285,13 @@ class Stack(Shell):
         return name
 
     @guard
-    def _open_tab(self, _: Any = None) -> None:
-        current = self.current
+    def _open_tab(self, change: Any) -> None:
+        try:
+            current = self.current
+        except Exception:  # a panel that cannot be made: the error is shown on the tab before
+            self.tabs.selected_index = tuple(self.fitting).index(change.old)
+            self.tab = change.old
+            raise
         self.tabs.selected_index = tuple(self.fitting).index(self.tab)
         if not self.active:
             return

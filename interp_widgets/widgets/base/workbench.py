@@ -13,7 +13,7 @@ from interp_widgets.models import Model, ModelEdit
 from interp_widgets.models.pair import distinct_names
 
 from .announced import Announced
-from .controls import Number, Typed, Whole
+from .controls import Number, Typed, Whole, Worded
 from .guard import handling
 
 SELECTED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
@@ -28,7 +28,7 @@ FREE_SECONDS = 2.0
 _BOUNDS = {"layer": "n_layers", "head": "n_heads", "neuron": "d_mlp"}
 
 
-class WorkbenchState(T.HasTraits):
+class WorkbenchState(Worded):
     """One model, or a base model and its tuned version, and the selection shared by all panels opened on it.
 
     A change in one panel shows in all the others. Raises ValueError if the two models have different vocabularies, or a

@@ -1,0 +1,141 @@
+"""Values that no option can have, set from Python: one sentence, and the option stays as it is."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import traitlets as T
+
+from interp_widgets import BiasWorkbench, LogitLensExplorer, SaliencyExplorer, Workbench
+from interp_widgets.widgets.base.fields import field
+from tests.models.tiny import tiny_model
+from tests.shipped import demo_pair
+from tests.widgets.messages import RAW
+
+
+class Odd:
+    """Nothing can be done with it."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparing")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+VALUES: tuple[Any, ...] = (
+    None, True, 0, -1, -2, 7, 10**9, 2**70, -(2**70), 10**5000, 0.5, 1e308, float("nan"), float("inf"), "", "x", "a\0b",
+    "\ud800", "y" * 300_000, b"bytes", [], [9, 3], [[9, 3]], [[3, 1], [2]], [None], (1, 2), {}, {"a": 1}, {1}, object(),
+    Odd(), [Odd()], len, int, np.array([1, 2]), np.float32(3), np.int64(2), np.array(3), torch.tensor(2),
+    torch.tensor([1.0, 2.0]), range(3), 1j, datetime.date(2020, 1, 1), [{"role": "user", "content": 5}], ...,
+    [{"role": "nobody"}], slice(1), ["a", 5], [float("nan")],
+)  # fmt: skip
+
+
+def refusal(owner: Any, name: str, value: Any) -> str:
+    """The sentence with which a value is refused; empty if it is not."""
+    try:
+        setattr(owner, name, value)
+    except (T.TraitError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def test_every_kind_of_field(model: Any, classes: Any, make: Any) -> None:
+    class Full(classes.Toy):
+        choice = field({"a": "A", 2: "two"}, "a")
+        yes = field(bool)
+        share = field(float, 0.5)
+        text = field(str)
+        lines = field(list)
+        view = classes.Toy.view
+
+    panel = make(model, kind=Full)
+    for name in (*panel.fields(), "view", "live_seconds", "kind", "layer"):
+        start = getattr(panel, name)
+        for value in VALUES:
+            sentence = refusal(panel, name, value)
+            assert len(sentence) <= 1000, name
+            assert "\n" not in sentence
+            assert not RAW.search(sentence), (name, sentence)
+            panel.cancel()
+            assert panel.wait(60)
+            assert not RAW.search(panel.status.error), (name, panel.status.trace)
+            setattr(panel, name, start)
+    panel.n, panel.share = np.int64(2), np.float32(0.25)
+    assert (panel.n, panel.share) == (2, 0.25)
+    assert type(panel.n) is int
+
+
+@pytest.mark.slow
+def test_options_of_their_own_kinds(wire: Any) -> None:
+    bias = BiasWorkbench(demo_pair().base)
+    for value in ([[9, 3]], ["no method"], [Odd()], [None], 5):
+        with pytest.raises(T.TraitError, match="methods"):
+            bias.methods = value
+    bias.close()
+    bench = Workbench(tiny_model("gpt2"), prompt="a b", response=" c")
+    for value in ([[9, 3]], [{"a": 1}], ["none"], [], ["saliency"] * 3 + ["none"]):
+        with pytest.raises(T.TraitError, match="shown must be one or two of"):
+            bench.screen.shown = value
+    for name in ("prompt", "layer", "prompt_token", "live_seconds"):
+        for value in (2**70, float("nan"), [{"role": "user", "content": 5}], Odd(), "\ud800"):
+            with pytest.raises(T.TraitError):
+                setattr(bench, name, value)
+    bench.close()
+
+
+@pytest.mark.slow
+def test_an_option_that_changes_itself_ends_in_a_stack(wire: Any) -> None:
+    """The instruction is marked and then None: a value that a tab has already replaced must not come back to it."""
+    panel = SaliencyExplorer(demo_pair().base, prompt="Answer briefly. Where is Paris?", response=" France")
+    panel.run()
+    for value in ([9, 3], [0, 15], [0, 10**9], [-1, 5]):
+        panel.instruction = value
+        assert panel.wait(60)
+        assert not RAW.search(panel.status.error), panel.status.trace
+        assert panel.instruction is None
+    panel.close()
+
+
+def test_a_number_that_is_none_goes_back(toy: Any, wire: Any, classes: Any, make: Any, model: Any) -> None:
+    """A control may hold a NaN, which is not equal to itself: that must not look like a change for ever."""
+    import ipywidgets as W
+
+    class Free(classes.Toy):
+        loose = T.Float(0.5)
+
+        def build(self) -> None:
+            super().build()
+            self.boxes = [self.bind(W.FloatText(description=name), name) for name in ("scale", "loose")]
+
+    panel = make(model, kind=Free)
+    scale, loose = panel.boxes
+    wire.type(scale, value=float("nan"))
+    assert (panel.scale, scale.value) == (1.0, 1.0)
+    assert "it stays 1.0" in panel.status.error
+    wire.type(loose, value=float("nan"))
+    assert panel.loose != panel.loose
+    wire.type(loose, value=2.0)
+    assert panel.loose == 2.0
+    for box in panel.boxes:
+        box.close()
+        box.layout.close()
+        box.style.close()
+
+
+def test_a_closed_panel_takes_no_orders(wire: Any) -> None:
+    panel = LogitLensExplorer(tiny_model("gpt2"), prompt="a b")
+    assert panel.wait(60)
+    panel.close()
+    for name in panel.options():
+        for value in (1, "x", [0, 1], None, [{"role": "user", "content": "hi"}]):
+            assert not RAW.search(refusal(panel, name, value)), name
+    with pytest.raises(RuntimeError, match="is closed: open a new one"):
+        panel.run()
