@@ -250,10 +250,10 @@ class PredictionPanel(Panel):
 
     def notes(self) -> dict[str, str]:
         """Where a prompt brings its own BOS and a model would put one in front of it."""
-        bos = {model: model.tokenizer.bos_token for model in self.models if model.prepend_bos}
-        if isinstance(self.prompt, ChatText):
-            return {}
-        return {"prompt": model.own_bos_note for model, token in bos.items() if self.prompt.startswith(token)}
+        for model in () if isinstance(self.prompt, ChatText) else self.models:
+            if model.prepend_bos and self.prompt.startswith(model.tokenizer.bos_token):
+                return {"prompt": model.own_bos_note}
+        return {}
 
     def text_inputs(self) -> list[Any]:
         """Rows of inputs: prompt, response, example, target, and a subclass's options in the group ``prediction``.
