@@ -155,7 +155,7 @@ def _locked_draft(parent: Path) -> BaseFileLock:
         folder = parent / f".interp_widgets-{secrets.token_hex(8)}"
         folder.mkdir(mode=0o700)
         lock = FileLock(folder / folder.name, timeout=0, thread_local=False)
-        with contextlib.suppress(FileNotFoundError, TimeoutError):  # another writer took it for a dead one
+        with contextlib.suppress(FileNotFoundError, FileExistsError, TimeoutError):  # another took it for a dead one
             lock.acquire()
             if os.path.exists(lock.lock_file):
                 return lock

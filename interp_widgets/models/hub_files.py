@@ -185,7 +185,7 @@ def fetched(name: str, *, offline: bool) -> Path:
 def snapshot_in(folder: Path) -> Path:
     """The snapshot in a repository's folder of the hub's cache; any other folder unchanged."""
     snapshots = folder if folder.name == "snapshots" else folder / "snapshots"
-    if (folder / "config.json").exists() or not snapshots.is_dir():
+    if os.path.exists(folder / "config.json") or not os.path.isdir(snapshots):
         return folder
     revisions = sorted(path for path in snapshots.iterdir() if (path / "config.json").is_file())
     main = snapshots.parent / "refs" / "main"

@@ -144,6 +144,7 @@ class Model(Network):
         (ids,) = tokens.token_lists(self._need_tokenizer(), [written])
         return self.with_bos(ids, prepend_bos)
 
+    @checked
     def with_bos(self, ids: Sequence[int], prepend_bos: bool | None = None) -> list[int]:
         """Ids of a text with a BOS in front, by the model's policy or by ``prepend_bos``.
 
@@ -157,6 +158,7 @@ class Model(Network):
             return list(ids)
         return [self.bos_token_id, *self.without_bos(ids)]
 
+    @checked
     def without_bos(self, ids: Sequence[int]) -> list[int]:
         """Ids of a text without the BOS that it begins with, if it does; the first time, a warning says so."""
         if not self.begins_with_bos(ids):
@@ -166,6 +168,7 @@ class Model(Network):
             warnings.warn(self.own_bos_note, stacklevel=2)
         return list(ids[1:])
 
+    @checked
     def begins_with_bos(self, ids: Sequence[int]) -> bool:
         """Whether ids begin with the model's BOS."""
         return self.bos_token_id is not None and len(ids) > 0 and ids[0] == self.bos_token_id

@@ -162,7 +162,7 @@ def test_a_silent_server_is_left_after_the_time_out(server: Server, monkeypatch:
         failed = asking(server, retries=1).annotate(WORDS)
     finally:
         release.set()
-    assert failed.failure == f"a-model at {server.url}: no reply within 60 seconds"
+    assert failed.failure == f"a-model at {server.url}: no reply within {LIMIT} seconds"
     assert len(server.requests) == 2
 
 
@@ -402,7 +402,7 @@ def test_the_timeout_is_for_the_whole_reply(server: Server, monkeypatch: pytest.
 
     server.replies = [drip]
     failed = asking(server, retries=0).annotate(WORDS)
-    assert failed.failure.endswith("no reply within 60 seconds")
+    assert failed.failure.endswith(f"no reply within {LIMIT} seconds")
     assert closed.wait(LIMIT), "the connection must be closed"
 
 

@@ -71,7 +71,7 @@ def test_what_files_and_templates_must_have(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"mapping 0 of .* must have texts under 'input' and 'output'"):
         read_instructions(tmp_path, {"plural": WORDS["plural"]})
     write(tmp_path, [{"input": "cat", "output": "cats"}])
-    with pytest.raises(ValueError, match="inputs must be from 1 to 1 for the task plural, got 2"):
+    with pytest.raises(ValueError, match=r"inputs must be from 1 to 1 for the task plural of .*plural\.json, got 2"):
         read_instructions(tmp_path, {"plural": WORDS["plural"]}, inputs=2)
 
 

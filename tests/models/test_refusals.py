@@ -19,6 +19,9 @@ HOOK = "blocks.0.hook_resid_pre"
 RIGHT: dict[str, Callable[[Model], dict[str, Any]]] = {
     "tokens": lambda model: {"text": "a b"},
     "chat": lambda model: {"messages": [{"role": "user", "content": "a b"}]},
+    "with_bos": lambda model: {"ids": IDS},
+    "without_bos": lambda model: {"ids": IDS},
+    "begins_with_bos": lambda model: {"ids": IDS},
     "token_lists": lambda model: {"texts": ["a", "b"]},
     "split": lambda model: {"prompt": "a b", "response": "c"},
     "token_strings": lambda model: {"ids": IDS},

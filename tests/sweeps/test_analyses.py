@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import distributed
 import numpy as np
@@ -105,6 +106,7 @@ def test_dask_serves_and_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     once = tmp_path / "once"
     once.touch()
     with (
+        mock.patch.dict(os.environ),  # in which Dask leaves variables
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path)
         ) as cluster,

@@ -260,7 +260,7 @@ class Panel(Shell):
         """For fields that choose: the number of values, or the values, in the results on the screen, and their name."""
         return {}
 
-    def notes(self) -> Mapping[str, str]:
+    def remarks(self) -> Mapping[str, str]:
         """Remarks beside options, by their names, that stop nothing."""
         return {}
 
@@ -457,8 +457,7 @@ class Panel(Shell):
         `live_seconds`) and of memory, else highlight Run."""
         limit = self.live_seconds if limit is None else limit
         self._clear_hints()
-        for name, note in self.notes().items():
-            self._hint(Incomplete(name, note))
+        self._show_remarks()
         self._outdated = True
         try:
             self._answer(limit)
@@ -638,6 +637,7 @@ class Panel(Shell):
         if not self.asks:
             self.refresh()
             return
+        self._show_remarks()
         try:
             seconds = self.forecast(self._question()).seconds
             quick = seconds <= FIRST_SECONDS and not self.waits and not self.above
@@ -718,6 +718,10 @@ class Panel(Shell):
 
     def _hint(self, missing: Incomplete) -> bool:
         return any(controls.hint(missing.name, str(missing)) for controls in self._all_controls())
+
+    def _show_remarks(self) -> None:
+        for name, remark in self.remarks().items():
+            self._hint(Incomplete(name, remark))
 
     def _clear_hints(self) -> None:
         for controls in self._all_controls():

@@ -248,7 +248,7 @@ class PredictionPanel(Panel):
         checked(prediction, self.models[0])
         return Request.of(self.analysis, self.arguments(), prediction.ids, prediction.answer)
 
-    def notes(self) -> dict[str, str]:
+    def remarks(self) -> dict[str, str]:
         """Where a prompt brings its own BOS and a model would put one in front of it."""
         for model in () if isinstance(self.prompt, ChatText) else self.models:
             if model.prepend_bos and self.prompt.startswith(model.tokenizer.bos_token):

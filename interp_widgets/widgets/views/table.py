@@ -87,7 +87,7 @@ class Table(View):
     def _received(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if content.get("kind") != "edit" or not isinstance(content.get("key"), str):
             return
-        if not any(column.get("edit") for column in self.columns):  # a page that still shows another table
+        if not self._on_edit:  # no table that can be edited
             self.send({"kind": "refused"})
             return
         try:
