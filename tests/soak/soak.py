@@ -65,10 +65,8 @@ NOT_CLICKED = ("Save", "Annotate", "Open", "Load", "Download", "Tune", "Train", 
 SENTENCES = (ValueError, T.TraitError, NotImplementedError, FileNotFoundError)
 NOT_COMPARED = ("provenance", "seconds")
 """Parts of results that differ from run to run."""
-SLOW = 60.0
-"""Seconds after which a handler stands still; it should return at once."""
-REST = 600.0
-"""Seconds that everything may take to come to rest."""
+STILL, COMPUTES = 60.0, 0.3
+"""What uses less than ``COMPUTES`` seconds of the processor in ``STILL`` seconds stands still."""
 LIVE_SECONDS = 1.0
 
 
@@ -80,25 +78,31 @@ class Silent(comm.base_comm.BaseComm):
 
 
 class Watchdog:
-    """Ends the process, with the stacks of all threads, if an operation takes too long."""
+    """Ends the process, with the stacks of all threads, if an operation neither ends nor computes."""
 
     def __init__(self) -> None:
-        self._what, self._end = "", math.inf
+        self._main = time.pthread_getcpuclockid(threading.get_ident())
+        self._what, self._clock = "", self._main
         threading.Thread(target=self._watch, name="soak watchdog", daemon=True).start()
 
     @contextlib.contextmanager
-    def at(self, what: str, seconds: float) -> Iterator[None]:
-        """The main thread does something that has to end within so many seconds."""
-        self._what, self._end = what, time.monotonic() + seconds
+    def at(self, what: str, *, waits: bool = False) -> Iterator[None]:
+        """The main thread does something; ``waits``: it may wait for other threads, as long as these compute."""
+        self._clock, self._what = time.CLOCK_PROCESS_CPUTIME_ID if waits else self._main, what
         try:
             yield
         finally:
-            self._end = math.inf
+            self._what = ""
 
     def _watch(self) -> None:
+        seen: tuple[str, float] = "", 0.0
+        since = time.monotonic()
         while True:
             time.sleep(1)
-            if time.monotonic() > self._end:
+            now = self._what, time.clock_gettime(self._clock)
+            if not self._what or now[0] != seen[0] or now[1] > seen[1] + COMPUTES:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() > since + STILL:
                 print(f"STANDS STILL: {self._what}", flush=True)
                 faulthandler.dump_traceback(all_threads=True)
                 os._exit(101)
@@ -146,8 +150,7 @@ class Soak:
         (work,) = self.random.choices(works, weights)
         name = work.__name__
         self.counts[name] += 1
-        limit = REST if work in (self.run, self.cell, self.session, self.own_panel) else SLOW
-        with self.watchdog.at(name, limit):
+        with self.watchdog.at(name, waits=work in (self.run, self.cell, self.session, self.own_panel)):
             try:
                 what = work()
             except Cancelled:
@@ -321,7 +324,7 @@ class Soak:
 
     def rest(self) -> None:
         """Let everything end, compare a result with a fresh computation, and measure memory."""
-        with self.watchdog.at("coming to rest", REST):
+        with self.watchdog.at("coming to rest", waits=True):
             if self.random.random() < 0.5:
                 for shell in self.shells():
                     shell.cancel()
@@ -331,7 +334,7 @@ class Soak:
                 thread.join()
         self.look_for_errors()
         self.compare()
-        with self.watchdog.at("collecting garbage", REST):
+        with self.watchdog.at("collecting garbage", waits=True):
             gc.collect()
         size, held = psutil.Process().memory_info().rss / 1e6, results.bytes / 1e6
         self.memory.append((sum(self.counts.values()), size, held, len(W.widget._instances)))
@@ -344,7 +347,7 @@ class Soak:
         ]  # fmt: skip
         for panel in self.random.sample(ready, min(2, len(ready))):
             before, request = panel.results, panel.shown_request
-            with self.watchdog.at(f"a fresh run of {type(panel).__name__}", REST):
+            with self.watchdog.at(f"a fresh run of {type(panel).__name__}", waits=True):
                 try:
                     if panel.request() != request or panel.answers.measured(request, panel.models[0]).seconds > 20:
                         continue
@@ -377,7 +380,7 @@ class Soak:
 
     def close(self) -> None:
         """Close everything."""
-        with self.watchdog.at("closing", REST):
+        with self.watchdog.at("closing", waits=True):
             while self.beside:
                 self.beside.pop().close()
             self.bench.close()
