@@ -144,7 +144,7 @@ def test_a_workbench_decides_over_defaults(pair: Any, tell: Any) -> None:
     assert other.texts.boxes.strip.selected == 1
 
 
-def test_a_prompt_that_brings_its_own_bos_is_pointed_out(pair: Any) -> None:
+def test_a_prompt_that_brings_its_own_bos_is_pointed_out(pair: Any, tell: Any) -> None:
     panel = settled(tell(pair.base, prompt="<|bos|>The cat"))
     assert panel.hints["prompt"].startswith("the text already begins with '<|bos|>'")
     panel.prompt = "The cat"

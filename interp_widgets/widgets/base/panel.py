@@ -413,7 +413,6 @@ class Panel(Shell):
         `live_seconds`) and of memory, else highlight Run."""
         limit = self.live_seconds if limit is None else limit
         self._clear_hints()
-        self._note_bos()
         self._outdated = True
         try:
             self._answer(limit)
@@ -575,6 +574,7 @@ class Panel(Shell):
             self._settle()
             return
         self._opened, self._due = True, set()
+        self._note_bos()
         if not self.asks:
             self.refresh()
             return
@@ -670,8 +670,10 @@ class Panel(Shell):
                 return
 
     def _clear_hints(self) -> None:
+        """Clear the hints, but not the note about the prompt as it is."""
         for controls in self._all_controls():
             controls.clear_hints()
+        self._note_bos()
 
     @guard
     def _cancelled_by_user(self) -> None:
