@@ -59,7 +59,8 @@ def _is_in(doc: Document, model: Any) -> bool:
 
 
 def _is_change(doc: Document, event: dict[str, Any]) -> bool:
-    model, name, value = event.get("model"), event.get("attr"), event.get("new")
+    model: Any = event.get("model")
+    name, value = event.get("attr"), event.get("new")
     finite = not isinstance(value, float) or math.isfinite(value)
     return "new" in event and finite and _is_in(doc, model) and isinstance(name, str) and name in model.properties()
 
@@ -255,7 +256,8 @@ class BokehFigure(View):
     def _apply(self, doc: Document, content: Any) -> None:
         """Repeat in Python what happened in the browser. `setter=self` keeps it from being sent back."""
         event = self._read(doc, content)
-        kind, model = event.get("kind"), event.get("model")
+        kind: Any = event.get("kind")
+        model: Any = event.get("model")
         if kind == "ModelChanged":
             name, descriptor = event["attr"], model.lookup(event["attr"])
             old = descriptor._get(model)
