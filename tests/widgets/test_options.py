@@ -11,6 +11,7 @@ import torch
 import traitlets as T
 
 from interp_widgets import BiasWorkbench, LogitLensExplorer, SaliencyExplorer, Workbench
+from interp_widgets.widgets.base.controls import Span, TypedList
 from interp_widgets.widgets.base.fields import field
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
@@ -54,6 +55,8 @@ def test_every_kind_of_field(model: Any, classes: Any, make: Any) -> None:
         share = field(float, 0.5)
         text = field(str)
         lines = field(list)
+        span = field(Span())
+        pair = field(TypedList(count=2))
         view = classes.Toy.view
 
     panel = make(model, kind=Full)

@@ -18,7 +18,7 @@ from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.controls import Whole, shown_if
+from ..base.controls import Span, shown_if
 from ..base.fields import Bounds, Incomplete, Seed, field, hint_at
 from ..base.prediction import checked
 from ..base.request import PerModel, Request
@@ -71,7 +71,7 @@ class CausalTracing(MapPanel):
         Annotated[int, Bounds(1, lambda panel: min(model.n_layers for model in panel.models))], 1, label="Window",
         width="short", help="Layers whose MLP or attention outputs are restored together; by default a fifth of them",
     )  # fmt: skip
-    span = field(T.List(Whole()))
+    span = field(Span())
     """Tokens [start, end) that get the noise instead, if they were marked; or empty."""
     traced = field(T.Enum(("", *TRACED), default_value=""), selects=True)
     """The map whose cell is picked; empty for none."""

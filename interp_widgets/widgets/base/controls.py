@@ -49,6 +49,19 @@ class Whole(T.Int[Any, Any]):
         return number
 
 
+class Span(T.List[int]):
+    """A trait for a span [start, end) of tokens, or none, which is empty."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(Whole(), **keywords)
+
+    def validate(self, obj: Any, value: Any) -> list[int]:
+        span: list[int] = super().validate(obj, value)
+        if span and not (len(span) == 2 and 0 <= span[0] < span[1]):
+            raise T.TraitError(f"{self.name} must be [start, end) with 0 <= start < end, or empty, got {short(span)}")
+        return span
+
+
 class Number(T.Float):
     """A trait for a number; True is none, and a NaN, which no bound keeps out, is refused."""
 
@@ -137,13 +150,19 @@ class Typed(T.Unicode[str, str]):
 
 
 class TypedList(T.List[str]):
-    """A trait for texts that a user types; the limits of a text hold for all of them together."""
+    """A trait for texts that a user types; the limits of a text hold for all of them together.
 
-    def __init__(self, default_value: Any = (), **keywords: Any) -> None:
+    With a `count`, there are that many or none.
+    """
+
+    def __init__(self, default_value: Any = (), *, count: int | None = None, **keywords: Any) -> None:
         super().__init__(T.Unicode(), default_value=list(default_value), **keywords)
+        self.count = count
 
     def validate(self, obj: Any, value: Any) -> list[str]:
         texts: list[str] = super().validate(obj, value)
+        if self.count is not None and len(texts) not in (0, self.count):
+            raise T.TraitError(f"{self.name} must be {self.count} texts or none, got {short(texts)}")
         try:
             checked_text("\n".join(texts), str(self.name))
         except ValueError as error:

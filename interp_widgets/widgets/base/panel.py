@@ -457,7 +457,6 @@ class Panel(Shell):
         `live_seconds`) and of memory, else highlight Run."""
         limit = self.live_seconds if limit is None else limit
         self._clear_hints()
-        self._show_remarks()
         self._outdated = True
         try:
             self._answer(limit)
@@ -724,8 +723,10 @@ class Panel(Shell):
             self._hint(Incomplete(name, remark))
 
     def _clear_hints(self) -> None:
+        """Clear the hints, but not the remarks about the options as they are."""
         for controls in self._all_controls():
             controls.clear_hints()
+        self._show_remarks()
 
     @guard
     def _cancelled_by_user(self) -> None:

@@ -244,6 +244,8 @@ def in_model() -> Any:
 
 class _InModel(Whole):
     def validate(self, obj: Any, value: Any) -> int:
+        if isinstance(value, int):
+            _checked(obj.models, str(self.name), value)  # before other limits: this one names the model
         return _checked(obj.models, str(self.name), super().validate(obj, value))
 
 

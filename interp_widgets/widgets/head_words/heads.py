@@ -54,7 +54,7 @@ class HeadWords(WordPairPanel):
     """The selected layer."""
     head = field(in_model(), selects=True)
     """The selected head of that layer."""
-    pair = field(TypedList(), selects=True, chooses=True)
+    pair = field(TypedList(count=2), selects=True, chooses=True)
     """The selected word pair [query, key] of the selected head, or empty."""
     dimension = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
     """The selected dimension of that head, -1 for none."""

@@ -23,7 +23,7 @@ from interp_widgets.models.chat import is_chat
 
 from ..base import pair_view
 from ..base.code import call, cell
-from ..base.controls import Whole, shown_if
+from ..base.controls import Span, Whole, shown_if
 from ..base.description import Description, decimals
 from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
@@ -69,15 +69,15 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         "which is a different quantity; first order and integrated gradients are summed instead of replaced",
         shown_if=lambda panel: panel.rows not in ("automatic", "tokens"),
     )  # fmt: skip
-    within = field(T.List(Whole()), argument="within")
+    within = field(Span(), argument="within")
     """Prompt tokens [start, end) to restrict the rows to, such as one sentence; empty: all."""
     prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
     """The selected prompt token, -1 for none."""
     response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
     """The selected response token, -1 for none."""
-    brush = field(T.List(Whole()), selects=True)
+    brush = field(Span(), selects=True)
     """The brushed prompt tokens [start, end), or empty."""
-    marks = field(T.List(T.List(Whole())), selects=True)
+    marks = field(T.List(Span()), selects=True)
     """Spans [start, end) of prompt tokens marked as the instruction."""
     instruction = T.Tuple(Whole(), Whole(), default_value=None, allow_none=True)
     """Characters [start, end) of the prompt to mark as the instruction; None once they are marked."""

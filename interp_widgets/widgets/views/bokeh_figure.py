@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import bokeh
 import traitlets as t
@@ -256,7 +256,8 @@ class BokehFigure(View):
     def _apply(self, doc: Document, content: Any) -> None:
         """Repeat in Python what happened in the browser. `setter=self` keeps it from being sent back."""
         event = self._read(doc, content)
-        kind, model = event.get("kind"), cast(Any, event.get("model"))
+        kind: Any = event.get("kind")
+        model: Any = event.get("model")
         if kind == "ModelChanged":
             name, descriptor = event["attr"], model.lookup(event["attr"])
             old = descriptor._get(model)
