@@ -28,6 +28,7 @@ from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 from ..base.code import call, cell
 from ..base.controls import Whole, checked_path
 from ..base.fields import Bounds, Seed, field, hint_at
+from ..base.identity import PATIENCE, state_now
 from ..base.panel import Panel
 from ..base.request import PerModel, model_variables
 from ..base.workbench import model_name
@@ -80,7 +81,8 @@ class Mixture:
     """Unique within this kernel."""
     _untrained: tuple[Untrained, State, ModModel] | None = None
     _base: Model | None = None
-    _as_made: dict[str, Any] | None = None
+    _as_made: State | None = None
+    _unchanged: bool = True
 
     @property
     def trained(self) -> ModModel:
@@ -97,11 +99,14 @@ class Mixture:
     @property
     def as_shipped(self) -> bool:
         """Whether it ships with the package and its model is unchanged."""
-        return self.state is not None and (self.model is None or self.model.provenance() == self._as_made)
+        if self.state is not None and self.model is not None:
+            now = state_now(self.model, wait=PATIENCE)  # None while it computes: as it was before
+            self._unchanged = self._unchanged if now is None else now == self._as_made
+        return self.state is not None and self._unchanged
 
     def put(self, model: ModModel) -> None:
         """Set the model of a shipped mixture, just loaded."""
-        self._as_made, self.model = model.provenance(), model
+        self._as_made, self._unchanged, self.model = state_key(model, exact=True), True, model
 
     @property
     def learned(self) -> MixtureState | None:
