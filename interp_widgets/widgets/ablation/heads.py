@@ -41,10 +41,11 @@ class HeadAblation(Removal):
             description="Removed at", options=[("every token", False), ("the selected token", True)],
             tooltip="The token selected in the maps of the modules or in another panel; without one, the last",
         )  # fmt: skip
-        self.bind(
-            self.removed_at, "heads_at", read=lambda chosen: self.position if chosen else None,
-            write=lambda at: at is not None,
-        )  # fmt: skip
+
+        def place(chosen: bool) -> int | None:
+            return None if not chosen else self.position if self.heads_at is None else self.heads_at
+
+        self.bind(self.removed_at, "heads_at", read=place, write=lambda at: at is not None)
         super().build()
         self.watch(self, "heads_at", self._heads_placed)
         self.watch(self, "position", self._position_moved)
