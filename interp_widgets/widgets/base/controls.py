@@ -57,9 +57,26 @@ class Span(T.List[int]):
 
     def validate(self, obj: Any, value: Any) -> list[int]:
         span: list[int] = super().validate(obj, value)
-        if span and not (len(span) == 2 and 0 <= span[0] < span[1]):
+        if span and not _is_span(span):
             raise T.TraitError(f"{self.name} must be [start, end) with 0 <= start < end, or empty, got {short(span)}")
         return span
+
+
+class Spans(T.List[list[int]]):
+    """A trait for any number of spans [start, end) of tokens."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(T.List(Whole()), **keywords)
+
+    def validate(self, obj: Any, value: Any) -> list[list[int]]:
+        spans: list[list[int]] = super().validate(obj, value)
+        if not all(map(_is_span, spans)):
+            raise T.TraitError(f"{self.name} must be spans [start, end) with 0 <= start < end, got {short(spans)}")
+        return spans
+
+
+def _is_span(value: Sequence[int]) -> bool:
+    return len(value) == 2 and 0 <= value[0] < value[1]
 
 
 class Number(T.Float):

@@ -23,7 +23,7 @@ from interp_widgets.models.chat import is_chat
 
 from ..base import pair_view
 from ..base.code import call, cell
-from ..base.controls import Span, Whole, shown_if
+from ..base.controls import Span, Spans, Whole, shown_if
 from ..base.description import Description, decimals
 from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
@@ -77,7 +77,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     """The selected response token, -1 for none."""
     brush = field(Span(), selects=True)
     """The brushed prompt tokens [start, end), or empty."""
-    marks = field(T.List(Span()), selects=True)
+    marks = field(Spans(), selects=True)
     """Spans [start, end) of prompt tokens marked as the instruction."""
     instruction = T.Tuple(Whole(), Whole(), default_value=None, allow_none=True)
     """Characters [start, end) of the prompt to mark as the instruction; None once they are marked."""
