@@ -33,6 +33,7 @@ from interp_widgets.widgets.views.base import bytes_floats
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
+from tests.waiting import LIMIT
 from tests.widgets.opening import at_once, opening, settle
 from tests.widgets.trouble import complaint
 
@@ -780,6 +781,7 @@ def test_a_set_that_does_not_fit_is_said_and_nothing_is_lost(
     ):  # fmt: skip
         panel.library.path.value = str(path)
         wire.click(panel.library.open_button)
+        assert panel.wait(LIMIT)
         assert words in complaint(panel)
         assert "\n" not in complaint(panel)
         assert panel.path == ""

@@ -30,6 +30,7 @@ from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import byte_level_tokenizer, tiny_folder, tiny_hf
 from tests.shipped import demo_pair
+from tests.waiting import LIMIT
 from tests.widgets.opening import opening, settle
 
 pytestmark = pytest.mark.slow
@@ -542,12 +543,12 @@ def test_studies_of_the_second_model(base: Any, view: Any) -> None:
 
 
 def test_shorter_runs_go_before_a_study(base: Any, view: Any) -> None:
-    panel = view(base, tab="grid", grid_steps=1_000_000)
+    panel = view(base, tab="grid", grid_seeds=20)
     panel["grid"].go()
     assert panel["route"].run(fresh=True).weights.shape[1] == 2
     assert panel["grid"].busy, "the grid is under way still"
     panel.cancel()
-    assert panel.wait(60)
+    assert panel.wait(LIMIT)
 
 
 def test_a_cancelled_grid_shows_what_is_done(base: Any, view: Any) -> None:

@@ -206,7 +206,7 @@ def test_a_session_sets_nothing_personal(
         options(fields, "ffn_concepts").update(theirs)
         options(fields, "data_set")["rows"] = "/etc/hostname.csv"
 
-    monkeypatch.setattr("interp_widgets.sweeps.items.existing_file", lambda *_: pytest.fail("a file was read"))
+    monkeypatch.setattr("interp_widgets.sweeps.items.read_content", lambda *_: pytest.fail("a file was read"))
     screen = opened(base, path=crafted(file, tmp_path / "theirs.npz", change)).screen
     panel = screen["ffn_concepts"]
     assert {name: getattr(panel, name) for name in theirs} == {

@@ -106,16 +106,25 @@ class Shell(Worded, W.VBox):
         """Join a control and a trait both ways; returns the control.
 
         A value that the trait refuses is shown as an error and the control is reset, so that it never shows an unused
-        value. `read` converts the control's value to the trait's, `write` the other way round.
+        value. `read` converts the control's value to the trait's, `write` the other way round. A control that cannot
+        show an option of the request that has been set in code, since its own bounds are narrower, does not change it:
+        the request refuses it.
         """
+        option = self.fields().get(name)
+        asked = option is not None and option.recomputes
+        showing = [False]
 
         def to_control(_: Any = None) -> None:
             if not _same(read(getattr(control, key)), getattr(self, name)):
-                setattr(control, key, write(getattr(self, name)))
+                showing[0] = asked
+                try:
+                    setattr(control, key, write(getattr(self, name)))
+                finally:
+                    showing[0] = False
 
         def to_trait(change: Any) -> None:
             value = read(change.new)
-            if _same(value, getattr(self, name)):
+            if _same(value, getattr(self, name)) or showing[0]:
                 return
             self.forget_refusal()
             try:

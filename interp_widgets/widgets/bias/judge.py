@@ -124,12 +124,17 @@ class MethodBoxes(W.HBox):
         super().__init__(list(boxes.values()))
         self.add_class("iw-row")
 
+        showing = [False]
+
         def show(_: Any = None) -> None:
+            showing[0] = True  # a box that changes would choose what the boxes show so far
             for name, box in boxes.items():
                 box.value = name in panel.methods
+            showing[0] = False
 
         def choose(_: Any) -> None:
-            panel.methods = tuple(name for name, box in boxes.items() if box.value)
+            if not showing[0]:
+                panel.methods = tuple(name for name, box in boxes.items() if box.value)
 
         show()
         panel.watch(panel, "methods", show)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 
 from interp_widgets.analysis.concepts.directions import TEMPLATE
+from interp_widgets.arguments import message_of
 from interp_widgets.atomic import named_path
+from interp_widgets.compute.worker import Job
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts, read_concepts, split_stimuli
 from interp_widgets.data.files import decoded, lines_of, read_text
 from interp_widgets.models import Model
@@ -184,8 +186,26 @@ class Library:
         elif path.suffix in ("", ".txt"):
             raise FileNotFoundError(f"there is no folder or text file at {path}: check the path")
         else:
-            OpenedSet.at(typed).answer(browser.models)  # raises before anything changes
-            browser.path = typed
+            self._open_set(typed)
+
+    def _open_set(self, path: str) -> None:
+        """Take over the set of a file once it has been compared with the models, which may be computing."""
+        browser, opened = self.browser, OpenedSet.at(path)
+
+        def work(job: Job) -> ValueError | OSError | None:
+            try:
+                opened.answer(browser.models)
+            except (ValueError, OSError) as error:
+                return error
+            return None
+
+        def done(error: ValueError | OSError | None) -> None:
+            if error is not None:
+                self.not_opened.say(message_of(error))
+            else:
+                browser.path = path
+
+        browser.jobs.start(work, done, title="Opening the directions", channel="open")
 
     def save(self) -> None:
         """Save the directions of every model beside the notebook."""
