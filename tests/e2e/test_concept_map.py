@@ -80,6 +80,7 @@ def test_forty_thousand_points(opened: Any) -> None:
     assert (
         nb.page.evaluate("() => Bokeh.documents.at(-1).get_model_by_name('concept_map_rows').data.x.length") == 40_000
     )
+    whole = nb.page.evaluate(VIEW, "concept_map")
     assert max(colour_at(nb, 30.7, 28.3)) < 200
     assert colour_at(nb, 31.2, 27.3) == WHITE
     # the pointer on a point: its name, as text
@@ -110,6 +111,10 @@ def test_forty_thousand_points(opened: Any) -> None:
     assert max(colour_at(nb, 30.7, 28.3)) < 200, "and is as large as the map says"
     assert colour_at(nb, 31.2, 27.3) == WHITE
     press_tool(nb, "reset")
+    nb.page.wait_for_function(
+        f"([name, whole]) => String(({VIEW})(name)) === String(whole)", arg=["concept_map", whole]
+    )
+    nb.bokeh_idle()
     # the lasso reaches Python
     press_tool(nb, "lasso-select")
     drag(nb, (29, 27), (33, 27), (33, 30), (29, 30), (29, 27))
