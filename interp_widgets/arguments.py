@@ -179,10 +179,11 @@ def _kinds(hint: Any, integer: Kind) -> tuple[Kind, ...]:
     """What an annotation allows; empty where it allows anything. ``integer`` is what an int means in this argument."""
     from numpy.typing import ArrayLike
 
+    hint, array = _meant(hint), _meant(ArrayLike)
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return ()
-    if all(part in parts for part in typing.get_args(ArrayLike)):
+    if hint == array or (origin in (typing.Union, UnionType) and set(typing.get_args(array)) <= set(parts)):
         return (Kind("an array of numbers", "arrays of numbers", _is_array),)
     if origin in (typing.Union, UnionType):
         allowed = [_kinds(part, integer) for part in parts]
@@ -193,6 +194,11 @@ def _kinds(hint: Any, integer: Kind) -> tuple[Kind, ...]:
         names = _one_of([repr(part) for part in parts])
         return (Kind(names, names, lambda value: isinstance(value, types)),)
     return (_of_class(hint if origin is None else origin, parts, integer),)
+
+
+def _meant(hint: Any) -> Any:
+    """What an alias made with a ``type`` statement stands for, such as numpy's since 2.5; any other hint itself."""
+    return _meant(hint.__value__) if type(hint).__name__ == "TypeAliasType" else hint
 
 
 def _of_class(cls: Any, parts: tuple[Any, ...], integer: Kind) -> Kind:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import ArrayLike
+from typing_extensions import TypeAliasType
 
 import interp_widgets
 from interp_widgets.arguments import argument_kinds, checked
@@ -152,3 +153,21 @@ def test_functions_say_what_only_they_know() -> None:
         interp_widgets.mod_ablations(model, [("a", "b")], [], seeds=[])
     with pytest.raises(ValueError, match=r"k must be an int in 1\.\.3 for this 3-layer model, got -1"):
         interp_widgets.late_layer_losses(model, [("a", "b")], -1)
+
+
+Alias = TypeAliasType("Alias", ArrayLike)
+
+
+def test_an_alias_is_what_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since numpy 2.5 ArrayLike is one, which has no parts of its own."""
+    monkeypatch.setattr("numpy.typing.ArrayLike", Alias)
+
+    @checked
+    def draw(values: Alias, label: str, other: Alias | None = None) -> str:
+        return label
+
+    assert draw([1.0, 2.0], "a label", None) == draw(np.ones(2), "a label", (1, 2)) == "a label"
+    with pytest.raises(TypeError, match="label must be a str, got 3"):
+        draw([1.0], 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="values must be an array of numbers, got 'one'"):
+        draw("one", "a label")
