@@ -197,8 +197,11 @@ def _kinds(hint: Any, integer: Kind) -> tuple[Kind, ...]:
 
 
 def _meant(hint: Any) -> Any:
-    """What an alias made with a ``type`` statement stands for, such as numpy's since 2.5; any other hint itself."""
-    return _meant(hint.__value__) if type(hint).__name__ == "TypeAliasType" else hint
+    """What an alias of a ``type`` statement, such as numpy's since 2.5, stands for; any other hint itself."""
+    for alias in (hint, typing.get_origin(hint)):  # itself, or with its parameters
+        if type(alias).__name__ == "TypeAliasType":
+            return _meant(alias.__value__)
+    return hint
 
 
 def _of_class(cls: Any, parts: tuple[Any, ...], integer: Kind) -> Kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pytest
@@ -155,19 +155,24 @@ def test_functions_say_what_only_they_know() -> None:
         interp_widgets.late_layer_losses(model, [("a", "b")], -1)
 
 
-Alias = TypeAliasType("Alias", ArrayLike)
+S = TypeVar("S", bound=np.generic)
+Array = TypeAliasType("Array", ArrayLike)
+Wide = TypeAliasType("Wide", np.ndarray[tuple[Any, ...], np.dtype[S]], type_params=(S,))
 
 
 def test_an_alias_is_what_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Since numpy 2.5 ArrayLike is one, which has no parts of its own."""
-    monkeypatch.setattr("numpy.typing.ArrayLike", Alias)
+    """Since numpy 2.5 ArrayLike and NDArray are some."""
+    monkeypatch.setattr("numpy.typing.ArrayLike", Array)
 
     @checked
-    def draw(values: Alias, label: str, other: Alias | None = None) -> str:
+    def draw(values: Array, label: str, wide: Wide[np.float64] | None = None) -> str:
         return label
 
-    assert draw([1.0, 2.0], "a label", None) == draw(np.ones(2), "a label", (1, 2)) == "a label"
-    with pytest.raises(TypeError, match="label must be a str, got 3"):
-        draw([1.0], 3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="values must be an array of numbers, got 'one'"):
-        draw("one", "a label")
+    assert draw([1.0, 2.0], "a label", None) == draw(np.ones(2), "a label", np.ones(2)) == "a label"
+    for arguments, sentence in (
+        (([1.0], 3), "label must be a str, got 3"),
+        (("one", "a label"), "values must be an array of numbers, got 'one'"),
+        (([1.0], "a label", 3), "wide must be an array or None, got 3"),
+    ):
+        with pytest.raises(TypeError, match=sentence):
+            draw(*arguments)  # type: ignore[arg-type]
