@@ -45,7 +45,7 @@ import traitlets as T
 import interp_widgets as iw
 from interp_widgets.arguments import short
 from interp_widgets.compute.cache import results
-from interp_widgets.compute.worker import Cancelled
+from interp_widgets.compute.worker import Cancelled, _workers
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.shell import Shell
@@ -385,8 +385,10 @@ class Soak:
                 self.beside.pop().close()
             self.bench.close()
             del self.bench
+            while any(worker.busy for worker in _workers.values()):  # a run refers to its panel until it has ended
+                time.sleep(0.1)
             gc.collect()
-        left = Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, Shell))
+        left = Counter(type(one).__name__ for one in gc.get_objects() if issubclass(type(one), Shell))
         if left:
             self.fault(f"panels are left after all were closed: {dict(left)}")
 

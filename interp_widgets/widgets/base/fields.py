@@ -17,7 +17,6 @@ from interp_widgets.arguments import checked, message_of, short
 from interp_widgets.data.files import lines_of
 
 from ..views.text_box import TextBox
-from . import tidy
 from .controls import Number, TextLine, Typed, TypedList, Whole, row, shown_if
 
 _order = itertools.count()
@@ -391,12 +390,6 @@ class Controls:
         for fold in self._folds:
             fold.fit()
 
-    def close(self) -> None:
-        """Close the controls, also those that are on no screen."""
-        for widget in (*self._made.values(), *self._rows, *self._hints.values()):
-            tidy.close_tree(widget)
-            tidy.close_one(widget)
-
     # hints ------------------------------------------------------------------------------------------------------------
 
     def hint(self, name: str, text: str) -> bool:
@@ -450,6 +443,7 @@ class Controls:
         panel = self._panel
         lines = made.extra(Lines)
         control = _control(panel, made) if made.control is None else made.control(panel)
+        panel.own_widgets.add(control)  # it may be asked for on an open panel
         if made.width:
             control.add_class(f"iw-{made.width}")
         if made.control is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, ClassVar
@@ -45,6 +46,8 @@ class Shell(Worded, W.VBox):
         self, model: Model, tuned: Any, workbench: WorkbenchState | None, traits: dict[str, Any], screen: Any = None
     ) -> None:
         self._check_keywords(traits)
+        self.own_widgets: weakref.WeakSet[W.Widget] = weakref.WeakSet()
+        """The open widgets that were made for it, also those that are on no screen; they are closed with it."""
         self.keywords = frozenset(traits)
         """The options that were passed when it was made; all others are defaults or the workbench's."""
         self.screen = screen
@@ -174,8 +177,7 @@ class Shell(Worded, W.VBox):
                 last_to_first.callback(setattr, self, "models", ())
                 last_to_first.callback(self.layout.close)
                 last_to_first.callback(super().close)
-                if (controls := getattr(self, "controls", None)) is not None:
-                    last_to_first.callback(controls.close)
+                last_to_first.callback(tidy.close_all, self.own_widgets)
                 last_to_first.callback(tidy.close_tree, self)
                 last_to_first.callback(tidy.unregister, self)
                 last_to_first.callback(self.workbench.leave, self)

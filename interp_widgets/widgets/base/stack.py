@@ -243,10 +243,6 @@ class Stack(Shell):
     def end(self) -> None:
         for panel in tuple(self._opened.values()):
             panel.close()
-        if (
-            self.screen is None and self.status_line is not None and self.status_line.comm is not None
-        ):  # no tab has shown it yet
-            tidy.close_one(self.status_line)
 
     def models_edited(self) -> None:
         super().models_edited()

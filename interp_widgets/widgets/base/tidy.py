@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,12 +38,23 @@ def close_tree(widget: Any) -> None:
 
 def close_one(widget: Any) -> None:
     """Close one widget with its layout and style; closing twice does nothing."""
-    made = getattr(widget, "_trait_values", {})  # accessing a layout that is not there would make one
-    parts = [made.get(name) for name in ("layout", "style")]
+    parts = _parts(widget)
     widget.close()
     for part in parts:
-        if isinstance(part, W.Widget):
-            part.close()
+        part.close()
+
+
+def close_all(widgets: Iterable[Any]) -> None:
+    """Close widgets and what is inside them."""
+    for widget in tuple(widgets):
+        close_tree(widget)
+        close_one(widget)
+
+
+def _parts(widget: Any) -> list[W.Widget]:
+    """The layout and the style of a widget."""
+    made = getattr(widget, "_trait_values", {})  # accessing a layout that is not there would make one
+    return [made[name] for name in ("layout", "style") if isinstance(made.get(name), W.Widget)]
 
 
 def running_cell() -> tuple[str, str] | None:
@@ -85,21 +96,34 @@ def unregister(owner: Any) -> None:
 
 @contextmanager
 def making(owner: Any = None) -> Iterator[None]:
-    """Make something of widgets, all or nothing: if it fails, whatever this thread has made in between is closed."""
+    """Make something of widgets, all or nothing: if it fails, whatever this thread has made in between is closed.
+
+    If it succeeds, the owner closes them with itself, also those that are on no screen.
+    """
     made: list[W.Widget] = []
     lists = _local.__dict__.setdefault("lists", [])
     lists.append(made)
     try:
         yield
     except BaseException:
-        for widget in [owner] * (owner is not None) + [one for one in made if not getattr(one, "outlasts", False)]:
+        for widget in [owner] * (owner is not None) + _not_outlasting(made):
             try:
                 close_one(widget)
             except Exception:  # the first error says what went wrong
                 _log.exception("%s cannot be closed", type(widget).__name__)
         raise
+    else:
+        if owner is not None:
+            owner.own_widgets.update(_not_outlasting(made))
     finally:
         lists[:] = [one for one in lists if one is not made]
+
+
+def _not_outlasting(made: list[W.Widget]) -> list[W.Widget]:
+    """The widgets that end with whatever they were made for."""
+    shared = [one for one in made if getattr(one, "outlasts", False)]
+    shared += [part for one in shared for part in _parts(one)]
+    return [one for one in made if not any(one is other for other in shared)]
 
 
 _earlier = W.Widget._widget_construction_callback
