@@ -351,6 +351,11 @@ class Soak:
                 try:
                     if panel.request() != request or panel.answers.measured(request, panel.models[0]).seconds > 20:
                         continue
+                except SENTENCES as error:  # a setting is not filled in
+                    if not panel._stale:
+                        self.fault(f"{type(panel).__name__} shows its last result as if it were new, beside: {error}")
+                    continue
+                try:
                     panel.run(fresh=True)
                 except SENTENCES as error:
                     self.fault(f"{type(panel).__name__} shows a result but a fresh run says: {error}")
