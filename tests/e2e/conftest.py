@@ -440,8 +440,10 @@ class Notebook:
         return box["x"] + x * box["width"], box["y"] + y * box["height"]
 
     def bokeh_idle(self) -> None:
+        """Wait until every figure is drawn. A click on a busy machine, of more than 300 ms, is a click to Bokeh too."""
         self.page.wait_for_function(
             """() => {
+                if (window.Bokeh) Bokeh.require('core/ui_gestures').UIGestures.press_threshold = 1e6;
                 const shown = (window.Bokeh?.documents ?? []).filter(doc => doc.views_manager);
                 return shown.length > 0 && shown.every(doc => doc.is_idle);
             }"""
