@@ -95,7 +95,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """The same for a folder of files, which must not be there yet: the block makes the folder and writes the files."""
+    """Write a folder whole or not at all; it must not be there yet. The block makes the folder and writes the files."""
     target = Path(os.path.realpath(named_path(path, "the name of a folder")))
     with _draft_folder(target.parent, path, lambda: None) as (folder, _):
         yield folder / target.name

@@ -33,7 +33,7 @@ class KnownReceiver:
 
     @property
     def corrupted(self) -> str:
-        """The same prompt with giver and receiver swapped, so that the correct answer is the foil."""
+        """The prompt with giver and receiver swapped, so that the correct answer is the foil."""
         head, _, tail = self.prompt.rpartition(self.foil.strip())
         return head + self.answer.strip() + tail
 

@@ -93,7 +93,7 @@ DIVERGING256: Scale = _scale(("#053061", "#2166ac", "#6aabd2", "#ffffff", "#ef8a
 DIVERGING_DARK256: Scale = _scale(
     ("#b9dcf5", "#58a6e0", "#2b5f8f", "#111111", "#96402e", "#e8775c", "#ffd2bf"), _SIGNED
 )
-"""The same on a dark page: 0 has the colour of the page, and large values are bright."""
+"""Signed numbers on a map of a dark page: 0 has the colour of the page, and large values are bright."""
 
 _BLUES = ("#d5efc1ff", "#86d0bb", "#3ba6bf", "#2a72b0", "#2b3f8f", "#1d1f5c")
 SEQUENTIAL256: Scale = _scale(("#ffffff", *_BLUES), np.linspace(0, 1, 256))

@@ -12,7 +12,7 @@ from .devices import widest
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest relative difference (of norms) from the model's own numbers, by dtype."""
 HALF_TOLERANCE = 0.2
-"""The same in half precision."""
+"""Largest relative difference (of norms) from the model's own numbers in half precision."""
 
 PROBE_TOKENS = 12
 """Number of random tokens in a comparison."""

@@ -124,7 +124,7 @@ class StreamEdit:
         return len(self.added)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> StreamEdit:
-        """The same edit on a device and in a dtype."""
+        """This edit on a device and in a dtype."""
         return StreamEdit(*(getattr(self, part).to(device, dtype) for part in _STREAM_PARTS))
 
     def change(self, value: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ MLP_IN = re.compile(r"blocks\.(\d+)\.hook_mlp_in$")
 
 
 def differentiable(value: Tensor) -> Tensor:
-    """The same numbers as a tensor that gradients can flow through: a copy of one that was made in inference mode."""
+    """A tensor of equal numbers that gradients can flow through: a copy of one that was made in inference mode."""
     return value.clone() if value.is_inference() else value
 
 

@@ -64,7 +64,7 @@ def distinct_names(models: Iterable[Any]) -> list[str]:
 
 
 def _completed(name: str, models: Sequence[Any]) -> list[str]:
-    """The same name for each of these models, completed by what differs among them."""
+    """The name that these models share, for each of them completed by what differs among them."""
     paths = [PurePath(str(getattr(model, "source", None) or "")).parts for model in models]
     for count in range(1, max(map(len, paths)) + 1 if all(paths) else 1):
         ends = [path[-count:] for path in paths]

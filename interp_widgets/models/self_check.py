@@ -278,7 +278,7 @@ def _check_embeddings(
 
 
 def _check_embeddings_without_ids(tl_model: Any, ids: Tensor, rows: Tensor, worst: float) -> tuple[float | None, str]:
-    """The same for embeddings of no token (one row is zero) through a bridge; ``worst`` is the largest so far."""
+    """Compare a pass from embeddings of no token (one row is zero) through a bridge; ``worst``: the largest so far."""
     rows = rows[:GRADIENT_LENGTH].clone()
     rows[0] = 0
     ids = ids[:, : len(rows)]

@@ -232,7 +232,7 @@ def compare_many(
 
 
 def holm(comparisons: Sequence[C]) -> tuple[C, ...]:
-    """The same comparisons with Welch's p-values corrected over all of them (Holm 1979).
+    """Comparisons with Welch's p-values corrected over all of them (Holm 1979).
 
     NaN, and None where nothing was compared, stay out of the family.
 

@@ -39,12 +39,12 @@ class Targets:
     """(response,) token ids of the foils, for ``logit_difference``."""
 
     def of(self, start: int, stop: int) -> Targets:
-        """The same for the response tokens start..stop."""
+        """The targets of the response tokens start..stop."""
         foils = None if self.foils is None else self.foils[start:stop]
         return Targets(self.kind, self.ids[start:stop], foils)
 
     def repeated(self, times: int) -> Targets:
-        """The same for ``times`` copies of the response one after the other."""
+        """The targets of ``times`` copies of the response one after the other."""
         return Targets(self.kind, self.ids.repeat(times), None if self.foils is None else self.foils.repeat(times))
 
     def probability(self) -> Targets:

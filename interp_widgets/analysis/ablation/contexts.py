@@ -253,7 +253,7 @@ def mean_ablation(
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
 ) -> Ablation:
-    """The same ablation with the part's mean over all tokens of some texts as replacement value.
+    """Mean ablation: a part is replaced by its mean over all tokens of some texts.
 
     The mean is over all positions of all texts except the BOS, summed in float64.
 
@@ -290,7 +290,9 @@ def mean_ablation(
 
 @checked
 def resample_ablation(model: Model, one: Ablation, prompt: PromptInput, *, prepend_bos: bool | None = None) -> Ablation:
-    """The same ablation with the part's values at the same positions of another prompt as replacement value.
+    """Resample ablation: a part is replaced by its values at the same positions of another prompt.
+
+    Also called activation patching from that prompt.
 
     An ablation of every position becomes one of all positions of that prompt.
 

@@ -80,6 +80,9 @@ def ablate_modules(
 ) -> AblationResult:
     """Effect (kinds, layers, positions) on the next token when a module is removed at one layer and position.
 
+    Also called zero, mean or resample ablation by ``replacement``; with the values of a corrupted prompt
+    (``corrupted=``), activation patching, or an interchange intervention.
+
     ``attn``: the attention output (with its bias) no longer goes to the residual stream. ``mlp``: the same for the MLP.
     ``both``: neither does, so that with zeros the block leaves the stream unchanged. ``attn_to_mlp``: attention still
     goes to the stream, but the MLP of this layer reads the stream without it; the effect is 0 in models with parallel
@@ -185,6 +188,9 @@ def ablate_heads(
 ) -> HeadAblationResult:
     """Effect (layers, heads) on the next token when one attention head is removed.
 
+    Also called head ablation: zero, mean or resample ablation by ``replacement``; with ``corrupted``, activation
+    patching of heads.
+
     The head's output is replaced before the output matrix, so that the attention's output bias stays.
 
     Args:
@@ -252,6 +258,8 @@ def ablate_neurons(
     on_partial: Callable[[NeuronAblationResult], None] | None = None,
 ) -> NeuronAblationResult:
     """Effect (neurons,) on the next token when one neuron of a layer's MLP is removed at one position.
+
+    Also called neuron ablation; with ``corrupted``, activation patching of neurons.
 
     A neuron is one entry of the input to the MLP's output matrix; in a gated MLP, gate times linear branch.
 

@@ -58,7 +58,7 @@ class CausalTraceResult(PromptResult):
     NaN where a partial result has no number yet."""
 
     embedding: Floats = with_axes("positions", "samples")
-    """The same with the clean token embedding restored, which is the state that enters the first block. It shows
+    """Probability of the target with the clean token embedding restored, the state that enters the first block. Shows
     subject tokens whose information the first attention layer moves on at once, so that no later state holds it."""
 
     corrupted: Floats = with_axes("samples")
@@ -200,6 +200,8 @@ def causal_trace(
     on_partial: Callable[[CausalTraceResult], None] | None = None,
 ) -> CausalTraceResult:
     """How much of an answer is restored by each single clean value in a run with a corrupted subject.
+
+    Also called causal tracing, or activation patching from a clean into a noised run (denoising).
 
     Three kinds of runs: clean; corrupted, with Gaussian noise on the token embeddings of the subject, several times;
     and corrupted with the clean value of one (layer, position) restored. The effect of a cell is the probability of the

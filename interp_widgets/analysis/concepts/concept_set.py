@@ -56,7 +56,7 @@ class ConceptSet(Result):
     projection than one of another concept. NaN without held-out stimuli."""
 
     group_auc: Floats = with_axes("concepts")
-    """The same against stimuli of the concept's own group only; NaN without a group."""
+    """Area under the ROC curve against stimuli of the concept's own group only; NaN without a group."""
 
     shuffled_auc: Floats = with_axes("concepts")
     """Control: mean `auc` of directions computed and tested with shuffled labels; NaN where it was not measured, as for

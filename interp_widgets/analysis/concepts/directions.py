@@ -53,6 +53,9 @@ def concept_directions(
 ) -> ConceptSet:
     """A unit direction for every concept in the residual stream entering a layer, with its quality on held-out stimuli.
 
+    Also called steering vectors: by difference in means (``mean_difference``), or a linear probe
+    (``discriminant``).
+
     Every stimulus is put in the template and the state at the last token is read. ``mean_difference``: the mean state
     of a concept's stimuli minus that of all other stimuli. ``pca``: the first right singular vector of the differences
     between each state of the concept and 5 random states of other concepts (not centred, so that their mean counts),

@@ -220,7 +220,7 @@ class SteeringSweep(Result):
     """Probability that the next token is `word`, 0..1."""
 
     random_probability: Floats = with_axes("strengths")
-    """The same with a random direction of the same length."""
+    """Probability that the next token is `word` with a random direction of equal length, 0..1."""
 
     layers: Ints = with_axes("layers")
     """The residual streams that were changed."""

@@ -32,6 +32,8 @@ def steer(
 ) -> Iterator[None]:
     """Inside a ``with``, add ``strength`` times the direction (normalised to length 1) to the residual stream.
 
+    Also called activation steering, or activation addition: the direction is the steering vector.
+
     It applies to every pass in this thread: `Model.run`, all analyses and `Model.generate`; the model is restored
     afterwards. Contexts can be nested. A negative strength steers away.
 
@@ -76,6 +78,8 @@ def erase(
     positions: Sequence[int] | None = None,
 ) -> Iterator[None]:
     """Inside a ``with``, project a direction, or the span of several (n, d_model), out of the residual stream.
+
+    Also called directional ablation.
 
     Arguments, errors and scope are those of `steer`. Later layers may write the direction again: give all layers to
     keep it out.

@@ -71,7 +71,8 @@ class AnnotationComparison(Result):
     percent, tuned first, two-sided; None where a model has fewer than two values."""
 
     level_tests: Sequence[GroupComparison | None] = with_axes(5)
-    """The same for phonology, morphology, syntax, semantics (Holm-corrected over these four), and cannot tell."""
+    """Phonology, morphology, syntax, semantics (Holm-corrected over these four), cannot tell: shares as in
+    `scenario_tests`."""
 
     @property
     def layers(self) -> tuple[int, ...]:

@@ -96,6 +96,8 @@ def neuron_tokens(
 ) -> NeuronTokenResult:
     """The tokens that each neuron's value vector promotes, and those it suppresses.
 
+    Also called a logit lens on the value vectors of the key-value memory that an MLP is.
+
     The value vector of a neuron is its row of the MLP's output weights. A token's score is the value vector times the
     final norm's weight (centred first for a LayerNorm) times the token's unembedding: the logit per unit of activation,
     up to the positive scale of the final norm on a prompt. In models that normalise the MLP's output too (Gemma 2),
@@ -247,6 +249,8 @@ def neuron_effects(
     check: Callable[[], None] | None = None,
 ) -> NeuronEffectResult:
     """The activations of a layer's neurons on a prompt, and what each adds directly to the logit of one next token.
+
+    Also called direct logit attribution (DLA) of neurons.
 
     Neuron i adds its sub-update ``m_i v_i`` to the residual stream. Its direct effect on the logit is ``m_i v_i · u``,
     with the final norm's scale held at the prompt's value and later layers ignored. The effects of all neurons and of

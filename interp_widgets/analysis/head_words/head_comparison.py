@@ -61,7 +61,7 @@ class HeadComparison(Result):
     in tuned; NaN where no other head has pairs."""
 
     other_dimension_change: Floats = with_axes("layers", "heads", "d_head")
-    """The same for dimensions: from one of base to the next one of its head in tuned."""
+    """Baseline from unrelated dimensions: change from one of base to the next one of its head in tuned."""
 
     pair_change: Ints = with_axes("layers", "heads")
     """Number of different pairs of a head, tuned minus base."""

@@ -63,6 +63,8 @@ def head_word_pairs(
 ) -> HeadWordResult:
     """The word pairs that each attention head relates, from its weights and the words' embeddings.
 
+    A reading of the QK circuit of each head.
+
     Dimension d of a head has the activation ``e_w · W_Q[:, d]`` for a word w as query and ``e_w · W_K[:, d]`` as key,
     with the scale of the norm before attention folded into both. A query word and a different key word, each among the
     ``top`` words with the largest absolute activation in its role, form a pair if both activations have the same sign

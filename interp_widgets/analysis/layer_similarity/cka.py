@@ -33,6 +33,8 @@ _MIN_BLOCKS = 8
 def linear_cka(x: ArrayLike, y: ArrayLike, *, debiased: bool = False) -> float:
     """Linear CKA of two representations of the same inputs: 1 for equal up to rotation and scale, 0 for unrelated.
 
+    CKA is centered kernel alignment, a measure of representational similarity.
+
     CKA(x, y) = HSIC(x, y) / √(HSIC(x, x) HSIC(y, y)). The biased HSIC is ‖yᵀx‖² of the centred representations; with
     fewer inputs than dimensions it is large for unrelated representations too. The debiased HSIC has mean 0 for
     unrelated representations at every n, and may be slightly negative. The Gram form (n × n) or the feature form

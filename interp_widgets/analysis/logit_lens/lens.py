@@ -41,6 +41,8 @@ def logit_lens(
 ) -> LogitLensResult:
     """The next token predicted from every layer at every position of a prompt, in one pass over the vocabulary.
 
+    With translators (`load_translators`) it is the tuned lens.
+
     Row l decodes the residual stream entering block l with the model's final norm and unembedding (and logit soft cap
     if it has one); the last row is the model's output. Only a block of logits is in memory at a time. For a mixture of
     depths every row is decoded as its last route does, and the last row is that route's output alone.
@@ -150,7 +152,7 @@ def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) 
 
 
 def _by_modules(read: ReadOut, streams: Tensor, readings: Readings, offset: int) -> Iterator[tuple[int, int]]:
-    """The same by the model's own modules, one layer at a time and together with the last one."""
+    """Read the streams by the model's own modules, one layer at a time and together with the last one."""
     rows, positions = len(streams), slice(0, streams.shape[1] - offset)
     # hooks may set logits to minus infinity to forbid tokens; times their probability 0 that would be NaN
     final = read.whole(streams[-1:])[0, offset:].clamp_min_(LOWEST)

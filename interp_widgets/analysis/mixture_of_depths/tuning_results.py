@@ -126,7 +126,7 @@ class ModGrid(_Accuracy):
     diverged."""
 
     base_accuracy: float
-    """The same for the base model."""
+    """Share of problems that the base model solves, 0..1."""
 
     trained_share: Floats = with_axes("n")
     """Trained parameters over those of the base model; NaN where nothing is computed yet."""

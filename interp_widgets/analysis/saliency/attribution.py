@@ -60,6 +60,9 @@ def prompt_saliency(
 ) -> SaliencyResult:
     """Importance (prompt, response) of every prompt token for every response token, teacher-forced.
 
+    Also called input or feature attribution: occlusion of the embedding (``"exact"``), or gradient × input
+    (``"first_order"``).
+
     ``"exact"`` and ``"first_order"`` are different quantities (correlations of 0.25 to 0.75 are usual): a token can be
     important although its gradient is small. Report both.
 

@@ -65,7 +65,7 @@ class Case:
 
     @property
     def rows(self) -> slice:
-        """The same as a slice."""
+        """Positions of the shown prompt tokens, as a slice."""
         return slice(self.shown.start, self.shown.stop)
 
     @torch.no_grad()

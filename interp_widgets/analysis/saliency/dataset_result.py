@@ -94,7 +94,7 @@ class SaliencyDatasetResult(Result):
     """Instruction score without response tokens under the floor; NaN for failed and dropped cases."""
 
     context_score: Floats = with_axes("rows")
-    """The same score for the rest of the prompt; NaN for failed and dropped cases."""
+    """Instruction score of the rest of the prompt; NaN for failed and dropped cases."""
 
     label: Ints = with_axes("rows")
     """1 followed, 0 unfollowed, -1 not known."""

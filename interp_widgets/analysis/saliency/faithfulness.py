@@ -66,10 +66,10 @@ class FaithfulnessResult(Result):
     """Target of the whole prompt minus that with the top tokens only: low if they are enough."""
 
     random_comprehensiveness: Floats = with_axes("orders", "q")
-    """The same for random orders."""
+    """Comprehensiveness of random orders."""
 
     random_sufficiency: Floats = with_axes("orders", "q")
-    """The same for random orders."""
+    """Sufficiency of random orders."""
 
     fraction: Floats = with_axes("s")
     """Fraction 0..1 of the prompt tokens removed (deletion) or kept (insertion)."""
@@ -81,10 +81,10 @@ class FaithfulnessResult(Result):
     """Target as tokens are inserted, the top ones first: a steep rise is good."""
 
     random_deletion: Floats = with_axes("orders", "s")
-    """The same for random orders."""
+    """Deletion curves of random orders."""
 
     random_insertion: Floats = with_axes("orders", "s")
-    """The same for random orders."""
+    """Insertion curves of random orders."""
 
     order: Ints = with_axes("prompt")
     """Prompt tokens in falling order of score."""

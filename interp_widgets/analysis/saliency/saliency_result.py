@@ -142,7 +142,7 @@ class SaliencyResult(Result):
     def context_score(
         self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4, min_importance: float = 0.0
     ) -> float:
-        """The same score for the rest of the prompt: neither in `mask` (prompt,) nor special."""
+        """Instruction score of the rest of the prompt: neither in `mask` (prompt,) nor special."""
         context = ~np.asarray(mask, dtype=bool) & ~np.asarray(self.prompt_special, dtype=bool)
         return self.instruction_score(context, levels=levels, threshold=threshold, p=p, min_importance=min_importance)
 
@@ -168,7 +168,7 @@ class SaliencyResult(Result):
         *,
         how: Literal["sum", "mean", "maximum"] = "sum",
     ) -> SaliencyResult:
-        """The same map with the importance of the tokens of each span aggregated.
+        """The map with the importance of the tokens of each span aggregated.
 
         `spans` is as in `prompt_saliency`, which instead replaces a span's tokens at once: a different quantity that
         needs runs of the model. Raises ValueError for a map that is by spans already.

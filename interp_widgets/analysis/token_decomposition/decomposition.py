@@ -61,6 +61,8 @@ def decompose_tokens(
 ) -> TokenDecompositionResult:
     """The contribution of each token of the prompt to the residual stream of one position, at every layer.
 
+    Also called a decomposition of the residual stream by input token.
+
     The model is linearised: attention patterns, norm scales and one activation slope per neuron, act(z)/z (its limit at
     z = 0), are held fixed, so that the parts add up exactly to the model's residual stream. In a gated MLP the gate is
     held fixed and the linear branch carries the parts. A token's part starts as its token and position embedding.

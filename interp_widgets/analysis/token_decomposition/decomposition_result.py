@@ -57,10 +57,10 @@ class TokenDecompositionResult(PromptResult):
     """Its probability, 0..1; 0 where the part is zero."""
 
     bias_top_token: Ints | None = with_axes("layers + 1", default=None)
-    """The same for `bias`."""
+    """Id of the likeliest token in the lens of `bias`; -1 where it is zero. None without a lens."""
 
     bias_probability: Floats | None = with_axes("layers + 1", default=None)
-    """The same for `bias`."""
+    """Its probability, 0..1; 0 where `bias` is zero."""
 
     target: int | None = None
     """Id of the target token; None without one."""

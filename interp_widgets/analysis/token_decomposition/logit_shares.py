@@ -38,6 +38,8 @@ def decompose_logit(
 ) -> LogitShareResult:
     """The contribution of each token of the prompt to one logit of the next token, or to the difference of two.
 
+    Also called direct logit attribution (DLA) by token; with ``foil``, of a logit difference.
+
     The model is linearised as in `decompose_tokens`, with the final norm's scale held fixed too, so that a logit is
     linear in the first residual stream: a token's share is the gradient times its embedding. This takes one backward
     pass instead of a forward pass per token; a share equals the projection of the last layer's part on the target's

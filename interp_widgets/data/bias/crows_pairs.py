@@ -28,7 +28,7 @@ class CrowsPair:
     more: str
     """The sentence about the disadvantaged group."""
     less: str
-    """The same about a group with advantages."""
+    """The sentence about a group with advantages."""
     direction: Literal["stereo", "antistereo"]
     """Whether `more` shows a stereotype of its group, or goes against one."""
     domain: str

@@ -455,7 +455,10 @@ class NativeJacobian:
 
 
 class AutogradJacobian:
-    """The same through autograd, for any model: batched over directions where the operations allow, else one by one."""
+    """The linearised model's derivative through autograd, for any model.
+
+    Batched over directions where the operations allow, else one by one.
+    """
 
     def __init__(self, encode: Encode, frozen: Frozen, embeddings: Tensor, first: int) -> None:
         self._encode, self._frozen, self._first = encode, frozen, first

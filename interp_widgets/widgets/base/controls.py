@@ -116,7 +116,7 @@ class TextLine(W.Text):
 
 
 class TextLines(W.Textarea):
-    """The same of several lines."""
+    """A box of several lines. What a browser sends is not sent back."""
 
     value = T.Unicode("").tag(sync=True, echo_update=False)
 

@@ -37,7 +37,7 @@ class Identity:
         self._states[id(model)], self._last[id(model)] = state, (state, model.name)
 
     def at_a_glance(self, model: Model) -> Hashable:
-        """The same for the interface, which must not wait: unique also where a large model would have to be read."""
+        """The key for the interface, which must not wait: unique where a large model would have to be read."""
         state = self._glance(model)
         if state is None:
             return object() if _has_state(model) else self.at_last(model)

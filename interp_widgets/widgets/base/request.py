@@ -102,12 +102,12 @@ class Request:
         return [*self.inputs, *(value for _, value in self.arguments)]
 
     def filled(self, fill: Callable[[Any], Any]) -> Self:
-        """The same call with `fill` applied to every value."""
+        """The call with `fill` applied to every value."""
         arguments = tuple((name, fill(value)) for name, value in self.arguments)
         return replace(self, arguments=arguments, inputs=tuple(map(fill, self.inputs)))
 
     def with_results(self, results: Mapping[str, Any]) -> Self:
-        """The same call with every `FromResult` read from the results of earlier steps, by name."""
+        """The call with every `FromResult` read from the results of earlier steps, by name."""
         return self.filled(lambda value: value.read(results[value.step]) if isinstance(value, FromResult) else value)
 
     def read_by(self, model: Model) -> tuple[list[Any], dict[str, Any]]:

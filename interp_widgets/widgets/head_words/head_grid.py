@@ -47,7 +47,7 @@ UNITS = {
     "word": "dimensions",
     "change": "1 − M",
 }
-"""The same at the colour bar, where space is short."""
+"""Names of the statistics at the colour bar, where space is short."""
 
 
 def whole(values: NDArray[Any], layers: Sequence[int], n_layers: int) -> Array:

@@ -228,7 +228,7 @@ class HeadWords(WordPairPanel):
 
     @property
     def matches_shown(self) -> tuple[FoundWord | None, ...]:
-        """The same for the results in view."""
+        """The found word in each result in view."""
         return tuple(self.matches[index] for index in pair_view.shown_indices(self)) if self.results else ()
 
     @property

@@ -249,7 +249,7 @@ class ControlOptions(TaskOptions):
         return [replace(result, debiased=self.estimate == "debiased") for result in self.results]
 
     def by_model(self) -> dict[str, MossaResult]:
-        """The same of the models in view, by letter."""
+        """The results of the models in view, by letter."""
         chosen = self.by_letter()
         return {letter: self.estimated()[self.results.index(result)] for letter, result in chosen.items()}
 

@@ -87,7 +87,7 @@ class Heatmap(View):
     lut = t.Bytes(_PLAIN).tag(sync=True)
     """1,024 bytes: the 256 colours of the range vmin..vmax."""
     lut_dark = t.Bytes(_PLAIN_DARK).tag(sync=True)
-    """The same for a dark page; empty: as on a light page."""
+    """The colours of the range on a dark page; empty: as on a light page."""
     scale = t.Enum(("linear", "log"), default_value="linear").tag(sync=True)
     """How numbers become colours; ``log``: by the logarithm of 1 + number, for ranks and counts from 0 on."""
     reverse = t.Bool(False).tag(sync=True)

@@ -59,7 +59,7 @@ class TokenStrip(View):
     lut = t.Bytes(_LIGHT).tag(sync=True)
     """1,024 bytes: the 256 colours (with opacity) of the range vmin..vmax on a light page."""
     lut_dark = t.Bytes(_DARK).tag(sync=True)
-    """The same for a dark page; empty: as on a light page."""
+    """The colours of the range on a dark page; empty: as on a light page."""
     labels = t.List(t.Unicode()).tag(sync=True)
     """Tooltip of each token, instead of its number; may be empty."""
     value_label = t.Unicode("").tag(sync=True)
