@@ -104,12 +104,13 @@ def sweep(
     facts = provenance(model_of(call), function=call.name)
     folder = None if out is None else Path(out).expanduser()
     store = Memory() if folder is None else Folder(folder, header_of(call), facts)
-    count, kept = 0, 0
+    hashes: list[str] = []  # of the items so far
+    kept = 0
 
     def unfinished(done: Mapping[int, str]) -> Iterator[Item]:
-        nonlocal count, kept
+        nonlocal kept
         for item in itertools.chain([first], numbers):
-            count += 1
+            hashes.append(item.hash)
             if done.get(item.row) == item.hash:
                 kept += 1
             else:
@@ -131,10 +132,11 @@ def sweep(
             store.write()
         store.finish()
         frame = store.rows()
-    frame = frame[frame["row"] < count]
-    if len(frame) < count:
+    frame = frame[frame["row"] < len(hashes)]
+    lost = len(hashes) - sum(hashes[row] == made for row, made in zip(frame["row"].astype(int), frame["hash"], strict=True))
+    if lost:
         raise RuntimeError(
-            f"{count - len(frame)} of {count} rows have been lost from {folder}, where a file was damaged or removed "
+            f"{lost} of {len(hashes)} rows have been lost from {folder}, where a file was damaged or removed "
             "while the sweep ran: run the same line again to compute them"
         )
     return result_of(frame, store.columns, folder=None if folder is None else str(folder), provenance=facts)
