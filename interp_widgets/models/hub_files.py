@@ -17,6 +17,7 @@ from urllib.request import getproxies
 import torch
 
 from ..arguments import short as described
+from ..atomic import at_home
 from ..data.files import short
 from .errors import LoadError, refusing, sentence
 from .library_messages import issue, quiet
@@ -152,6 +153,10 @@ def check_name(text: str) -> None:
     """Raise a LoadError for what cannot be the name of a model or the path of a folder."""
     odd = next((character for character in text if not character.isprintable()), None)
     if odd is None and len(text) <= LONGEST_NAME:
+        try:
+            at_home(text, "source")
+        except ValueError as error:
+            raise LoadError(str(error)) from error
         return
     fault = f"has {len(text):,} characters" if odd is None else f"holds the character {odd!a}"
     raise LoadError(

@@ -14,6 +14,7 @@ from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import RunOptions, partial_is_due
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import named_path
 
 from .backends import Done, check_backend, run_items
 from .call import Call
@@ -102,7 +103,7 @@ def sweep(
     total = total if limit is None or total is None else min(total, limit)
     call = Call(function, arguments, measure)
     facts = provenance(model_of(call), function=call.name)
-    folder = None if out is None else Path(out).expanduser()
+    folder = None if out is None else named_path(out, "out")
     store = Memory() if folder is None else Folder(folder, header_of(call), facts)
     hashes: list[str] = []  # of the items so far
     kept = 0
@@ -133,7 +134,8 @@ def sweep(
         store.finish()
         frame = store.rows()
     frame = frame[frame["row"] < len(hashes)]
-    lost = len(hashes) - sum(hashes[row] == made for row, made in zip(frame["row"].astype(int), frame["hash"], strict=True))
+    made = zip(frame["row"].astype(int), frame["hash"], strict=True)
+    lost = len(hashes) - sum(hashes[row] == digest for row, digest in made)
     if lost:
         raise RuntimeError(
             f"{lost} of {len(hashes)} rows have been lost from {folder}, where a file was damaged or removed "
