@@ -68,6 +68,8 @@ class Source:
     """Whether the transformers model was read by this package, so that a conversion may change it."""
     files: WeightFiles | None = None
     """The weight files that it was read from."""
+    allow_mismatch: bool = False
+    """Whether their weights may differ from those that the config declares."""
 
 
 def open_source(
@@ -134,7 +136,8 @@ def _read_source(
         check_same_tokenizer(tokenizer, own, text)
     name = text if demo or not local else folder_name(folder)
     where = address(folder if path != folder and local and not demo else source)
-    return Source(hf_model, name, tokenizer if tokenizer is not None else own, where, files=files)
+    own = own if tokenizer is None else tokenizer
+    return Source(hf_model, name, own, where, files=files, allow_mismatch=allow_mismatch)
 
 
 def _issue_dtypes(files: WeightFiles) -> None:

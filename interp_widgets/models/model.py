@@ -63,6 +63,7 @@ class Model(Network):
         stop_ids: Iterable[int] = (),
         parameters: int | None = None,
         shares_weights: bool = False,
+        allow_mismatch: bool = False,
     ) -> None:
         super().__init__(
             tl_model,
@@ -75,6 +76,8 @@ class Model(Network):
             caches=self_check.caches,
         )
         self.source = source
+        self.allow_mismatch = allow_mismatch
+        """Whether it was loaded although the weights in its files are not those that its config declares."""
         self.shares_weights = shares_weights
         self.self_check = self_check
         self.tokenizer = tokenizer
