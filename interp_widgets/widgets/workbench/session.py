@@ -161,7 +161,7 @@ def opened_models(session: Session, path: Path, given: Sequence[Any], *, fetch: 
             backend=facts["backend"],
             processed=facts["processed"],
             allow_mismatch=bool(facts.get("allow_mismatch")),
-        )  # fmt: skip
+        )
         for facts in session.models
     )
 
