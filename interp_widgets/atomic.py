@@ -27,7 +27,8 @@ _NUMBERED = re.compile(r"\((?:os error|errno) (\d+)\)|\[[Ee]rrno (\d+)\]")
 
 
 def named_path(path: str | os.PathLike[str], argument: str) -> Path:
-    """The path that a user has typed or passed, with ``~`` expanded; ValueError if no file can have that name.
+    """The path that a user has typed or passed, with ``~`` expanded; ValueError if no file can have that name, or if it
+    starts in the home folder of somebody who has none here.
 
     >>> named_path("notes\\0.txt", "path")
     Traceback (most recent call last):
@@ -41,7 +42,15 @@ def named_path(path: str | os.PathLike[str], argument: str) -> Path:
         possible = False
     if not possible:
         raise ValueError(f"{argument} must be a name that a file can have, got {text[:200]!a}")
-    return Path(os.path.expanduser(text))
+    return Path(at_home(text, argument))
+
+
+def at_home(path: str, argument: str) -> str:
+    """A path with ``~`` expanded; ValueError where it stands for no home folder."""
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        raise ValueError(f"{argument} {path[:200]!a} has no home folder to start in: write it without ~")
+    return expanded
 
 
 def made_folder(path: str | os.PathLike[str], argument: str) -> Path:

@@ -19,7 +19,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import interp_widgets as iw
 from interp_widgets.atomic import made_folder, named_path, other_files, whole_file, whole_folder
+from interp_widgets.figures.static import Scene, save_scene
+from interp_widgets.widgets.base.controls import checked_path
 
 
 def write(path: Path, text: str) -> None:
@@ -297,7 +300,35 @@ def test_names_that_no_file_can_have(name: Any, use: Callable[[Any], Path]) -> N
     str(caught.value).encode()  # can be shown
 
 
-def test_the_home_of_a_user_who_is_not_there() -> None:
-    assert named_path("~nobody-here/x", "path") == Path("~nobody-here/x")
-    with pytest.raises(FileNotFoundError, match=r"~nobody-here/x cannot be written: No such file"):
-        write(Path("~nobody-here/x"), "text")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda name: named_path(name, "path"),
+        lambda name: made_folder(name, "out"),
+        lambda name: write(Path(name), "text"),
+        lambda name: iw.sweep(len, ["a"], out=name),
+        lambda name: iw.read_sweep(name),
+        lambda name: iw.HeadMap([[0.5]]).save(name),
+        lambda name: iw.HeadMap.load(name),
+        lambda name: iw.ModelEdit.load(name),
+        lambda name: iw.load_model(name),
+        lambda name: iw.Workbench.load(name),
+        lambda name: save_scene(Scene(1, 1, lambda sheet: None), Path(f"{name}.svg")),
+        lambda name: checked_path(name, "the path"),
+    ],
+)
+def test_the_home_of_a_user_who_is_not_there(
+    use: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"^[\w' ]+ '~nobody-here/x(\.\w+)?' has no home folder .*: write it without ~$"
+    ):
+        use("~nobody-here/x")
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_home_of_this_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert named_path("~/x", "path") == tmp_path / "x"
+    assert named_path("x~", "path") == Path("x~")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -67,8 +66,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         """A chat rendered by the tokenizer's template.
 
         Where the template refuses the messages, they are rendered without the system message, as in the harness's own
-        models. Where it refuses these too, the evaluation goes on and the item fails: its continuations have the
-        log-likelihood minus infinity, and its generated text is empty.
+        models. Where it refuses these too, what is generated for the item is no text that any task expects, and
+        `loglikelihood` refuses the item: no log-likelihoods of its choices say that none of them is the answer.
         """
         without = [message for message in chat_history if message["role"] != "system"]
         try:
@@ -80,7 +79,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
                 text = self._rendered(without, add_generation_prompt)
                 self._say(f"{reason}; the system message is left out")
                 return text
-        self._say(f"{reason}; such items count as failed")
+        self._say(f"{reason}; such items count as failed, or cannot be scored")
         return _REFUSED
 
     def _rendered(self, messages: list[dict[str, str]], answers: bool) -> str:
@@ -106,10 +105,19 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return own or [self.prefix_token_id], following
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Log-likelihood of each continuation given its context, and whether greedy decoding would generate it."""
-        fit = [request for request in requests if _REFUSED not in request.args[0]]
-        answers = iter(super().loglikelihood(fit, disable_tqdm=disable_tqdm) if fit else [])
-        return [(-math.inf, False) if _REFUSED in request.args[0] else next(answers) for request in requests]
+        """Log-likelihood of each continuation given its context, and whether greedy decoding would generate it.
+
+        Raises ValueError if the chat template refuses an item.
+        """
+        refused = sum(_REFUSED in request.args[0] for request in requests)
+        if refused:
+            raise ValueError(
+                f"the chat template of {self.model.name} refuses the messages of {refused} of {len(requests)} "
+                "continuations, whose task would count the first choice as the model's: leave these items out of the "
+                "task, or evaluate with apply_chat_template=False"
+            )
+        answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        return answers
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, Sequence[int], Sequence[int]]], **_: Any
@@ -159,7 +167,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
     def _generate(self, number: int, context: str, options: dict[str, Any]) -> str:
         temperature, limit = _temperature(options), self._max_new_tokens(options)
         if _REFUSED in context:
-            return ""
+            return _NO_TEXT  # an empty one is right where a question has no answer
         until = options.get("until") or []
         stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
         ids = (self.tok_encode(context) or [self.prefix_token_id])[-(self.max_length - limit) :]
@@ -194,6 +202,10 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
 _REFUSED = "\ue000the chat template refuses this item\ue000"
 """Stands for a chat that the template refuses; the harness may put text around it."""
+
+
+_NO_TEXT = "\ue000"
+"""What is generated for such a chat."""
 
 
 class _StopStringFound(Exception):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import parse_json, read_text, short
 
 LabelKind = Literal["task", "distribution", "distribution_mapping"]
@@ -202,7 +202,7 @@ class InstructionTask:
 
     def save(self, path: str | Path) -> Path:
         """Write the data set as JSON and return the path."""
-        target = Path(path)
+        target = named_path(path, "path")
         text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
         with whole_file(target) as draft:
             draft.write_text(text + "\n", encoding="utf8")

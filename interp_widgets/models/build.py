@@ -97,6 +97,7 @@ def build(
             prepend_bos=policy,
             stop_ids=stop_ids(hf_model),
             parameters=parameters,
+            allow_mismatch=source.allow_mismatch,
             shares_weights=not source.owned and convert.share_weights(tl_model, source.hf_model),
         )
         _ = model.capabilities  # found while the weights are those that were checked, and nothing else runs

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from interp_widgets.arguments import checked
 from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.checksums import ROOM, is_sealed, sealed
-from interp_widgets.data.files import existing_file, parse_json, read_tensors, short
+from interp_widgets.data.files import existing_file, opened, parse_json, read_tensors, short
 
 from .network import Network
 from .patching import Patch, patched_passes
@@ -283,8 +283,10 @@ class ModelEdit:
     @checked
     def load(cls, path: str | os.PathLike[str]) -> ModelEdit:
         """Read a file that `save` wrote. Raises FileNotFoundError, or ValueError for any other or a damaged file."""
+        with opened(existing_file(path, "a model's edit")) as file:
+            content = file.read()
         try:
-            whole = is_sealed(existing_file(path, "a model's edit").read_bytes())
+            whole = is_sealed(content)
         except ValueError as error:
             raise ValueError(f"{path} is damaged ({error}): save the edit again") from error
         tensors, metadata = read_tensors(path, "a model's edit")

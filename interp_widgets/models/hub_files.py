@@ -17,6 +17,7 @@ from urllib.request import getproxies
 import torch
 
 from ..arguments import short as described
+from ..atomic import at_home
 from ..data.files import short
 from .errors import LoadError, refusing, sentence
 from .library_messages import issue, quiet
@@ -67,6 +68,8 @@ class Source:
     """Whether the transformers model was read by this package, so that a conversion may change it."""
     files: WeightFiles | None = None
     """The weight files that it was read from."""
+    allow_mismatch: bool = False
+    """Whether their weights may differ from those that the config declares."""
 
 
 def open_source(
@@ -133,7 +136,8 @@ def _read_source(
         check_same_tokenizer(tokenizer, own, text)
     name = text if demo or not local else folder_name(folder)
     where = address(folder if path != folder and local and not demo else source)
-    return Source(hf_model, name, tokenizer if tokenizer is not None else own, where, files=files)
+    own = own if tokenizer is None else tokenizer
+    return Source(hf_model, name, own, where, files=files, allow_mismatch=allow_mismatch)
 
 
 def _issue_dtypes(files: WeightFiles) -> None:
@@ -152,6 +156,10 @@ def check_name(text: str) -> None:
     """Raise a LoadError for what cannot be the name of a model or the path of a folder."""
     odd = next((character for character in text if not character.isprintable()), None)
     if odd is None and len(text) <= LONGEST_NAME:
+        try:
+            at_home(text, "source")
+        except ValueError as error:
+            raise LoadError(str(error)) from error
         return
     fault = f"has {len(text):,} characters" if odd is None else f"holds the character {odd!a}"
     raise LoadError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -63,6 +63,7 @@ class Model(Network):
         stop_ids: Iterable[int] = (),
         parameters: int | None = None,
         shares_weights: bool = False,
+        allow_mismatch: bool = False,
     ) -> None:
         super().__init__(
             tl_model,
@@ -75,12 +76,14 @@ class Model(Network):
             caches=self_check.caches,
         )
         self.source = source
+        self.allow_mismatch = allow_mismatch
+        """Whether it was loaded although the weights in its files are not those that its config declares."""
         self.shares_weights = shares_weights
         self.self_check = self_check
         self.tokenizer = tokenizer
         self.eos_token_id: int | None = None if tokenizer is None else tokenizer.eos_token_id
         self._stop_ids = frozenset(stop_ids) | ({self.eos_token_id} if self.eos_token_id is not None else set())
-        self._vocabulary = tokens.Vocabulary() if tokenizer is None else tokens.Vocabulary.of(tokenizer)
+        self._vocabulary_read: tuple[Any, Hashable, tokens.Vocabulary] = (None, None, tokens.Vocabulary())
         self._said_bos = False
         note_loaded(self)
 
@@ -89,6 +92,18 @@ class Model(Network):
         kind = f"{str(self.dtype).removeprefix('torch.')} on {self.device}"
         shared = ", weights shared" if self.shares_weights else ""
         return f"Model({self.name!r}, {size}, {self.backend}, {kind}{shared})"
+
+    @property
+    def _vocabulary(self) -> tokens.Vocabulary:
+        """How the tokenizer writes text now: tokens may have been added since the last look."""
+        before, key, vocabulary = self._vocabulary_read
+        if self.tokenizer is None:
+            return tokens.Vocabulary()
+        now = tokens.Vocabulary.key(self.tokenizer)
+        if before is not self.tokenizer or key != now:
+            vocabulary = tokens.Vocabulary.of(self.tokenizer)
+            self._vocabulary_read = self.tokenizer, now, vocabulary
+        return vocabulary
 
     def provenance(self) -> dict[str, str | int | float | bool]:
         """Everything needed to repeat a computation: model, weights, backend, dtype, device and versions.
@@ -253,7 +268,8 @@ class Model(Network):
     @checked
     def is_special(self, ids: Tensor | Sequence[int]) -> list[bool]:
         """Whether each id is a special token (BOS, EOS, padding, or one added as special)."""
-        return [i in self._vocabulary.special for i in self._checked_ids(ids)]
+        special = self._vocabulary.special
+        return [i in special for i in self._checked_ids(ids)]
 
     @checked
     def decode(self, ids: Tensor | Sequence[int], *, skip_special: bool = False) -> str:

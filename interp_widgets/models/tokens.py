@@ -6,7 +6,7 @@ import codecs
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,15 @@ class Vocabulary:
             marks_left=bool((ends and "BPEDecoder" not in kinds) or (continues and "WordPiece" not in kinds)),
             special=special,
             added=texts,
+        )
+
+    @staticmethod
+    def key(tokenizer: Any) -> Hashable:
+        """What changes when tokens are added to a tokenizer, or made special."""
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        return (
+            tuple((index, token.content, token.special) for index, token in added.items()),
+            tuple(tokenizer.all_special_ids),
         )
 
     def text_of(self, token: int, piece: str) -> bytes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -166,11 +168,18 @@ class _Processes:
         """A process that dies is noticed."""
 
     def restart(self) -> None:
-        self._executor.shutdown(wait=False, kill_workers=True)
+        self._end_pool(wait=False)
         self._executor = self._new_pool()
 
+    def _end_pool(self, *, wait: bool) -> None:
+        # loky forgets the calls that no worker has taken, and its thread would then fail to find those still in line
+        with suppress(queue.Empty):
+            while True:
+                self._executor._work_ids.get(block=False)
+        self._executor.shutdown(wait=wait, kill_workers=True)
+
     def close(self, running: Iterable[Any]) -> None:
-        self._executor.shutdown(wait=True, kill_workers=True)
+        self._end_pool(wait=True)
         if self._cleaner is not None:
             self._cleaner.communicate(b"done\n")
 

@@ -13,6 +13,7 @@ from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import named_path
 
 from .items import SWEEP_COLUMNS
 from .store import read_folder, read_header
@@ -166,7 +167,7 @@ def read_sweep(folder: str | Path) -> SweepResult:
         ...     read_sweep(folder).numbers("value").tolist()
         [1.0, 2.0]
     """
-    path = Path(folder).expanduser()
+    path = named_path(folder, "folder")
     header = read_header(path)
     frame = read_folder(path, sweep=header.get("sweep"))
     return result_of(frame, header.get("columns", []), folder=str(path), provenance=header.get("provenance", {}))

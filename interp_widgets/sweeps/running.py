@@ -14,6 +14,7 @@ from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import RunOptions, partial_is_due
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import named_path
 
 from .backends import Done, check_backend, run_items
 from .call import Call
@@ -102,14 +103,15 @@ def sweep(
     total = total if limit is None or total is None else min(total, limit)
     call = Call(function, arguments, measure)
     facts = provenance(model_of(call), function=call.name)
-    folder = None if out is None else Path(out).expanduser()
+    folder = None if out is None else named_path(out, "out")
     store = Memory() if folder is None else Folder(folder, header_of(call), facts)
-    count, kept = 0, 0
+    hashes: list[str] = []  # of the items so far
+    kept = 0
 
     def unfinished(done: Mapping[int, str]) -> Iterator[Item]:
-        nonlocal count, kept
+        nonlocal kept
         for item in itertools.chain([first], numbers):
-            count += 1
+            hashes.append(item.hash)
             if done.get(item.row) == item.hash:
                 kept += 1
             else:
@@ -131,10 +133,12 @@ def sweep(
             store.write()
         store.finish()
         frame = store.rows()
-    frame = frame[frame["row"] < count]
-    if len(frame) < count:
+    frame = frame[frame["row"] < len(hashes)]
+    made = zip(frame["row"].astype(int), frame["hash"], strict=True)
+    lost = len(hashes) - sum(hashes[row] == digest for row, digest in made)
+    if lost:
         raise RuntimeError(
-            f"{count - len(frame)} of {count} rows have been lost from {folder}, where a file was damaged or removed "
+            f"{lost} of {len(hashes)} rows have been lost from {folder}, where a file was damaged or removed "
             "while the sweep ran: run the same line again to compute them"
         )
     return result_of(frame, store.columns, folder=None if folder is None else str(folder), provenance=facts)

@@ -54,7 +54,10 @@ def _model_reference(model: Model) -> tuple[Any, ...]:
         raise ValueError(
             f"{model.name} has been changed ({hooked.sentence}), which another process does not see: undo that"
         )
-    options = {"device": str(model.device), "dtype": model.dtype, "backend": model.backend}
+    options = {
+        "device": str(model.device), "dtype": model.dtype, "backend": model.backend,
+        "allow_mismatch": model.allow_mismatch,
+    }  # fmt: skip
     return model.source, tuple(options.items()), model.processed, _fingerprint(model)
 
 

@@ -146,6 +146,7 @@ class Folder:
     def finished(self) -> dict[int, str]:
         """Hash by number of the items that are done."""
         frame = self.rows()
+        self._next = max(self._next, 1 + frame.attrs["last part"])  # a file may have been renamed
         good = frame[frame["error"].isna()]
         return dict(zip(good["row"].tolist(), good["hash"].tolist(), strict=True))
 
@@ -239,7 +240,9 @@ def read_header(folder: Path) -> dict[str, Any]:
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if path.is_symlink():  # to nothing; else it was there a moment ago, and has been merged into another
+            raise DamagedError("it is a link to a file that is not there") from error
         raise
     except OSError as error:
         raise OSError(error.errno, f"{path} cannot be read: {error.strerror or error}") from error
@@ -248,7 +251,8 @@ def _content(path: Path) -> bytes:
 def read_folder(folder: Path, *, sweep: str | None = None, set_aside: bool = False) -> pd.DataFrame:
     """All rows of a folder, in the order of the items; if an item was run again, its last row.
 
-    A damaged file, or one of another sweep, is left out with a warning; with ``set_aside`` it gets another name.
+    A damaged file, or one of another sweep, is left out with a warning; with ``set_aside`` it gets another name. The
+    table's attribute ``last part`` is the number of the latest part, -1 if there is none.
     """
     import pandas as pd
 
@@ -271,10 +275,17 @@ def read_folder(folder: Path, *, sweep: str | None = None, set_aside: bool = Fal
         else:
             warnings.warn(f"{file} is damaged ({fault}): run the sweep again to compute its rows", stacklevel=2)
     if not tables:
-        return pd.DataFrame({"row": [], "hash": [], "error": [], "seconds": []})
-    tables.sort(key=lambda table: table.attrs.get("part", -1))  # whatever the names of the files are by now
-    frame = pd.concat(tables, ignore_index=True)
-    return frame.drop_duplicates("row", keep="last").sort_values("row", ignore_index=True)
+        tables = [pd.DataFrame({"row": [], "hash": [], "error": [], "seconds": []})]
+    tables.sort(key=_part_of)  # whatever the names of the files are by now
+    frame = pd.concat(tables, ignore_index=True).drop_duplicates("row", keep="last")
+    frame = frame.sort_values("row", ignore_index=True)
+    frame.attrs = {"last part": _part_of(tables[-1])}
+    return frame
+
+
+def _part_of(table: pd.DataFrame) -> int:
+    """The number of the part that the rows of a file were written as; -1 for merged rows and files of old releases."""
+    return int(table.attrs.get("part", -1))
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -167,7 +167,7 @@ def test_context_and_continuation_are_read_as_one_text(family: str) -> None:
 SYSTEM = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is Paris?"}]
 
 
-def test_a_refused_chat_is_one_failed_item(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_chat_is_never_right(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     model = tiny_model("gpt2", "auto")
     template = (
         "{% for message in messages %}{% if message['role'] == 'system' or 'bad' in message['content'] %}"
@@ -182,14 +182,16 @@ def test_a_refused_chat_is_one_failed_item(monkeypatch: pytest.MonkeyPatch, capl
     said = [record.getMessage() for record in caplog.records if "chat template" in record.getMessage()]
     assert said == [
         "the chat template refuses these messages: no such message; the system message is left out",
-        "the chat template refuses these messages: no such message; such items count as failed",
+        "the chat template refuses these messages: no such message; such items count as failed, or cannot be scored",
     ]
-    asked = [request("loglikelihood", context, " In") for context in ("Where", f"{refused} Answer:", "Paris")]
-    first, second, third = own.loglikelihood(asked, disable_tqdm=True)
-    assert second == (-np.inf, False)
-    assert [first, third] == own.loglikelihood([asked[0], asked[2]], disable_tqdm=True)
     options = {"until": [], "max_gen_toks": 2}
-    assert own.generate_until([request("generate_until", refused, options)]) == [""]
+    (written,) = own.generate_until([request("generate_until", refused, options)])
+    assert written.strip(), "an empty answer is right where a question has none"
+    assert not any(letter.isalnum() for letter in written)
+    asked = [request("loglikelihood", context, " In") for context in ("Where", f"{refused} Answer:", "Paris")]
+    with pytest.raises(ValueError, match=r"refuses the messages of 1 of 3 continuations, .* leave these items out"):
+        own.loglikelihood(asked, disable_tqdm=True)
+    assert len(own.loglikelihood([asked[0], asked[2]], disable_tqdm=True)) == 2
 
 
 def test_a_long_context_loses_its_beginning() -> None:

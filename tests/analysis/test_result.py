@@ -313,6 +313,14 @@ def test_a_crafted_header_is_refused_in_a_sentence(tmp_path: Path, change: Calla
         assert len(str(caught.value)) < 400
 
 
+def test_a_header_that_is_nested_too_deeply_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for depth in (2_000, 200_000):
+        text = np.frombuffer(b"[" * depth + b"]" * depth, dtype=np.uint8)
+        np.savez(tmp_path / "deep.npz", **{"header.json": text})
+        with pytest.raises(ValueError, match=r"deep\.npz cannot be read as a result: its header is nested too deeply$"):
+            Result.load(tmp_path / "deep.npz")
+
+
 def test_every_result_inside_a_file_carries_the_version_of_its_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import pickle
 import random
 import shutil
 import warnings
@@ -18,10 +19,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from interp_widgets import Workbench
 from interp_widgets.models import LoadError, hub_files, load_model, loading
 from interp_widgets.models.hub_files import Source
 from interp_widgets.models.library_messages import collected, quiet
+from interp_widgets.models.mixture_of_depths.checkpoint import base_hash
+from interp_widgets.models.mixture_of_depths.opening import read_base
+from interp_widgets.models.state import facts
 from interp_widgets.models.weight_files import read_headers
+from interp_widgets.sweeps.sending import pack
 from tests.models.tiny import metaspace_tokenizer, tiny_folder, tiny_hf, tiny_model
 
 Weights = dict[str, Tensor]
@@ -85,6 +91,24 @@ def test_weights_and_config_that_differ_are_refused_unless_allowed(
     assert len(allowed.messages) == 1
     assert message.partition(" that")[0] in allowed.messages[0]
     assert read(target, allow_mismatch=True).has_weights_of(allowed.source.hf_model)  # also where they are random
+
+
+def test_what_loads_a_model_again_allows_what_was_allowed(tmp_path: Path) -> None:
+    target = folder_of(tmp_path / "m", change=lambda w: {k: v for k, v in w.items() if "layers.1.mlp" not in k})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        metaspace_tokenizer().save_pretrained(target)
+        model = load_model(target, allow_mismatch=True)
+        again = pickle.loads(pack(model))  # as a sweep sends it to its processes
+        assert facts(again) == facts(model)
+        hf_model, _ = read_base(model)
+        assert base_hash(hf_model) == base_hash(read_base(again)[0])
+        bench = Workbench(model, prompt="the cat")
+        path = bench.save(tmp_path / "session.npz")
+        bench.close()
+        opened = Workbench.load(path)
+        assert opened.models[0].weight_hash == model.weight_hash
+        opened.close()
 
 
 @pytest.mark.parametrize(

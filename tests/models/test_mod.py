@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -457,6 +458,22 @@ def test_comparisons_leave_the_number_of_routes() -> None:
     with mixture.dense():
         assert mixture.top_k == 3
     assert mixture.top_k == 1
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+def test_numbers_of_routes_end_in_any_order(order: tuple[int, ...]) -> None:
+    mixture = Mixture(torch.zeros(4, 5), [torch.nn.Identity()] * 4, 1)
+    model = build(random_state("llama", 3))
+    own, entered = model.top_k, [mixture.using(2), mixture.dense(), mixture.using(3)]
+    nested = [model.with_top_k(1), model.with_top_k(2), model.with_top_k(3)]
+    for one in (*entered, *nested):
+        one.__enter__()
+    left = [0, 1, 2]
+    for number in order:
+        entered[number].__exit__(None, None, None)
+        nested[number].__exit__(None, None, None)
+        left.remove(number)
+        assert (mixture.top_k, model.top_k) == (([2, 5, 3][left[-1]], left[-1] + 1) if left else (1, own))
 
 
 def test_threads_do_not_meet_in_a_mixture() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 
 import pytest
+from tokenizers import AddedToken
 
 from interp_widgets import prompt_saliency
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
@@ -162,3 +164,16 @@ def test_a_prompt_that_is_only_part_of_a_token_is_refused() -> None:
     result = prompt_saliency(model, "the cap", "ital", method="random")
     assert (result.prompt_tokens, result.response_tokens) == ((" the",), (" capital",))
     assert result.prompt_spans == ((0, 3),)
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_tokens_added_later_are_read_as_they_are_now(kind: str) -> None:
+    model = copy.copy(model_of(kind))
+    model.tokenizer = copy.deepcopy(model.tokenizer)
+    known = word_ids(model, ["capital"])[0][0]
+    assert model.is_special([known]) == [False]
+    model.tokenizer.add_tokens(["Zwölf"])
+    new = model.tokenizer.convert_tokens_to_ids("Zwölf")
+    assert model.token_strings([new])[0].strip() in ("Zwölf", "zwolf"), "as the tokenizer normalises it"
+    model.tokenizer.add_tokens([AddedToken(model.tokenizer.convert_ids_to_tokens(known), special=True)])
+    assert model.is_special([known, new]) == [True, False]

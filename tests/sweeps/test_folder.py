@@ -242,11 +242,19 @@ def replace_by_a_folder(path: Path, draw: random.Random) -> None:
     path.mkdir()
 
 
+def replace_by_a_link_to_nothing(path: Path, draw: random.Random) -> None:
+    path.unlink()
+    path.symlink_to(path.parent / "gone")
+
+
 def foreign_table(path: Path, draw: random.Random) -> None:
     pd.DataFrame({"a": [1, 2]}).to_parquet(path)
 
 
-DAMAGES = [flip, flip, flip, truncate, fill, remove, swap, take_from_another, foreign_table, replace_by_a_folder]
+DAMAGES = [
+    flip, flip, flip, truncate, fill, remove, swap, take_from_another, foreign_table, replace_by_a_folder,
+    replace_by_a_link_to_nothing,
+]  # fmt: skip
 
 
 def damaged(unfinished: Path, out: Path, seed: int) -> str:
@@ -291,6 +299,40 @@ def test_after_any_damage_rows_are_right_or_a_sentence_says_what_is_wrong(unfini
         assert result.measured == ("value", "text"), f"{seed} {what}"
         assert read_sweep(out).equals(sweep(value, range(N), out=out)), f"{seed} {what}"
     assert refused < FAULTS / 4
+
+
+def test_a_part_that_is_a_link_to_nothing_is_damaged(unfinished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(unfinished, out)
+    replace_by_a_link_to_nothing(sorted(out.glob("part-*"))[1], random.Random(0))
+    with pytest.warns(UserWarning, match="it is a link to a file that is not there"):
+        assert read_sweep(out).rows.tolist() == [0, 1, 2, 3, 5, 6]
+    with pytest.warns(UserWarning, match="its rows are computed again"):
+        assert sweep(value, range(N), out=out).numbers("value").tolist() == [n * n for n in range(N)]
+
+
+def test_rows_computed_again_replace_those_of_renamed_parts(unfinished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(unfinished, out)
+    for number, part in enumerate(sorted(out.glob("part-*"))):
+        part.rename(part.with_name(f"part-000000-{number}.parquet"))
+    result = sweep(value, range(100, 100 + N), out=out)
+    assert result.numbers("value").tolist() == [n * n for n in range(100, 100 + N)]
+
+
+def test_rows_of_other_items_are_no_rows_of_this_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_MAX_ROWS", 1)
+
+    def with_a_stranger(n: int, out: Path = tmp_path / "out") -> int:
+        if n == 104:
+            (part,) = out.glob("part-000000-*")
+            table = pd.read_parquet(part).assign(hash="0" * 16)
+            table.attrs = {"part": 50}  # as of an earlier release, without a checksum
+            table.to_parquet(out / "part-000050-x.parquet")
+        return n * n
+
+    with pytest.raises(RuntimeError, match="1 of 9 rows have been lost from"):
+        sweep(with_a_stranger, range(100, 100 + N), out=tmp_path / "out")
 
 
 def test_a_damaged_part_is_named_and_set_aside(unfinished: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import torch
 from interp_widgets import HeadMap, Model, load_model, logit_lens, read_sweep, sweep
 from interp_widgets.sweeps import store
 from interp_widgets.sweeps.items import Item, item_hash
-from tests.sweeps.jobs import dies_at, fails_at_two, square, threads
+from tests.sweeps.jobs import dies_at, fails_at_two, square, threads, waits_for
 from tests.waiting import LIMIT, until
 
 PROMPTS = ["The Eiffel Tower is in the city of", "The capital of Italy is", "She gave the book to"]
@@ -424,6 +424,21 @@ def test_an_executor_that_died_before_an_item_was_sent_says_how_to_go_on() -> No
             pool.submit(os._exit, 1).result()
         with pytest.raises(RuntimeError, match="run the same line again to go on"):
             sweep(len, ["a", "bc"], backend=pool)
+
+
+def test_a_sweep_that_stops_ends_its_processes_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while calls wait that no process has taken."""
+    running, raised = tmp_path / "running", []
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: raised.append(arguments.exc_value))
+
+    def stop_once_it_runs() -> None:
+        if running.exists():
+            raise KeyError("enough")
+
+    call = partial(waits_for, started=str(running), go_on=str(tmp_path / "never"))
+    with pytest.raises(KeyError, match="enough"):
+        sweep(call, range(20), backend=2, check=stop_once_it_runs)
+    assert raised == []
 
 
 def test_a_forked_process_does_not_wait_for_threads_that_it_has_not() -> None:

@@ -17,15 +17,18 @@ from interp_widgets.compute.cache import results as cache
 from interp_widgets.models import Model
 from interp_widgets.models.chat import ChatText
 from interp_widgets.widgets.base.controls import shown_if
-from interp_widgets.widgets.base.description import Description, decimals
+from interp_widgets.widgets.base.description import Description, Step, decimals
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.panel import Panel
-from interp_widgets.widgets.base.tidy import descendants
+from interp_widgets.widgets.base.tidy import close_one, close_tree, descendants
 from interp_widgets.widgets.probe import Prompt
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from interp_widgets.widgets.workbench.screen import Screen
+from interp_widgets.widgets.workbench.selected import Selected
 from interp_widgets.widgets.workbench.session import unpacked
+from interp_widgets.widgets.workbench.tools import TOOLS
 from tests.shipped import demo_pair
+from tests.widgets.messages import nothing_in_the_log
 
 pytestmark = pytest.mark.slow
 
@@ -635,6 +638,21 @@ def test_a_session_keeps_a_chat(pair: Any, show: Any, tmp_path: Path) -> None:
         assert again.screen.status_line.error == ""
     finally:
         again.close()
+
+
+def test_a_step_that_is_no_longer_offered_is_ignored(wire: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A page that is behind may still show its button."""
+    taken: list[Step] = []
+    selected = Selected(TOOLS, taken.append)
+    with nothing_in_the_log(caplog):
+        for button in selected.steps.values():
+            wire.click(button)
+        selected.show([], lambda step: False)
+        for button in selected.steps.values():
+            wire.click(button)
+    assert 0 < len(taken) < len(selected.steps)
+    close_tree(selected.box)
+    close_one(selected.box)
 
 
 def test_words_are_escaped_and_small_numbers_are_no_values() -> None:

@@ -262,7 +262,9 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         raise ValueError(f"{source} was not written by a result's save()")
     try:
         head = json.loads(arrays.pop(_HEADER).tobytes())
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise ValueError(f"{source} cannot be read as a result: its header is nested too deeply") from error
+    except ValueError as error:
         raise ValueError(
             f"{source} is not a readable .npz archive of a result (its header is damaged: {short(error)})"
         ) from error

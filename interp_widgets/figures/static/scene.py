@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.figures.theme import lut
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _with_tips(svg: str, name: str, tips: Sequence[str]) -> str:
 
 def save_scene(scene: Scene, path: str | Path, *, scale: float = 2.0) -> Path:
     """Write the picture as SVG or PNG, by the ending of `path`; ValueError for any other ending."""
-    path = Path(path)
+    path = named_path(path, "path")
     if path.suffix.lower() not in (".svg", ".png"):
         raise ValueError(f"a picture is saved as .svg or .png, got {path.name!r}")
     with whole_file(path) as draft:

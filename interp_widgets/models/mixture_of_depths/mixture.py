@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -65,6 +65,14 @@ class _Pass:
     """The output of the last block."""
 
 
+@dataclass(eq=False)
+class _Choice:
+    """A number of routes that counts for a while."""
+
+    before: int
+    """The number that counts when it ends."""
+
+
 class Mixture(nn.Module):
     """Router and norms of the last k layers; `interp_widgets.models.mixture_of_depths.graft` puts it into a model.
 
@@ -84,6 +92,7 @@ class Mixture(nn.Module):
         self._passes: dict[int, _Pass] = {}
         self._by_last: set[int] = set()
         self._readings: dict[int, list[Reading]] = {}
+        self._choices: list[_Choice] = []
         if len(self.norms) != self.k - 1:
             raise ValueError(f"{self.k} routes need {self.k - 1} norms beside the final one, got {len(self.norms)}")
 
@@ -147,14 +156,28 @@ class Mixture(nn.Module):
         return threading.get_ident() in self._by_last
 
     @contextmanager
-    def dense(self) -> Iterator[None]:
-        """Context manager in which every token uses all routes, for comparisons in which rounding must not change the
-        choice of routes."""
-        before, self.top_k = self.top_k, self.k
+    def using(self, top_k: int) -> Iterator[None]:
+        """Context manager in which every token uses ``top_k`` routes.
+
+        Several may end in any order: of those that have not ended, the one entered last counts.
+        """
+        own = _Choice(self.top_k)
+        self._choices.append(own)
+        self.top_k = top_k
         try:
             yield
         finally:
-            self.top_k = before
+            number = self._choices.index(own)
+            del self._choices[number]
+            if number == len(self._choices):
+                self.top_k = own.before
+            else:  # the next one goes back to what was before this one
+                self._choices[number].before = own.before
+
+    def dense(self) -> AbstractContextManager[None]:
+        """Context manager in which every token uses all routes, for comparisons in which rounding must not change the
+        choice of routes."""
+        return self.using(self.k)
 
     @contextmanager
     def by_last(self) -> Iterator[None]:

@@ -92,14 +92,10 @@ class ModModel(Model):
 
     @contextlib.contextmanager
     def with_top_k(self, value: int) -> Iterator[None]:
-        """Context manager in which each token uses ``value`` routes; other threads wait."""
-        with self.lock:
-            before = self.top_k
-            self.top_k = value
-            try:
-                yield
-            finally:
-                self.top_k = before
+        """Context manager in which each token uses ``value`` routes; other threads wait. It may end in any order."""
+        check_top_k(value, self.k)
+        with self.lock, self.mixture.using(value):
+            yield
 
     @property
     def added_parameters(self) -> int:

@@ -80,9 +80,9 @@ def open_mixture(
         )
     if isinstance(base, Model) and base.source is not None:
         check_as_loaded(base, "load_model")
-        base = source = base.source
-    if isinstance(base, str | Path):
-        state = replace(state, base=address(base))  # saved again, it is found there
+        state = replace(state, base=base.source)  # saved again, it is found there
+    elif isinstance(base, str | Path):
+        state = replace(state, base=address(base))
     try:
         hf_model, own = read_base(source, tokenizer)
     except LoadError as error:
@@ -105,7 +105,8 @@ def read_base(source: str | Path | Any, tokenizer: Any = None) -> tuple[Any, Any
         if isinstance(source, ModModel) or source.source is None:
             kind = "is a mixture itself" if isinstance(source, ModModel) else "came from memory"
             raise LoadError(f"{source.name} {kind}: give the base's name, its folder or its transformers model")
-        source = source.source
+        opened = open_source(source.source, tokenizer, torch.float32, allow_mismatch=source.allow_mismatch)
+        return opened.hf_model, opened.tokenizer
     if isinstance(source, str | Path):
         if is_mixture_folder(source):
             raise LoadError(f"{source} holds a mixture of depths: give the base model that it was tuned from")

@@ -181,7 +181,7 @@ class _Request:
 
 
 def _base(model: Model | Any, tokenizer: Any) -> tuple[Model, Any]:
-    """The base model, and the source of its transformers model."""
+    """The base model, and what `read_base` reads its transformers model from."""
     check_base(model)
     if not isinstance(model, Model):
         return load_model(model, tokenizer=tokenizer), model
@@ -191,7 +191,7 @@ def _base(model: Model | Any, tokenizer: Any) -> tuple[Model, Any]:
             "(with tokenizer=), its name or its folder"
         )
     check_as_loaded(model, "tune_mod")
-    return model, model.source
+    return model, model
 
 
 def check_base(model: Model | str | Path | Any) -> None:
@@ -299,7 +299,7 @@ class _Run:
         if ending == "nan":
             training = {}  # the same steps would end the same way
         chosen = self.settings
-        came_from_name = isinstance(self.source, str | Path)
+        came_from_name = isinstance(self.source, str | Path | Model)
         return MixtureState(
             chosen.k, chosen.top_k, chosen.lora, self.base.source if came_from_name else None, self.base.name,
             self.hash, weights, training, chosen.plain(), chosen.only,

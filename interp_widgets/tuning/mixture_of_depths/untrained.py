@@ -47,7 +47,7 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
             f"{model.name} came from memory and its transformers model is unknown: load it by its name or folder"
         )
     check_as_loaded(model, "a mixture of depths")
-    hf_model, tokenizer = read_base(model.source, model.tokenizer)
+    hf_model, tokenizer = read_base(model, model.tokenizer)
     parts = late_parts(hf_model)
     mixture = new_mixture(parts, first_router(next(parts.norm.parameters()), k, seed), used)
     named = {"router": mixture.router, **norm_parameters(mixture, parts)}

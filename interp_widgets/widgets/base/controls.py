@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.arguments import LONGEST_MESSAGE, message_of, short
+from interp_widgets.atomic import at_home
 from interp_widgets.models.chat import ChatText, is_chat
 
 
@@ -135,10 +135,7 @@ def checked_path(text: str, what: str) -> str:
     parts = [len(part.encode("utf8")) for part in path.split("/")]
     if len(path.encode("utf8")) > LONGEST_PATH or max(parts) > LONGEST_NAME:
         raise ValueError(f"{what} is not a valid file name: shorten it")
-    try:
-        Path(path).expanduser()
-    except RuntimeError as error:  # no such user, or a user without a home
-        raise ValueError(f"{what} {short(path)} has no home folder to start in: write it without ~") from error
+    at_home(path, what)
     return path
 
 

@@ -15,7 +15,7 @@ import ipywidgets as W
 import pandas as pd
 
 from interp_widgets.analysis._core.tables import csv_text
-from interp_widgets.atomic import whole_file
+from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.figures.theme import TOKENS256, TOKENS_DARK256, TOKENS_DIVERGING256, lut
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure, bokeh_code
 from interp_widgets.widgets.views.heatmap import Heatmap
@@ -49,7 +49,7 @@ def export_html(
     and the joint shading of a heat map's `strips`); it follows the reader's light or dark preference and makes no
     network request. Raises ValueError when there is no view to show.
     """
-    path = Path(path)
+    path = named_path(path, "path")
     with whole_file(path) as draft:
         draft.write_text(
             html_page(title, views, question=question, provenance=provenance, table=table), encoding="utf-8"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.atomic import named_path
 
 
 class SavedResult:
@@ -60,7 +61,7 @@ def _opened(source: Any, saved: type[SavedResult]) -> Any:
     if isinstance(source, saved.kind):
         return saved(source)
     if isinstance(source, str | os.PathLike):
-        path = os.path.expanduser(os.fspath(source))
+        path = str(named_path(source, "the path of a result"))
         try:
             return saved(saved.kind.load(path), path)
         except FileNotFoundError as error:

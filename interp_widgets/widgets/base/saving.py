@@ -13,7 +13,7 @@ import ipywidgets as W
 from ...analysis._core.result import Result, Results
 from ...analysis._core.tables import csv_text
 from ...arguments import short
-from ...atomic import whole_file
+from ...atomic import named_path, whole_file
 from ...compute.memory import describe_bytes
 from ...figures.static import save_scene
 from .controls import TextLine, checked_path
@@ -56,7 +56,7 @@ def file_path(path: Any) -> Path:
         raise TypeError(f"path must be a str or a Path, got {short(path)}")
     if not checked_path(text, "path"):
         raise ValueError("path must be the name of a file, got an empty one")
-    return Path(text).expanduser()
+    return named_path(text, "path")
 
 
 def target_of(path: Any, allowed: Collection[str]) -> Path:

@@ -119,11 +119,11 @@ class WordSource:
             arguments["vectors"] = "vectors"
         elif self.kind == "vectors":
             imports.append("read_word_vectors")
-            path = os.path.expanduser(self.vectors)
+            path = str(named_path(self.vectors, "vectors"))
             lines.append(f"vectors = read_word_vectors({path!r}, limit={self.most})")
             arguments["vectors"] = "vectors"
         elif self.vectors:
-            arguments["vectors"] = repr(os.path.expanduser(self.vectors))
+            arguments["vectors"] = repr(str(named_path(self.vectors, "vectors")))
         if self.kind == "vectors" and isinstance(self.vectors, WordVectors):
             arguments["words"] = f"vectors.words[:{self.most}]"
         return imports, lines, arguments

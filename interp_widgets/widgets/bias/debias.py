@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
@@ -16,6 +14,7 @@ import torch
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result, record
 from interp_widgets.analysis.bias import CrowsResult, StereoSetResult, random_edit
+from interp_widgets.atomic import named_path
 from interp_widgets.data.bias import LabelledTexts
 from interp_widgets.figures.bias import IntervalDots, Series, score_dots
 from interp_widgets.figures.chart import QUIET
@@ -203,9 +202,9 @@ class Debiasing(EditOptions):
         name = checked_path(self.path.value, "the file name")
         if not name:
             raise ValueError("type a file name")
-        if os.path.isdir(os.path.expanduser(name)):
+        if named_path(name, "the file name").is_dir():
             raise ValueError(f"{name} is a folder: type the name of a file in it")
-        path = Path(os.path.expanduser(name if name.endswith(".safetensors") else f"{name}.safetensors"))
+        path = named_path(name if name.endswith(".safetensors") else f"{name}.safetensors", "the file name")
         if not path.absolute().parent.is_dir():
             raise ValueError(f"the folder {path.absolute().parent} does not exist: make it or choose another")
         saved = self.results[i].edit.save(free_name(path))

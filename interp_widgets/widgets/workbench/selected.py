@@ -26,11 +26,15 @@ class Selected:
         self._usual = {name: Step(name, tool.step) for name, tool in offered.items() if tool.step}
         self._steps: dict[str, Step] = {}
         for name, button in self.steps.items():
-            button.on_click(lambda _button, name=name: take(self._steps[name]))
+            button.on_click(lambda _button, name=name: self._pressed(name, take))
         self.title = W.HTML("<div class='iw-card-title' role='heading' aria-level='4'>Selected</div>")
         self.box = W.VBox([self.title, self.text, *self.steps.values()])
         for name in ("iw-card", "iw-selected"):
             self.box.add_class(name)
+
+    def _pressed(self, name: str, take: Callable[[Step], object]) -> None:
+        if name in self._steps:  # else the page is behind
+            take(self._steps[name])
 
     def show(self, found: Iterable[Description], is_shown: Callable[[Step], bool]) -> None:
         """Show the panels' descriptions; offer the steps that they suggest, then the usual ones, unless shown."""

@@ -30,8 +30,10 @@ from ..base.workbench import SHARED
 
 _CLASS = "class of interp_widgets"
 _CHAT = "messages of a chat"
-_TO_LOAD = {"model": str, "source": str | None, "dtype": str, "backend": str, "processed": bool}
-"""What a session says about a model, to load it again, and of which type it is."""
+_TO_LOAD = {
+    "model": str, "source": str | None, "dtype": str, "backend": str, "processed": bool, "allow_mismatch": bool | None,
+}  # fmt: skip
+"""What a session says about a model, to load it again, and of which type it is; earlier releases left the last out."""
 
 Present = Mapping[int, tuple[State, Mapping[str, Any]]]
 """The state and the facts of each model when a session was opened, by the model's ``id``."""
@@ -153,7 +155,13 @@ def opened_models(session: Session, path: Path, given: Sequence[Any], *, fetch: 
                 f"Workbench.load({str(path)!r}, {loads}), or Workbench.load({str(path)!r}, fetch=True)"
             )
     return tuple(
-        load_model(facts["source"], dtype=facts["dtype"], backend=facts["backend"], processed=facts["processed"])
+        load_model(
+            facts["source"],
+            dtype=facts["dtype"],
+            backend=facts["backend"],
+            processed=facts["processed"],
+            allow_mismatch=bool(facts.get("allow_mismatch")),
+        )
         for facts in session.models
     )
 
@@ -234,6 +242,7 @@ def _to_load(model: Any) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "backend": model.backend,
         "processed": model.processed,
+        "allow_mismatch": model.allow_mismatch,
     }
 
 
