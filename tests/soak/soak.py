@@ -68,6 +68,8 @@ NOT_COMPARED = ("provenance", "seconds")
 STILL, COMPUTES = 60.0, 0.3
 """What uses less than ``COMPUTES`` seconds of the processor in ``STILL`` seconds stands still."""
 LIVE_SECONDS = 1.0
+LONGEST = 20.0
+"""No run is started that is forecast to take longer, in seconds, and none is waited for that does."""
 
 
 class Silent(comm.base_comm.BaseComm):
@@ -183,6 +185,8 @@ class Soak:
         if isinstance(box, W.Button):
             if box.disabled or label.startswith(NOT_CLICKED):
                 return "nothing"
+            if any(panel.run_button is box and self.takes_long(panel) for panel in self.panels()):
+                return "too long"
             _receive(box, method="custom", content={"event": "click"})
         elif isinstance(box, W.Dropdown | W.ToggleButtons):
             if box.options:
@@ -246,11 +250,17 @@ class Soak:
     def run(self) -> str:
         """Run a panel in a cell."""
         panel = self.random.choice([panel for panel in self.panels() if panel.asks])
-        seconds = panel.forecast(panel.request()).seconds
-        if seconds > 20:
-            return f"too long: {seconds:.0f} s"
+        if self.takes_long(panel):
+            return "too long"
         panel.run()
         return type(panel).__name__
+
+    def takes_long(self, panel: Panel) -> bool:
+        """Whether the run of a panel is forecast to take longer than a soak should wait; False if it cannot run."""
+        try:
+            return panel.asks and panel.forecast(panel.request()).seconds > LONGEST
+        except SENTENCES:
+            return False
 
     def cancel(self) -> str:
         """Cancel what runs."""
@@ -329,7 +339,9 @@ class Soak:
                 for shell in self.shells():
                     shell.cancel()
             for shell in self.shells():
-                shell.wait()
+                if not shell.wait(LONGEST):
+                    shell.cancel()
+                    shell.wait()
             for thread in self.cells:
                 thread.join()
         self.look_for_errors()
@@ -349,7 +361,7 @@ class Soak:
             before, request = panel.results, panel.shown_request
             with self.watchdog.at(f"a fresh run of {type(panel).__name__}", waits=True):
                 try:
-                    if panel.request() != request or panel.answers.measured(request, panel.models[0]).seconds > 20:
+                    if panel.request() != request or panel.answers.measured(request, panel.models[0]).seconds > LONGEST:
                         continue
                 except SENTENCES as error:  # a setting is not filled in
                     if not panel._stale:
