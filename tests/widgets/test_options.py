@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import ipywidgets as W
 import numpy as np
 import pytest
 import torch
 import traitlets as T
 
-from interp_widgets import BiasWorkbench, LogitLensExplorer, SaliencyExplorer, Workbench
+from interp_widgets import BiasWorkbench, LogitLensExplorer, Model, SaliencyExplorer, Workbench
 from interp_widgets.widgets.base.controls import Span, TypedList
 from interp_widgets.widgets.base.fields import field
+from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.base.workbench import in_model
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.messages import RAW
@@ -74,6 +77,34 @@ def test_every_kind_of_field(model: Any, classes: Any, make: Any) -> None:
     panel.n, panel.share = np.int64(2), np.float32(0.25)
     assert (panel.n, panel.share) == (2, 0.25)
     assert type(panel.n) is int
+
+
+def fourth(model: Model, *, layer: int, neuron: int) -> int:
+    """Something about a neuron."""
+    return 4 * layer + neuron
+
+
+class Neurons(Panel):
+    title, analysis = "Neurons", staticmethod(fourth)
+    layer = field(in_model(), label="Layer")
+    neuron = field(in_model(), label="Neuron")
+
+
+def test_a_layer_of_the_model_is_an_option_with_a_slider(wire: Any) -> None:
+    model = tiny_model("gpt2")
+    panel = Neurons(model, layer=1, neuron=3)
+    assert panel.wait(60)
+    assert panel.result == 7
+    slider, box = panel.controls["layer"], panel.controls["neuron"]
+    assert (type(slider), slider.min, slider.max, slider.value) == (W.IntSlider, 0, model.n_layers - 1, 1)
+    assert (box.min, box.max, box.value) == (0, model.d_mlp - 1, 3)
+    wire.type(slider, value=2)
+    assert panel.wait(60)
+    assert (panel.layer, panel.result) == (2, 11)
+    with pytest.raises(T.TraitError, match=f"layer must be in 0..{model.n_layers - 1}"):
+        panel.layer = 77
+    assert (panel.layer, slider.value) == (2, 2)
+    panel.close()
 
 
 @pytest.mark.slow

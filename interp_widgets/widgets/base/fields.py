@@ -38,7 +38,7 @@ class Bounds:
     high: float | Callable[[Any], float] | None = None
     step: float | None = None
     slider: bool = False
-    """A slider instead of a box with a number."""
+    """A slider instead of a box with a number, unless it has more steps than a hand can aim at."""
     shown_as: str = ""
     """Format of the slider's number, such as ``.0%``."""
 
@@ -216,6 +216,7 @@ def field(
         [('metric', 'Measured as', True), ('share', 'Labels from', False)]
     """
     base, extras = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
+    extras += getattr(kind, "extras", ())
     made = Field(
         base, tuple(extras), label, help, placeholder, shown_if, required, redraws, selects, chooses, argument,
         offers, group, new_row, more, width, live, control, personal, next(_order),
@@ -300,6 +301,7 @@ class Hint(W.HTML):
         return pressed
 
 
+MOST_STEPS = 500
 IN_SIGHT = 2
 """Options of a group that a screen shows; the rest go under *More*."""
 
@@ -487,17 +489,17 @@ def _control(panel: Any, made: Field) -> Any:
         return W.Checkbox(indent=False, **common)
     if text is not None:
         return TextBox(description=made.label, hint=made.help, rows=text.rows, placeholder=made.placeholder)
-    if made.kind in (int, float):
+    if made.kind in (int, float) or isinstance(made.kind, T.Int):
         return _number(panel, made, bounds or Bounds(), common)
     return TextLine(continuous_update=bool(made.live), placeholder=made.placeholder, **common)
 
 
 def _number(panel: Any, made: Field, bounds: Bounds, common: dict[str, Any]) -> Any:
     low, high = (end(panel) if callable(end) else end for end in (bounds.low, bounds.high))
-    whole = made.kind is int
+    whole = made.kind is not float
     ends = {"min": 0 if low is None else low, "max": (SEED_LIMIT if whole else 1e9) if high is None else high}
     step = {} if bounds.step is None else {"step": bounds.step}
-    if bounds.slider:
+    if bounds.slider and ends["max"] - ends["min"] <= MOST_STEPS * (bounds.step or 1):
         shown = {"readout_format": bounds.shown_as} if bounds.shown_as else {}
         return (W.IntSlider if whole else W.FloatSlider)(
             **ends, **step, **shown, continuous_update=not whole if made.live is None else made.live, **common

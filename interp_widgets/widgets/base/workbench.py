@@ -14,6 +14,7 @@ from interp_widgets.models.pair import distinct_names
 
 from .announced import Announced
 from .controls import Number, Typed, Whole, Worded
+from .fields import Bounds
 from .guard import handling
 
 SELECTED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
@@ -238,11 +239,24 @@ class WorkbenchState(Worded):
 
 
 def in_model() -> Any:
-    """A trait of a panel for a layer, head or neuron of its (first) model."""
+    """A trait of a panel for a layer, head or neuron of its (first) model; with `field`, an option with its control.
+
+    >>> from interp_widgets.widgets.base.fields import field
+    >>> class Options(T.HasTraits):
+    ...     layer = field(in_model(), label="Layer")
+    """
     return _InModel(0, min=0)
 
 
 class _InModel(Whole):
+    @property
+    def extras(self) -> tuple[Bounds]:
+        """Of a field: the control goes up to the last one that all models have."""
+        return (Bounds(0, self._last, slider=True),)
+
+    def _last(self, panel: Any) -> int:
+        return min(int(getattr(model, _BOUNDS[str(self.name)])) for model in panel.models) - 1
+
     def validate(self, obj: Any, value: Any) -> int:
         if isinstance(value, int):
             _checked(obj.models, str(self.name), value)  # before other limits: this one names the model

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import ipywidgets as W
 import numpy as np
 import traitlets as T
 from numpy.typing import NDArray
@@ -85,12 +84,6 @@ class ListedWords(PerModel):
         return [*before, *lines], arguments.get("words", "vectors")
 
 
-def layer_slider(panel: Any) -> Any:
-    """A slider over the layers that all models have."""
-    last = max(min(model.n_layers for model in panel.models) - 1, 1)
-    return panel.bind(W.IntSlider(description="Layer", max=last), "layer")
-
-
 class NotesToOpen(T.Any):
     """A trait for annotations to open: an object or the path of a file, or one of these per model."""
 
@@ -108,7 +101,7 @@ class ComponentPanel(WordPanel):
 
     analysis = staticmethod(ffn_concepts)
     cached_as = "ffn components"
-    layer = field(in_model(), label="Layer", group="layer", redraws=True, control=layer_slider)
+    layer = field(in_model(), label="Layer", group="layer", redraws=True, live=True)
     """The selected layer."""
     components = field(
         Annotated[int, Bounds(1, 10_000)], 20, label="Components", width="short", redraws=True,
