@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import linecache
 from typing import Any
 
 import ipywidgets as W
@@ -173,3 +174,55 @@ def test_a_closed_panel_takes_no_orders(wire: Any) -> None:
             assert not RAW.search(refusal(panel, name, value)), name
     with pytest.raises(RuntimeError, match="is closed: open a new one"):
         panel.run()
+
+
+CELL = '''
+from interp_widgets.widgets.base.fields import field
+from interp_widgets.widgets.base.panel import Panel
+
+OFFSET = 5
+
+def shifted(x):
+    return x + OFFSET
+
+def length(model, *, prompt, times=1):
+    """Tokens of a prompt, shifted."""
+    return times * shifted(len(model.tokens(prompt)))
+
+class Lengths(Panel):
+    title, analysis = "Lengths", staticmethod(length)
+    prompt = field(str, "Snow fell on the", label="Prompt")
+    times = field(int, 2, label="Times")
+'''
+
+
+def in_a_notebook(source: str, name: str) -> dict[str, Any]:
+    """What a cell defines."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, name, "exec"), names)
+    return names
+
+
+def test_copied_code_of_a_panel_written_outside_the_package_runs(wire: Any) -> None:
+    for kind in (in_a_notebook(CELL, "<ipython-input-7>")["Lengths"], Neurons):
+        panel = kind(demo_pair().base)
+        assert panel.wait(60)
+        code, shown = panel.code(panel.request()), panel.result
+        assert f"from interp_widgets import {panel.analysis.__name__}" not in code
+        panel.close()
+        names: dict[str, Any] = {}
+        *lines, last = code.splitlines()
+        exec("\n".join(lines), names)
+        assert eval(last, names) == shown
+
+
+def test_a_lambda_has_no_code_to_copy(wire: Any) -> None:
+    class Nameless(Panel):
+        title, analysis = "Nameless", staticmethod(lambda model, *, n: n)
+        n = field(int, 3, label="n")
+
+    panel = Nameless(demo_pair().base)
+    with pytest.raises(ValueError, match="write the analysis as a function with def"):
+        panel.code(panel.request())
+    panel.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import traitlets as T
 from interp_widgets.models import Model
 
 from ..views.base import View
+from .sources import add_function, joined
 
 _HERE = Path(__file__).parent
 _WIDTH = 100
@@ -59,18 +60,25 @@ def _load_line(name: str, model: Model) -> str:
     return f"{name} = {call('load_model', *parts)}"
 
 
-def cell(imports: Iterable[str], models: Sequence[Any], body: Iterable[str]) -> str:
-    """A whole notebook cell: imports from the package, the models, then the body.
+def cell(functions: Iterable[str | Callable[..., Any]], models: Sequence[Any], body: Iterable[str]) -> str:
+    """A whole notebook cell: imports, functions that are in no module, the models, then the body.
+
+    A function is a name of the package's own, or any function.
 
     >>> print(cell(["prompt_saliency"], [], ["result"]))
     from interp_widgets import load_model, prompt_saliency
     <BLANKLINE>
     result
     """
-    names = ", ".join(sorted({"load_model", *imports}))
+    imports, sources = {"from interp_widgets import load_model"}, list[str]()
+    for function in functions:
+        if isinstance(function, str) or function.__module__.partition(".")[0] == "interp_widgets":
+            imports.add(f"from interp_widgets import {function if isinstance(function, str) else function.__name__}")
+        else:
+            add_function(function, imports, sources)
     loading = load_lines(models) if models else []
     torch = ["import torch", ""] if any("torch." in line for line in loading) else []
-    return "\n".join([*torch, f"from interp_widgets import {names}", "", *loading, *body])
+    return "\n".join([*torch, *joined(imports), "", *(f"{source}\n\n" for source in sources), *loading, *body])
 
 
 class CodeBox(View):

@@ -146,9 +146,9 @@ class Request:
         return cell(self.functions, models, [*self.lines(models), f"{variable}{suffixes(models)[-1]}{dot}{rest}"])
 
     @property
-    def functions(self) -> Iterable[str]:
-        """The functions that copied code imports."""
-        return [self.method]
+    def functions(self) -> Iterable[Callable[..., Any]]:
+        """The functions that copied code calls."""
+        return [self.analysis]
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Steps(Request):
         return [line for name, step in self.arguments for line in step.lines_on(model, name, suffix)]
 
     @property
-    def functions(self) -> Iterable[str]:
+    def functions(self) -> Iterable[Callable[..., Any]]:
         return [name for _, step in self.arguments for name in step.functions]
 
 
