@@ -182,6 +182,12 @@ def sources_without_circles() -> dict[str, str]:
 
 
 @pytest.mark.seconds
+@pytest.mark.parametrize("folder", ["analysis", "figures", "sweeps", "widgets"])
+def test_what_transformerlens_holds_is_read_in_models_alone(folder: str) -> None:
+    files = (PACKAGE / folder).rglob("*.py")
+    assert [str(file) for file in files if re.search(r"\btl_model\.", file.read_text(encoding="utf-8"))] == []
+
+
 def test_no_import_circle() -> None:
     sources = sources_without_circles()
     circles = import_circles(sources)

@@ -76,6 +76,11 @@ class Network:
         """Name and undo stack of every edit in force, in the order of applying, maintained by `ModelEdit.apply`."""
 
     @property
+    def norm_epsilon(self) -> float:
+        """What the norms add to the variance."""
+        return float(getattr(self.tl_model.cfg, "eps", None) or 0.0)
+
+    @property
     def edits(self) -> tuple[str, ...]:
         """The names of the edits in force, in the order in which they were applied."""
         return tuple(name for name, _ in self.applied)

@@ -359,7 +359,7 @@ def _sources(
 
 
 def _is_model(value: Any) -> bool:
-    return hasattr(value, "tl_model") or (hasattr(value, "run") and hasattr(value, "tokens"))
+    return hasattr(value, "run") and hasattr(value, "tokens")
 
 
 def _model_saliency(model: Model, generate: bool, options: dict[str, Any]) -> Callable[[Any], SaliencyResult]:

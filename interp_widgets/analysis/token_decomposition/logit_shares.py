@@ -17,7 +17,6 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine.linearised import ActivationSlope, linearise
-from interp_widgets.models.soft_cap import soft_cap
 from interp_widgets.models.stopping import stopping
 from interp_widgets.models.top_k import likeliest
 
@@ -111,5 +110,5 @@ def decompose_logit(
 
 def _uncapped(model: Model, logits: Tensor) -> Tensor:
     """The logits before a soft cap, cap · tanh(logit / cap), in float64 on the CPU."""
-    cap, exact = soft_cap(model.tl_model), logits.cpu().double()
+    cap, exact = model.capabilities.soft_cap, logits.cpu().double()
     return cap * torch.atanh(exact / cap) if cap > 0 else exact

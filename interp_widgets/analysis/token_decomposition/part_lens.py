@@ -43,7 +43,7 @@ class PartLens:
         weight, shift = (model.weight(name).to(residual.dtype) for name in ("ln_final_w", "ln_final_b"))
         lens = PartLens(model, read_out(model), weight.expand_as(residual), shift)
         variance = lens._centred(residual).pow(2).mean(-1, keepdim=True)
-        gain = weight / (variance + float(getattr(model.tl_model.cfg, "eps", 0.0))).sqrt()
+        gain = weight / (variance + model.norm_epsilon).sqrt()
         if rounds_norms(model):
             gain = rounded_gain(gain, residual, lens.read.normed(residual))
         return replace(lens, gain=gain)
