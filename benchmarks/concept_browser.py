@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from interp_widgets import Concept, concept_directions, demo_concepts, load_demo_pair
-from interp_widgets.analysis.concepts import KeptStates
+from interp_widgets.analysis.concepts import HiddenStateCache
 
 REPEATS = 3
 
@@ -37,7 +37,7 @@ def main() -> None:
     concept_directions(model, concepts[:10], layer=3, shuffles=1)  # imports
     rows: dict[str, list[float]] = {}
     for _ in range(REPEATS):
-        kept = KeptStates(model)
+        kept = HiddenStateCache(model)
         runs: dict[str, Callable[[], Any]] = {
             "all read, nothing kept": lambda: concept_directions(model, concepts, layer=3),
             "the first draft, 28 concepts": lambda kept=kept: concept_directions(  # type: ignore[misc]

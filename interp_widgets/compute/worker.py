@@ -67,13 +67,13 @@ class Job:
         callbacks: Callbacks,
         *,
         title: str = "",
-        gives_way: bool = False,
+        preemptible: bool = False,
     ) -> None:
         self.title = title
         """Description of the computation, for those who wait for it."""
-        self.gives_way = gives_way
+        self.preemptible = preemptible
         """Whether it calls `give_way` regularly; such jobs do not give way to each other."""
-        self.given_away = 0.0
+        self.yielded_seconds = 0.0
         """Seconds of its time that were given to others."""
         self._owner = owner
         self._function: Callable[[Job], Any] | None = function
@@ -117,7 +117,7 @@ class Job:
         self.check()
         began = self._owner.worker.clock()
         self._owner.worker._serve_others()
-        self.given_away += self._owner.worker.clock() - began
+        self.yielded_seconds += self._owner.worker.clock() - began
         self.check()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -240,15 +240,15 @@ class Worker:
         on_state: Callable[[State], object] | None = None,
         on_partial: Callable[[Any], object] | None = None,
         title: str = "",
-        gives_way: bool = False,
+        preemptible: bool = False,
     ) -> Job:
         """Queue `function(job)` as the owner's newest request and return at once.
 
-        The callbacks run in the worker's thread. `title` is shown to those who wait; `gives_way` tells that the
+        The callbacks run in the worker's thread. `title` is shown to those who wait; `preemptible` tells that the
         function calls `Job.give_way`. Raises RuntimeError for a closed owner.
         """
         callbacks = Callbacks(on_result, on_error, on_progress, on_state, on_partial)
-        job = Job(owner, function, callbacks, title=title, gives_way=gives_way)
+        job = Job(owner, function, callbacks, title=title, preemptible=preemptible)
         with owner.lock:
             self._replace(owner, job)
             job._report_state("queued")
@@ -345,13 +345,13 @@ class Worker:
             return
         while True:
             with self._wake:
-                job = next((queued for queued in self._queue if not queued.gives_way), None)
+                job = next((queued for queued in self._queue if not queued.preemptible), None)
                 if job is not None:
                     self._queue.remove(job)
                 elif not self._callers:
                     return
             if job is None:
-                self._lend_device()
+                self._yield_device()
                 continue
             before, self._current = self._current, job
             try:
@@ -359,7 +359,7 @@ class Worker:
             finally:
                 self._current = before
 
-    def _lend_device(self) -> None:
+    def _yield_device(self) -> None:
         """Release the device for the callers that wait for it, and take it back afterwards."""
         self.lock.release()
         try:

@@ -24,8 +24,8 @@ from .self_check import (
     SelfCheckError,
     agrees,
     check_past,
-    faults_past,
     first_line,
+    long_context_faults,
     prompts_for,
     reference_of,
     self_check,
@@ -150,7 +150,7 @@ class _Conversion:
             if isinstance(past, str) and backend == "hooked":
                 return None, None, f"could not be compared past the lengths that its configuration declares: {past}"
             if isinstance(past, SelfCheck) and not past.passed and backend == "hooked":  # before the slow conversion
-                return None, None, faults_past(past)[0]
+                return None, None, long_context_faults(past)[0]
             to_backend = convert.to_hooked if backend == "hooked" else convert.to_bridge
             tl_model = to_backend(self.hf_model, processed=self.processed, device=self.device, dtype=self.dtype)
             # with the addition everything is checked; a model that is wrong without it is told of by its own check

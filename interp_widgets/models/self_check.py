@@ -124,7 +124,7 @@ class SelfCheck:
                 f"an edit changed the output where it must not, by {self.edit_leak:.3g} nats "
                 f"(allowed {self.leak_tolerance:.0e})"
             )
-        return (*faults, *(() if self.past is None else faults_past(self.past)))
+        return (*faults, *(() if self.past is None else long_context_faults(self.past)))
 
     @property
     def passed(self) -> bool:
@@ -156,7 +156,7 @@ class SelfCheck:
         return f"{PAST} {self.past._cache_reason()}"
 
 
-def faults_past(twin_check: SelfCheck) -> tuple[str, ...]:
+def long_context_faults(twin_check: SelfCheck) -> tuple[str, ...]:
     """The faults in the check of a twin, worded for the model that it stands for."""
     where = f"{PAST} (seen on {twin_check.length} tokens of a small random copy)"
     return tuple(f"{where} {fault}" for fault in twin_check.faults)

@@ -490,9 +490,9 @@ def directions(setup: Setup) -> Any:
     return setup.concepts(), iw.concept_directions(setup.model, CONCEPTS, layer=1, method="discriminant", shuffles=2)
 
 
-@row("concept_directions", "KeptStates", "last_states")
+@row("concept_directions", "HiddenStateCache", "last_states")
 def kept_states(setup: Setup) -> Any:
-    states = iw.KeptStates(setup.model)
+    states = iw.HiddenStateCache(setup.model)
     found = [iw.concept_directions(setup.model, CONCEPTS, layer=n, shuffles=2, states=states) for n in (1, 3, 2)]
     return found, iw.last_states(setup.model, [PROMPT, QUESTION], [0, 2, 3], positions=[-1, 4])
 

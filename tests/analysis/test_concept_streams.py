@@ -17,7 +17,7 @@ from interp_widgets.analysis.concepts import directions as module
 from interp_widgets.analysis.concepts.auc import auc
 from interp_widgets.analysis.concepts.direction_methods import PARTNERS, SHRINKAGE, Moments
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, concept_directions_cost
-from interp_widgets.analysis.concepts.state_cache import KeptStates
+from interp_widgets.analysis.concepts.state_cache import HiddenStateCache
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import Model
@@ -169,5 +169,5 @@ def test_the_forecast_counts_what_prompts_begin_with_once(count: int) -> None:
     model, concepts = demo_pair().base, demo_concepts()[:count]
     concept_directions(model, concepts[:2], layer=3)  # the routes are compared
     with FlopCounterMode(display=False) as counter:
-        concept_directions(model, concepts, layer=3, shuffles=1, states=KeptStates(model))
+        concept_directions(model, concepts, layer=3, shuffles=1, states=HiddenStateCache(model))
     assert 0.7 < concept_directions_cost(model, concepts, layer=3).flops / counter.get_total_flops() < 1.2

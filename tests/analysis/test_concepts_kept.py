@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from interp_widgets.analysis.concepts import ConceptSet, concept_directions, erase, state_cache, steer
-from interp_widgets.analysis.concepts.state_cache import KeptStates
+from interp_widgets.analysis.concepts.state_cache import HiddenStateCache
 from interp_widgets.analysis.concepts.steered import SteeringComparison, SteeringSweep, compare_steering, steering_sweep
 from interp_widgets.data.concepts import Concept, demo_concepts
 from tests.models.tiny import tiny_model
@@ -46,7 +46,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(("family", "backend"), [("gpt2", "hooked"), ("llama", "bridge"), ("gpt_neox", "hooked")])
 def test_kept_states_give_the_same_directions(family: str, backend: str) -> None:
     model = tiny_model(family, backend, dtype=torch.float64)
-    kept = KeptStates(model)
+    kept = HiddenStateCache(model)
     for layer in (2, 1, 3, model.n_layers):
         own = concept_directions(model, SMALL, layer=layer, shuffles=2)
         found = concept_directions(model, SMALL, layer=layer, shuffles=2, states=kept)
@@ -58,7 +58,7 @@ def test_kept_states_give_the_same_directions(family: str, backend: str) -> None
 
 def test_no_text_is_read_twice(reads: list[int]) -> None:
     model = tiny_model("llama")
-    kept, texts = KeptStates(model), 12
+    kept, texts = HiddenStateCache(model), 12
     for layer, options in ((2, {}), (1, {}), (0, {"method": "pca"}), (2, {"method": "discriminant"})):
         if layer:  # all states entering layer 0 at the last token are one
             concept_directions(model, SMALL, layer=layer, shuffles=1, states=kept, **options)
@@ -77,7 +77,7 @@ def test_no_text_is_read_twice(reads: list[int]) -> None:
 def test_what_a_cancelled_run_has_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2")
     monkeypatch.setattr(state_cache, "SLICE", 3)
-    kept, told = KeptStates(model), []
+    kept, told = HiddenStateCache(model), []
 
     def check() -> None:
         if len(kept) >= 6:
@@ -95,7 +95,7 @@ def test_what_a_cancelled_run_has_read_stays(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_states_that_do_not_fit_are_not_kept(reads: list[int]) -> None:
     model = tiny_model("llama")
-    kept = KeptStates(model, max_bytes=100)
+    kept = HiddenStateCache(model, max_bytes=100)
     found = concept_directions(model, SMALL, layer=2, shuffles=1, states=kept)
     np.testing.assert_allclose(found.directions, concept_directions(model, SMALL, layer=2, shuffles=1).directions)
     assert (sum(reads), len(kept)) == (12, 0)
@@ -104,7 +104,7 @@ def test_states_that_do_not_fit_are_not_kept(reads: list[int]) -> None:
 def test_another_model_is_refused() -> None:
     model, other = tiny_model("llama"), tiny_model("gpt2")
     with pytest.raises(ValueError, match="kept for"):
-        concept_directions(other, SMALL, layer=1, states=KeptStates(model))
+        concept_directions(other, SMALL, layer=1, states=HiddenStateCache(model))
 
 
 # ---- steering beside controls

@@ -10,7 +10,7 @@ import torch
 
 from interp_widgets.analysis.ablation import Ablation, ablation
 from interp_widgets.analysis.concepts import concept_directions
-from interp_widgets.analysis.concepts.state_cache import KeptStates
+from interp_widgets.analysis.concepts.state_cache import HiddenStateCache
 from interp_widgets.data.concepts import Concept
 from interp_widgets.models import Model, load_model
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
@@ -72,7 +72,7 @@ def test_an_intervention_makes_no_other_model() -> None:
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
 def test_kept_states_are_read_again_after_an_edit(edit: Callable[[Model], Undo], backend: str) -> None:
     model = tiny_model("llama", backend)
-    kept = KeptStates(model)
+    kept = HiddenStateCache(model)
 
     def states() -> np.ndarray:
         return kept(model, TEXTS, 3, groups=range(len(TEXTS)))
@@ -82,7 +82,7 @@ def test_kept_states_are_read_again_after_an_edit(edit: Callable[[Model], Undo],
     with edited(model, edit):
         assert kept.missing(TEXTS, 3) == TEXTS
         moved = states()
-        fresh = KeptStates(model)(model, TEXTS, 3, groups=range(len(TEXTS)))
+        fresh = HiddenStateCache(model)(model, TEXTS, 3, groups=range(len(TEXTS)))
         np.testing.assert_allclose(moved, fresh, atol=1e-6)
         if edit.__name__ not in NO_CHANGE:
             assert np.abs(moved - before).max() > 1e-7, "or this shows nothing"
@@ -92,7 +92,7 @@ def test_kept_states_are_read_again_after_an_edit(edit: Callable[[Model], Undo],
 
 def test_what_is_read_under_a_hook_is_not_kept() -> None:
     model, factor = tiny_model("llama", "bridge"), [1.0]
-    kept = KeptStates(model)
+    kept = HiddenStateCache(model)
     model.tl_model.add_hook("blocks.1.hook_resid_pre", lambda value, hook: value * factor[0])
     try:
         one = kept(model, TEXTS, 3, groups=range(len(TEXTS)))

@@ -264,11 +264,11 @@ def test_a_long_job_gives_way(worker: Worker) -> None:
             job.give_way()
         return "long"
 
-    first = owners[0].submit(long, on_result=order.append, gives_way=True)
+    first = owners[0].submit(long, on_result=order.append, preemptible=True)
     assert entered.wait(120)
     assert worker.current is first
     jobs = [
-        owners[1].submit(lambda job: "other long", on_result=order.append, gives_way=True),
+        owners[1].submit(lambda job: "other long", on_result=order.append, preemptible=True),
         owners[2].submit(lambda job: "short", on_result=order.append),
     ]
 
@@ -298,16 +298,16 @@ def test_what_runs_in_between_may_fail_or_be_cancelled(worker: Worker) -> None:
         job.give_way()
         return "long"
 
-    first = long_owner.submit(long, on_result=heard.append, gives_way=True)
+    first = long_owner.submit(long, on_result=heard.append, preemptible=True)
     assert entered.wait(120)
     short_owner.submit(lambda job: 1 / 0, on_error=lambda error: heard.append(type(error)))
     go.set()
     assert first.wait(120)
     assert heard == [ZeroDivisionError, "long"]
-    second = long_owner.submit(lambda job: job.give_way() or "again", on_result=heard.append, gives_way=True)
+    second = long_owner.submit(lambda job: job.give_way() or "again", on_result=heard.append, preemptible=True)
     assert second.wait(120)
     assert heard[-1] == "again"
-    assert second.given_away == 0.0
+    assert second.yielded_seconds == 0.0
 
 
 def test_one_worker_per_device() -> None:

@@ -10,7 +10,7 @@ from bokeh.models import ColorBar
 
 from interp_widgets.analysis.bias import BiasActivity, BiasNeurons, stereoset_metrics
 from interp_widgets.figures.bias import ByLayer, Dot, IntervalDots, NeuronDots, Series, TradeOff, activity_lines
-from interp_widgets.figures.bias.trade_off import away
+from interp_widgets.figures.bias.trade_off import label_offset
 from interp_widgets.figures.chart import QUIET, QUIET_TEXT
 from interp_widgets.figures.static import render_svg
 from interp_widgets.figures.theme import contrast
@@ -76,9 +76,9 @@ def test_a_layer_without_neurons_has_no_point() -> None:
 
 
 def test_the_distance_of_an_interval_to_fifty() -> None:
-    assert away((30, 45)) == (5.0, 20.0)
-    assert away((45, 52)) == (0.0, 5.0)
+    assert label_offset((30, 45)) == (5.0, 20.0)
+    assert label_offset((45, 52)) == (0.0, 5.0)
     metrics = stereoset_metrics([[3, 2, 1], [2, 3, 1]] * 10, [str(i) for i in range(20)])
-    low, high = away(metrics.ss_interval)
+    low, high = label_offset(metrics.ss_interval)
     assert low == 0.0 < high
     assert "press Run" in TradeOff().message

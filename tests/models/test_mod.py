@@ -24,7 +24,7 @@ from interp_widgets.models.engine.equations import Equations
 from interp_widgets.models.mixture_of_depths.assemble import apply_state, new_mixture, norm_parameters
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash, save_state
 from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
-from interp_widgets.models.mixture_of_depths.graft import by_last_route, graft, grafted, late_parts, mixture_of
+from interp_widgets.models.mixture_of_depths.graft import graft, grafted, last_route_only, late_parts, mixture_of
 from interp_widgets.models.mixture_of_depths.mixture import Mixture, gates, mix
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 from tests.models.mixtures import naive, random_state, tiny_mixture
@@ -278,7 +278,7 @@ def test_the_plain_equations_know_mixtures(family: str) -> None:
         assert engine.decodes_in_blocks(model)
         embeddings = model.token_embeddings(IDS[0])[None]
         wanted, routes, _ = naive(family, model.state, IDS[:1])
-        with torch.no_grad(), by_last_route(model.tl_model):
+        with torch.no_grad(), last_route_only(model.tl_model):
             last = model.forward(embeddings)
         assert largest(last.double() - routes[-1]) < 2e-5 * largest(wanted)
         assert largest(model.forward(embeddings).double() - wanted) < 2e-5 * largest(wanted)

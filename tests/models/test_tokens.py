@@ -10,7 +10,7 @@ import pytest
 
 from interp_widgets import last_states
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis.concepts.state_cache import KeptStates
+from interp_widgets.analysis.concepts.state_cache import HiddenStateCache
 from interp_widgets.models import tokens as token_tools
 from interp_widgets.models.tokens import CONTINUATION
 from interp_widgets.tuning.examples import read_examples
@@ -68,7 +68,7 @@ def test_a_text_that_begins_with_its_bos_gets_no_second_one() -> None:
         assert read_prompt(model, decoded).spans == tuple(model.token_spans(decoded)[1:])
         for states in (last_states(model, [text], 2) for text in (decoded, wanted)):
             np.testing.assert_array_equal(states, last_states(model, ["The dog ran"], 2))
-        kept = KeptStates(model)
+        kept = HiddenStateCache(model)
         found = [kept(model, [text], 2, groups=[0]) for text in (decoded, "The dog ran")]
         np.testing.assert_allclose(*found, rtol=1e-5)
         assert model.generate(decoded, max_new_tokens=3) == model.generate("The dog ran", max_new_tokens=3)

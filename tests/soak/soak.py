@@ -249,7 +249,7 @@ class Soak:
 
     def run(self) -> str:
         """Run a panel in a cell."""
-        panel = self.random.choice([panel for panel in self.panels() if panel.asks])
+        panel = self.random.choice([panel for panel in self.panels() if panel.has_request])
         if self.takes_long(panel):
             return "too long"
         panel.run()
@@ -258,7 +258,7 @@ class Soak:
     def takes_long(self, panel: Panel) -> bool:
         """Whether the run of a panel is forecast to take longer than a soak should wait; False if it cannot run."""
         try:
-            return panel.asks and panel.forecast(panel.request()).seconds > LONGEST
+            return panel.has_request and panel.forecast(panel.request()).seconds > LONGEST
         except SENTENCES:
             return False
 
@@ -355,7 +355,7 @@ class Soak:
         """Compare a result on the screen with a fresh computation."""
         ready = [
             panel for panel in self.panels()
-            if panel.asks and panel.reuses and panel.results and not panel._outdated and not panel._shown.partial
+            if panel.has_request and panel.reuses and panel.results and not panel._outdated and not panel._shown.partial
         ]  # fmt: skip
         for panel in self.random.sample(ready, min(2, len(ready))):
             before, request = panel.results, panel.shown_request

@@ -262,7 +262,7 @@ PYTHON = (
 )  # fmt: skip
 def test_whatever_an_option_is_set_to_the_answer_is_a_sentence(kind: Any, view: Callable[..., Any]) -> None:
     widget = view(kind)
-    tabs = [tab for tab, panel in getattr(widget, "panels", {}).items() if not panel.lacks(widget.models)]
+    tabs = [tab for tab, panel in getattr(widget, "panels", {}).items() if not panel.missing_requirement(widget.models)]
     tried, refusals = 0, []
     for tab in tabs or [None]:
         if tab is not None:

@@ -131,7 +131,7 @@ def test_chance_stands_beside_the_pairs(pair: Any, few: Any, browse: Any, wire: 
         one.in_words() for one in wanted
     ]
     panel.view = "B"
-    heads.look_at(3, 1)
+    heads.select_cell(3, 1)
     assert heads.tables.chance.value == f"B: {wanted[1].head_in_words(3, 1)}"
     column = [one["label"] for one in heads.tables.dimensions.columns].index("by chance")
     rows = heads.tables.dimensions.rows
@@ -245,7 +245,7 @@ def test_dimensions_that_cut_a_pair_off_are_told(pair: Any, browse: Any) -> None
     ]
     assert found, "else the test says nothing"
     layer, head, one = found[0]
-    panel["heads"].look_at(layer, head)
+    panel["heads"].select_cell(layer, head)
     panel["heads"].look_at_pair(one[:2])
     held = len(panel["heads"].tables.dimensions.rows)
     plural = "s" * (one.dimensions > 1)
@@ -532,7 +532,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, tmp_p
     with pytest.raises(ValueError, match="the colour 'change' compares two models"):
         HeadWordBrowser(pair.base, color="change")
     with pytest.raises(ValueError, match="head 9 of layer 0 was not computed"):
-        panel["heads"].look_at(0, 9)
+        panel["heads"].select_cell(0, 9)
 
 
 def test_another_file_under_the_same_name_is_read_anew(pair: Any, browse: Any, tmp_path: Path) -> None:
@@ -585,12 +585,12 @@ def test_a_cancelled_comparison_is_made_when_it_is_asked_for_again(
     panel = browse(*few)
     entered = threading.Event()
 
-    def waits(*_: Any, check: Any, **__: Any) -> Any:
+    def manual_run(*_: Any, check: Any, **__: Any) -> Any:
         entered.set()
         until_stopped(check)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "compare_heads", waits)
+        patch.setattr(module, "compare_heads", manual_run)
         panel.groups = 2
         assert entered.wait(120)
         panel.cancel()
@@ -714,7 +714,7 @@ def test_layer_and_head_are_shared(pair: Any, browse: Any) -> None:
     lens = LogitLensExplorer(bench)
     try:
         assert lens.wait(60)
-        panel["heads"].look_at(4, 2)
+        panel["heads"].select_cell(4, 2)
         assert (bench.layer, bench.head, lens.layer) == (4, 2, 4)
         bench.select(layer=1, head=5)
         assert (panel.layer, panel.head) == (1, 5)

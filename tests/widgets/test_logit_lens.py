@@ -84,7 +84,7 @@ def test_the_map_marks_where_predictions_settle_and_targets_are_lost(pair: Any, 
     assert panel.map.heat.edges == [[int(row), column] for column, row in enumerate(result.commit_layer)]
     assert panel.map.heat.crossed == np.argwhere(result.interference).tolist() != []
     row, column = panel.map.heat.crossed[0]
-    panel.look_at(row, column)
+    panel.select_cell(row, column)
     assert (
         f"Interference: the target “·John” is likeliest at layer {row - 1}, lost at layer {row}"
         in panel.map.story.value
@@ -265,16 +265,16 @@ def test_the_lens_reads_prompt_and_response_at_once(pair: Any, explore: Any, mon
     settle(panel)
     no_runs(panel, monkeypatch)
     for place in (0, 1, 2):
-        panel.look_at(4, shown - 1 + place)
+        panel.select_cell(4, shown - 1 + place)
         assert panel.response_token == place
         assert panel.target == " Paris", "a click looks elsewhere, it does not ask for another token"
-    panel.look_at(4, shown + len(response) - 1)
+    panel.select_cell(4, shown + len(response) - 1)
     assert (panel.position, panel.response_token) == (shown + len(response) - 1, 2), "nothing is predicted there"
 
 
 def test_another_text_forgets_the_position(pair: Any, explore: Any) -> None:
     panel = explore(pair.base)
-    panel.look_at(2, 1)
+    panel.select_cell(2, 1)
     panel.prompt = "The nurse said that"
     settle(panel)
     assert panel.position == -1
@@ -319,7 +319,7 @@ def test_opens_on_either_backend_and_precision(explore: Any, family: str, backen
     assert panel.status.state == "done", panel.status.error
     assert panel.result.entropy.shape == (model.n_layers + 1, panel.result.n_positions)
     assert len(panel.result.ids) == len(panel.map.heat.column_labels)
-    panel.look_at(0, panel.in_prompt)
+    panel.select_cell(0, panel.n_prompt_tokens)
     assert panel.response_token == 1, "a BOS is fed and is on no axis"
 
 
@@ -416,7 +416,7 @@ def test_odd_texts_are_shown_as_they_are(pair: Any, explore: Any, prompt: str) -
     panel = explore(pair.base, prompt=prompt)
     assert panel.status.state == "done", panel.status.error
     for column in range(panel.result.n_positions):
-        panel.look_at(1, column)
+        panel.select_cell(1, column)
         assert "<img" not in panel.map.story.value
         assert "<|eos" not in panel.about.numbers.value
     assert panel.map.heat.column_labels == list(panel.result.tokens)

@@ -209,7 +209,7 @@ def test_a_forecast_takes_what_is_known_and_corrects_itself(wire: Any, monkeypat
     """The native engine is expected until the worker has compared it; this model turns out to be of another kind."""
     model, options = load_model(tiny_folder("llama"), device="cpu"), {"live_seconds": 0, "prompt": "One two three"}
     monkeypatch.setattr(routes, "_compare", lambda *_: routes.CheckedRoutes(None, True, True, tokens=8))
-    monkeypatch.setattr(AblationPanel.panels["modules"], "waits", True)
+    monkeypatch.setattr(AblationPanel.panels["modules"], "manual_run", True)
     monkeypatch.setattr(Speedometer, "seconds", lambda self, kind, device, flops, **_: flops * 1e-6)
     expected = ablation_cost(model, 4)
     with opening(AblationPanel, wait=False) as build:

@@ -263,7 +263,7 @@ def test_what_needs_more_memory_than_there_should_be_waits(toy: Any, monkeypatch
 def test_a_panel_that_has_not_run_does_not_say_that_its_inputs_changed(
     make: Any, model: Any, classes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(classes.Toy, "waits", True)
+    monkeypatch.setattr(classes.Toy, "manual_run", True)
     panel = make(model)
     panel.refresh()
     assert panel.status.text.startswith("Not computed yet: press Run")
@@ -390,7 +390,7 @@ def test_progress_of_two_models_counts_on(toy: Any, classes: Any, make: Callable
     seen: list[tuple[int, int]] = []
 
     class Recorder:
-        given_away = 0.0
+        yielded_seconds = 0.0
 
         def check(self) -> None: ...
         def progress(self, done: int, total: int) -> None:

@@ -740,7 +740,7 @@ def test_what_is_no_view_or_base_is_refused(pair: Any) -> None:
 class Counted(probe(tokens_of, title="Tokens")):  # type: ignore[misc]
     """A panel that waits for Run, asks anew at every Run, and has an option that only redraws."""
 
-    waits, reuses = True, False
+    manual_run, reuses = True, False
     loud = field(bool, label="Loud", redraws=True)
     drawn: ClassVar[list[bool]] = []
 

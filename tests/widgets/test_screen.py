@@ -117,7 +117,7 @@ def test_a_click_on_a_token_moves_every_panel_and_the_words(pair: Any, show: Any
     assert decimals(float(importance[:, best].max())) in text_of(screen)
     shades = np.frombuffer(screen.texts.prompt_strip.values, dtype="<f4")
     np.testing.assert_allclose(shades, screen["saliency"]["map"]._numbers("B")[:, best].astype(np.float32))
-    screen["logit_lens"].look_at(3, 1)
+    screen["logit_lens"].select_cell(3, 1)
     assert screen.workbench.prompt_token == screen.texts.prompt_token == 1
 
 
@@ -367,7 +367,7 @@ def test_every_tab_opens_and_answers_or_says_what_it_waits_for(pair: Any, show: 
         assert screen.wait(300), name
         assert screen.status_line.error == "", name
         panel = screen[name].current_panel
-        assert panel.result is not None or panel.run_button.button_style == "primary" or not panel.asks, name
+        assert panel.result is not None or panel.run_button.button_style == "primary" or not panel.has_request, name
 
 
 def test_a_probe_is_a_tab(pair: Any, show: Any) -> None:

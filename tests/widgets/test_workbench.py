@@ -110,7 +110,7 @@ def two_tabs(make: Callable[..., Any], classes: Any) -> Callable[..., Any]:
     """Opens a stack whose first tab has none of what panels share."""
 
     class Silent(Panel):
-        asks = False
+        has_request = False
 
     class TwoTabs(Stack):
         panels: ClassVar = {"silent": Silent, "toy": classes.Toy}

@@ -138,7 +138,7 @@ def ablate_modules(
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     at_positions = read.positions(positions)
     sites = dict.fromkeys(site for kind in names for site in SITES[kind])
-    study = make_study(model, read, options, [(site, layer) for layer in at_layers for site in sites])
+    study = make_run(model, read, options, [(site, layer) for layer in at_layers for site in sites])
     # cells run in the order of their positions: a chunk is computed from its first position on
     order = np.argsort(at_positions)
     ordered, count = torch.tensor(at_positions)[order], len(names)
@@ -218,7 +218,7 @@ def ablate_heads(
     at_layers = layer_indices(model, layers)
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     where = None if position is None else read.position(position)
-    study = make_study(model, read, options, [("head", layer) for layer in at_layers])
+    study = make_run(model, read, options, [("head", layer) for layer in at_layers])
     at = torch.arange(study.clean.tokens) if where is None else torch.tensor([where + read.offset])
 
     def patches(layer: int, cells: Tensor) -> list[Patch]:
@@ -291,7 +291,7 @@ def ablate_neurons(
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     where = read.position(position)
     chosen = neuron_indices(model, neurons)
-    study = make_study(model, read, options, [("neuron", at_layer)])
+    study = make_run(model, read, options, [("neuron", at_layer)])
     index, fed = torch.tensor(chosen), where + read.offset
     activation = to_numpy(study.clean.value("neuron", at_layer)[0, fed, index, 0])
 
@@ -344,7 +344,7 @@ class MapOptions:
 
 
 @dataclass
-class Study:
+class AblationRun:
     """One prompt, its clean trace, the metric, and the replacement values."""
 
     model: Model
@@ -418,7 +418,7 @@ class Study:
         }
 
 
-def make_study(model: Model, prompt: Prompt, options: MapOptions, sites: Sequence[SiteOfLayer]) -> Study:
+def make_run(model: Model, prompt: Prompt, options: MapOptions, sites: Sequence[SiteOfLayer]) -> AblationRun:
     """Trace the prompt, check target and metric, prepare the replacement values of ``sites`` (site, layer)."""
     if options.check is not None:
         options.check()
@@ -434,7 +434,7 @@ def make_study(model: Model, prompt: Prompt, options: MapOptions, sites: Sequenc
         model, len(prompt.ids), options.batch_size, options.check, options.progress,
         fewest_tokens=_fewest_tokens(model),
     )  # fmt: skip
-    return Study(model, prompt, clean, metric, replacement, runner, options)
+    return AblationRun(model, prompt, clean, metric, replacement, runner, options)
 
 
 def _fewest_tokens(model: Model) -> int | None:
@@ -475,7 +475,7 @@ def ablation_cost(
     match what:
         case "modules":
             axis = range(int(model.prepend_bos), n_tokens) if positions is None else positions  # a BOS is on no axis
-            begins = _begins(model, n_tokens, [position % n_tokens for position in axis for _ in kinds])
+            begins = _first_positions(model, n_tokens, [position % n_tokens for position in axis for _ in kinds])
             cells = [(layer, position) for layer in chosen for position in begins]
         case "heads":
             position = 0 if positions is None else positions[0] % n_tokens
@@ -509,7 +509,7 @@ def _tokens(model: Model, n_tokens: int, layer: int, position: int, rows: int, s
     return rows * (1 - share) + (n_tokens - position) * max(0.0, behind - 0.75 - known)
 
 
-def _begins(model: Model, n_tokens: int, positions: Sequence[int]) -> list[int]:
+def _first_positions(model: Model, n_tokens: int, positions: Sequence[int]) -> list[int]:
     """The first position that is computed for each cell: the first position of its chunk."""
     runner, begins = Runner(model, n_tokens, fewest_tokens=_fewest_tokens(model)), list[int]()
     while len(begins) < len(positions):

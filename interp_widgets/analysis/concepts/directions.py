@@ -28,7 +28,7 @@ TEMPLATE = "Consider the <concept> in the following scenario:\nScenario: <stimul
 NEUTRAL_TEMPLATE = "Consider the following scenario:\nScenario: <stimulus>\nAnswer:"
 """The template for testing, without the concept's name, which would leak the label."""
 States = Callable[..., Floats]
-"""A function that computes hidden states: `last_states`, or a `KeptStates`."""
+"""A function that computes hidden states: `last_states`, or a `HiddenStateCache`."""
 MOST_SHUFFLED = 16_384
 """Most stimuli whose labels are shuffled for the control; of more, those of a random sample of concepts."""
 _BLOCK = 4096
@@ -83,7 +83,7 @@ def concept_directions(
         test_template: with ``<stimulus>``.
         shuffles: number of label shuffles for the control.
         seed: of the shuffles and of the pairs.
-        states: function that computes the states, called like `last_states`; `KeptStates` does not read a text twice.
+        states: function that computes the states, called like `last_states`; a `HiddenStateCache` reads no text twice.
         batch_size, progress, check: as in `last_states`; progress counts prompts.
 
     Raises:

@@ -166,9 +166,9 @@ def concept_map(
     n_nearest = min(n_neighbors, len(directions) - 1)
     match method:
         case "umap":
-            xy = lying(run.beside(lambda: umap_places(parts, n_nearest, seed)))
+            xy = align_to_main_axis(run.beside(lambda: umap_places(parts, n_nearest, seed)))
         case "tsne":
-            xy = lying(run.beside(lambda: tsne_places(parts, n_nearest, seed)))
+            xy = align_to_main_axis(run.beside(lambda: tsne_places(parts, n_nearest, seed)))
         case "pca":
             xy = parts[:, :2]
     run.report(2, 3)
@@ -247,7 +247,11 @@ def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None
     directions = more.directions if other is None else _stacked(more, other)
     parts = projected(directions, places.axes, places.middle)
     mapped = places.xy if places.other_xy is None else np.concatenate([places.xy, places.other_xy])
-    xy = parts[:, :2].astype(np.float64) if places.method == "pca" else among_neighbours(parts, places.parts, mapped)
+    xy = (
+        parts[:, :2].astype(np.float64)
+        if places.method == "pca"
+        else interpolate_from_neighbors(parts, places.parts, mapped)
+    )
     fields: dict[str, Any] = {"xy": np.concatenate([places.xy, xy[:new]])}
     if other is not None and places.other_xy is not None and places.moved is not None:
         fields["other_xy"] = np.concatenate([places.other_xy, xy[new:]])
@@ -298,7 +302,7 @@ def projected(directions: Floats, axes: Floats, middle: Floats) -> Floats:
     return np.asarray(directions @ axes.T - middle @ axes.T)
 
 
-def lying(xy: Floats) -> Floats:
+def align_to_main_axis(xy: Floats) -> Floats:
     """Rotate points so that they vary most horizontally; UMAP and t-SNE leave the rotation arbitrary.
 
     >>> np.abs(lying(np.array([[1.0, 0.0], [1.0, 4.0], [1.5, 2.0]]))).round(1).tolist()
@@ -388,7 +392,7 @@ def neighbour_recall(
     return float(np.mean(hits) / k)
 
 
-def among_neighbours(parts: Floats, mapped: Floats, xy: Floats) -> Floats:
+def interpolate_from_neighbors(parts: Floats, mapped: Floats, xy: Floats) -> Floats:
     """(new, 2) the weighted mean point of the mapped rows nearest to each row of ``parts``."""
     from sklearn.neighbors import NearestNeighbors
 

@@ -1,4 +1,4 @@
-"""`KeptStates`: a cache of hidden states, so that another layer or one more concept costs little."""
+"""`HiddenStateCache`: a cache of hidden states, so that another layer or one more concept costs little."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLICE = 512
 
 
 @checked
-class KeptStates:
+class HiddenStateCache:
     """`last_states` of one model at one layer, with a cache.
 
     A text is read up to the requested layer, and its states at all layers up to there are cached at no extra cost. A
@@ -30,7 +30,7 @@ class KeptStates:
     hooks.
 
     Example:
-        >>> kept = KeptStates(model)
+        >>> kept = HiddenStateCache(model)
         >>> few = demo_concepts()[::60]
         >>> third = concept_directions(model, few, layer=3, states=kept)
         >>> second = concept_directions(model, few, layer=2, states=kept)  # at once: no text is read again
@@ -75,7 +75,9 @@ class KeptStates:
         Raises ValueError for another model than the one it was made for, or what `last_states` refuses.
         """
         if model is not self.model:
-            raise ValueError(f"these states are kept for {self.model.name}: make another KeptStates for {model.name}")
+            raise ValueError(
+                f"these states are kept for {self.model.name}: make another HiddenStateCache for {model.name}"
+            )
         (layer,) = stream_indices(model, layers)
         state = state_key(model, exact=True)
         if state != self._state or not state.certain:

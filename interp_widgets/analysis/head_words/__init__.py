@@ -6,4 +6,4 @@ from .chance import HeadWordChance, head_word_chance
 from .head_comparison import HeadComparison, compare_heads, verb_table
 from .head_word_result import HeadWordResult, WordPair
 from .word_pairs import head_word_pairs, head_words_cost
-from .words_read import knows_what_it_read, words_read
+from .words_read import has_token_counts, words_read

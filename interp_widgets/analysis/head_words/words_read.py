@@ -62,7 +62,7 @@ def words_read(
     return tuple(word for word, keep in zip(listed, kept, strict=True) if keep)
 
 
-def knows_what_it_read(model: object) -> bool:
+def has_token_counts(model: object) -> bool:
     """Whether a model's token counts ship with the package."""
     return demo_token_counts(getattr(model, "source", None)) is not None
 

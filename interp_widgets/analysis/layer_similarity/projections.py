@@ -16,8 +16,8 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.concepts.maps import (
     WIDTH,
     MapMethod,
+    align_to_main_axis,
     components,
-    lying,
     projected,
     tsne_places,
     umap_places,
@@ -124,7 +124,7 @@ def layer_projections(
                 xy[place, :, : parts.shape[1]] = parts[:, :2]
             else:
                 lay_out = umap_places if method == "umap" else tsne_places
-                xy[place] = lying(run.beside(partial(lay_out, parts, near, seed)))
+                xy[place] = align_to_main_axis(run.beside(partial(lay_out, parts, near, seed)))
         run.report(place + 1, len(wanted))
     return LayerProjections(
         layers=np.asarray(wanted),

@@ -13,7 +13,7 @@ from interp_widgets.figures.static.charts import legend, legend_room, plot, subt
 from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
-Price = Literal["lms", "perplexity"]
+CostMeasure = Literal["lms", "perplexity"]
 _MPL = {"diamond": "D", "circle": "o", "triangle": "^"}
 
 
@@ -52,7 +52,7 @@ class TradeOff(Chart):
         self.hover(points)
         self.say()
 
-    def update(self, result: DebiasComparison | None, price: Price = "lms", *, name: str = "") -> None:
+    def update(self, result: DebiasComparison | None, price: CostMeasure = "lms", *, name: str = "") -> None:
         """Show a comparison; None, or one without this price, shows a sentence instead."""
         if result is None:
             return self.say()
@@ -66,7 +66,7 @@ class TradeOff(Chart):
                 colors[entry.name] = PALETTE8[len(colors) % len(PALETTE8)]
             color = QUIET if plain else next(reversed(colors.values()))  # a control follows its edit
             overall = entry.stereoset[-1]
-            left, right = away(overall.ss_interval)
+            left, right = label_offset(overall.ss_interval)
             value, ends = overall.lms, list(overall.lms_interval)
             if price == "perplexity":
                 value, *ends = entry.perplexity_ratio or (1.0, 1.0, 1.0)
@@ -124,10 +124,10 @@ def short_name(name: str) -> str:
     return f"{name.removeprefix(_RANDOM)}, random" if is_random(name) else name
 
 
-def away(interval: Sequence[float]) -> tuple[float, float]:
+def label_offset(interval: Sequence[float]) -> tuple[float, float]:
     """The distances from 50 that an interval of SS allows.
 
-    >>> away((40, 55)), away((60, 70))
+    >>> away((40, 55)), label_offset((60, 70))
     ((0.0, 10.0), (10.0, 20.0))
     """
     low, high = (float(end) - 50 for end in interval)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..compare import agree, probe_ids
-from ..mixture_of_depths.graft import by_last_route
+from ..mixture_of_depths.graft import last_route_only
 from ..network import Network
 from ..patching import site_hook
 from ..soft_cap import soft_cap, soft_capped
@@ -47,7 +47,7 @@ class ReadOut:
     def normed(self, rows: Tensor) -> Tensor:
         """(..., d_model) output of the final norm for residual streams of that shape, in their dtype."""
         norm = getattr(self.network.tl_model, "ln_final", None)
-        with self.network.lock, by_last_route(self.network.tl_model):
+        with self.network.lock, last_route_only(self.network.tl_model):
             # the module of transformers, which may round differently from the equation
             return _norm_in_dtype_of(rows, norm) if self.network.backend == "bridge" and norm else Norm.of(norm)(rows)
 
@@ -68,7 +68,7 @@ class ReadOut:
         if rows.numel() == 0:
             return rows.new_zeros(*rows.shape[:2], network.d_vocab)
         rows = rows.to(network.dtype)
-        with network.lock, by_last_route(network.tl_model):
+        with network.lock, last_route_only(network.tl_model):
             if network.backend != "bridge":
                 logits: Tensor = network.tl_model(rows, start_at_layer=network.n_layers)
             else:
@@ -96,7 +96,7 @@ def blocks_agree(network: Network) -> bool | None:
     Raises ValueError if `ReadOut.whole` does not give the model's own logits either.
     """
     ids = probe_ids(network.d_vocab, network.n_ctx).to(network.device)
-    with by_last_route(network.tl_model):
+    with last_route_only(network.tl_model):
         wanted = network.tl_model(ids).to(ids.device)
     if not bool(torch.isfinite(wanted).all()):
         return None

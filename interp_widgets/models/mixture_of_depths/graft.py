@@ -23,7 +23,7 @@ from .mixture import Mixture
 
 __all__ = [
     "LateParts",
-    "by_last_route",
+    "last_route_only",
     "graft",
     "grafted",
     "late_parts",
@@ -40,12 +40,12 @@ def mixture_of(tl_model: Any) -> Mixture | None:
 
 
 def mixture_in_force(tl_model: Any) -> Mixture | None:
-    """The mixture that this thread's passes use; None inside `by_last_route`."""
+    """The mixture that this thread's passes use; None inside `last_route_only`."""
     mixture = mixture_of(tl_model)
     return None if mixture is None or mixture.reads_last else mixture
 
 
-def by_last_route(tl_model: Any) -> contextlib.AbstractContextManager[None]:
+def last_route_only(tl_model: Any) -> contextlib.AbstractContextManager[None]:
     """Context manager in which the final norm acts on any stream as the last route's; no effect without a mixture."""
     mixture = mixture_of(tl_model)
     return contextlib.nullcontext() if mixture is None else mixture.by_last()
@@ -77,7 +77,7 @@ class _Mixing:
         return mixture.read(stream, super().__call__)  # type: ignore[misc]
 
 
-def _put_in_front(module: nn.Module, front: type) -> None:
+def _insert_before(module: nn.Module, front: type) -> None:
     # the name is kept: it tells which equations the module computes
     module.__class__ = type(type(module).__name__, (front, type(module)), {})
 
@@ -123,10 +123,10 @@ def graft(tl_model: Any, mixture: Mixture) -> None:
     taps.append((f"blocks.{blocks[-1]}.hook_resid_post", mixture.leaves))
     points = tl_model.hook_dict
     for name, tell in taps:
-        _put_in_front(points[name], _Tap)
+        _insert_before(points[name], _Tap)
         vars(points[name])["_tell"] = tell
     tl_model.ln_final.add_module("mixture", mixture)
-    _put_in_front(tl_model.ln_final, _Mixing)
+    _insert_before(tl_model.ln_final, _Mixing)
 
 
 # ---- transformers models
@@ -209,7 +209,7 @@ def grafted(parts: LateParts, mixture: Mixture) -> Iterator[None]:
     handles = [layer.register_forward_pre_hook(entering(i), with_kwargs=True) for i, layer in enumerate(late)]
     handles.append(late[-1].register_forward_hook(leaving))
     parts.norm.add_module("mixture", mixture)
-    _put_in_front(parts.norm, _Mixing)
+    _insert_before(parts.norm, _Mixing)
     try:
         yield
     finally:

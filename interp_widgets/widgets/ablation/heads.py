@@ -31,7 +31,7 @@ class HeadAblation(Removal):
     title = "Head ablation"
     analysis = staticmethod(ablate_heads)
     heads_at = field(
-        Whole(None, allow_none=True, min=-1), label="Removed at", chooses=True, argument="position",
+        Whole(None, allow_none=True, min=-1), label="Removed at", validated_by_result=True, argument="position",
         control=lambda panel: panel.removed_at,
     )  # fmt: skip
     """The position at which heads are removed: None for every token, -1 for the last."""

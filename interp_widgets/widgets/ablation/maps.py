@@ -54,7 +54,7 @@ class MapPanel(PredictionPanel):
     )  # fmt: skip
     layer = field(in_model(), selects=True)
     """The selected layer."""
-    position = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
+    position = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True)
     """The selected token of the context, -1 for none; within the prompt it is `prompt_token`."""
 
     selects_position = True
@@ -68,7 +68,7 @@ class MapPanel(PredictionPanel):
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         read = len(self.texts.axis), "the tokens that the model has read"
-        return {"position": read, "prompt_token": (self.texts.in_prompt, "the tokens of this prompt")}
+        return {"position": read, "prompt_token": (self.texts.n_prompt_tokens, "the tokens of this prompt")}
 
     def select(self, layer: int, **others: Any) -> None:
         """Select a cell: its layer (-1 keeps the current one) and other options."""

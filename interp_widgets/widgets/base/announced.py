@@ -12,7 +12,7 @@ from interp_widgets.arguments import message_of
 GROUP = "interp_widgets.probes"
 
 
-class Announced(Mapping[str, Any]):
+class EntryPointPanels(Mapping[str, Any]):
     """Panel classes by the names under which packages announce them, each loaded when it is asked for.
 
     KeyError for a name that no package announces; ImportError, in one sentence, for one that cannot be loaded. The

@@ -221,7 +221,7 @@ class Answers:
 
         def progress(done: int, total: int) -> None:
             job.progress(done + index * total, count * total)
-            if panel.gives_way:
+            if panel.preemptible:
                 job.give_way()
 
         with computing(panel.models, job):
@@ -238,7 +238,7 @@ class Answers:
         job.check()
         cost = panel.cost(request, model)
         flops = 0.0 if cost is None else float(cost.flops)
-        speedometer.learn(self._kind(request), device_of(model), flops, time.monotonic() - began - job.given_away)
+        speedometer.learn(self._kind(request), device_of(model), flops, time.monotonic() - began - job.yielded_seconds)
         return value
 
     def _keep(self, request: Hashable, model: Model, key: Hashable, value: Any) -> None:

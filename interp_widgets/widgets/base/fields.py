@@ -96,7 +96,7 @@ class Field:
     required: str
     redraws: bool
     selects: bool
-    chooses: bool
+    validated_by_result: bool
     argument: str | None
     offers: Callable[[Any], Collection[Any]] | None
     group: str
@@ -180,7 +180,7 @@ def field(
     required: str = "",
     redraws: bool = False,
     selects: bool = False,
-    chooses: bool = False,
+    validated_by_result: bool = False,
     argument: str | None = "",
     offers: Callable[[Any], Collection[Any]] | None = None,
     group: str = "",
@@ -196,7 +196,7 @@ def field(
     `kind` is str, int, float, bool or tuple, with :class:`Bounds`, :class:`Text` or :class:`Lines` in an `Annotated`
     where they matter, a dict of values and their labels for a choice, or a trait for anything else. A change runs the
     analysis again, unless the option only `redraws`, or `selects` what is marked and listed, or is no `argument` of the
-    analysis (None); `argument` also renames it for the analysis. An option that `chooses` something in the results is
+    analysis (None); `argument` also renames it for the analysis. An option that is `validated_by_result` is
     checked against them.
 
     Without a `label` there is no control. `help` is its tooltip, `group` says which box of controls it is in, `new_row`
@@ -218,8 +218,8 @@ def field(
     base, extras = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
     extras += getattr(kind, "extras", ())
     made = Field(
-        base, tuple(extras), label, help, placeholder, shown_if, required, redraws, selects, chooses, argument,
-        offers, group, new_row, more, width, live, control, personal, next(_order),
+        base, tuple(extras), label, help, placeholder, shown_if, required, redraws, selects, validated_by_result,
+        argument, offers, group, new_row, more, width, live, control, personal, next(_order),
     )  # fmt: skip
     return _trait(made, default).tag(field=made)
 

@@ -33,14 +33,14 @@ class Jobs:
         on_partial: Callable[[Any], object] | None = None,
         channel: str = "side",
         quiet: bool = False,
-        gives_way: bool = False,
+        preemptible: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Job:
         """Run `work(job)` in the worker beside the panel's question and then `done(value)`, with status and Cancel.
 
         `work` must not touch widgets; it hands `job.progress`, `job.check` and `job.partial` on to an analysis. `done`
         and `on_partial` may draw. The newest run of a channel replaces the one before it. With `quiet`, the status line
-        only reports errors and cancellation: for milliseconds of work behind a click. With `gives_way`, the work
+        only reports errors and cancellation: for milliseconds of work behind a click. With `preemptible`, the work
         calls `job.give_way` now and then, so that shorter runs need not wait for it to end. `stopped` says
         whether the user cut the run short although it has a value.
         """
@@ -81,7 +81,7 @@ class Jobs:
             on_state=tell,
             on_partial=None if on_partial is None else guarded(panel, show),
             title=self.named(title),
-            gives_way=gives_way,
+            preemptible=preemptible,
         )
 
     def owner(self, channel: str = MAIN) -> Owner:

@@ -66,14 +66,14 @@ class Panel(Shell):
     - `depends_on(request, model)`: other models that a result depends on, which become part of its cache key;
     - `compute(request, model, progress=, check=, on_partial=)`: the result; runs in the worker, must not touch widgets;
       usually `request.answer(model, progress=, check=, on_partial=)`;
-    - `choices()`: the valid values, in the results, of each field that `chooses`;
+    - `choices()`: the valid values, in the results, of each field that is `validated_by_result`;
     - `draw(results, request)`: show one result per model (fewer while a run of two is under way), and
       `draw_selection()`: mark and list what is selected in them;
     - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; the button or the format of a
       missing one is not offered.
 
     For a button that runs something else in the background, use `self.jobs.start`. A panel that only computes on such
-    buttons has no request of its own (`asks = False`): it has no Run button, and its `refresh` updates whatever
+    buttons has no request of its own (`has_request = False`): it has no Run button, and its `refresh` updates whatever
     depends on the inputs, such as forecasts. A complete panel:
 
     Example:
@@ -98,18 +98,18 @@ class Panel(Shell):
 
     analysis: ClassVar[Callable[..., Any] | None] = None
     """The function ``f(model, ...)`` that the panel calls, with its fields as arguments."""
-    asks: ClassVar[bool] = True
+    has_request: ClassVar[bool] = True
     """Whether it has a request of its own, which Run computes."""
     pair_views: ClassVar[tuple[str, ...]] = ("difference",)
     """Views of two models besides A and B: ``difference``, ``beside`` or both; empty: the panel always shows both
     models, and there is no choice of view."""
-    waits: ClassVar[bool] = False
+    manual_run: ClassVar[bool] = False
     """Whether it computes only when Run is pressed, however quick that is forecast to be."""
     cached_as: ClassVar[str] = ""
     """Panels with the same name share cached answers; empty: panels of the same class do."""
     reuses: ClassVar[bool] = True
     """Whether Run may use a cached answer; if not, it computes again, as a measurement should."""
-    gives_way: ClassVar[bool] = False
+    preemptible: ClassVar[bool] = False
     """Whether queued runs of other panels go first whenever its analysis reports progress: for work of minutes."""
 
     result = T.Any(None, read_only=True)
@@ -156,7 +156,9 @@ class Panel(Shell):
         with tidy.making(self):
             super().__init__(model, tuned, workbench, traits, screen)
             self._chosen_at_start = {
-                name: traits[name] for name, option in self.fields().items() if option.chooses and name in traits
+                name: traits[name]
+                for name, option in self.fields().items()
+                if option.validated_by_result and name in traits
             }
             self.usual = self.defaults({*traits, *self.workbench.given})
             for name, value in {**self.usual, **traits}.items():
@@ -174,7 +176,7 @@ class Panel(Shell):
     # hooks ------------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def lacks(cls, models: tuple[Any, ...]) -> str:
+    def missing_requirement(cls, models: tuple[Any, ...]) -> str:
         """What is missing for the panel to be a tab, such as "two models"; empty if nothing is."""
         return ""
 
@@ -195,8 +197,8 @@ class Panel(Shell):
         }
 
     def request(self) -> Any:
-        """What to compute, read from the traits, as a frozen, hashable object; None for a panel that `asks` nothing."""
-        if not self.asks:
+        """What to compute, read from the traits, as a frozen, hashable object; None without `has_request`."""
+        if not self.has_request:
             return None
         if self.analysis is None:
             raise NotImplementedError(f"{type(self).__name__} does not say what to compute")
@@ -413,7 +415,9 @@ class Panel(Shell):
 
     def question(self) -> dict[str, str]:
         """The settings behind the picture on the screen, by their labels, without the empty ones."""
-        drawn = self._settings(lambda option: option.redraws or option.selects or not (self.asks or option.recomputes))
+        drawn = self._settings(
+            lambda option: option.redraws or option.selects or not (self.has_request or option.recomputes)
+        )
         if len(self.request_models) > 1 and self.pair_views:
             options = view_options(self.models, self.pair_views)
             drawn["View"] = next(label for label, value in options if value == self.shown)
@@ -477,7 +481,7 @@ class Panel(Shell):
             return
         forecast = self.forecast(request)
         quick = forecast.seconds <= limit and forecast.bytes <= budget(device_of(self.models[0]))
-        if limit == float("inf") or (quick and not self.waits):
+        if limit == float("inf") or (quick and not self.manual_run):
             self.mark(stale=True)
             self._submit(request)
         else:
@@ -571,7 +575,7 @@ class Panel(Shell):
         `fresh` ignores the cache. Raises `Cancelled` if a newer run took over.
         """
         self.check_open()
-        if not self.asks:
+        if not self.has_request:
             raise RuntimeError(f"{type(self).__name__} has nothing for Run to compute: use its buttons")
         try:
             request = self.request()
@@ -618,7 +622,7 @@ class Panel(Shell):
     @guard
     def models_edited(self) -> None:
         super().models_edited()
-        if self.asks:
+        if self.has_request:
             self.jobs.drop()  # a run under way is about the unedited models
             self._pending = None
         self._due.add("refresh")
@@ -633,13 +637,13 @@ class Panel(Shell):
             self._settle()
             return
         self._opened, self._due = True, set()
-        if not self.asks:
+        if not self.has_request:
             self.refresh()
             return
         self._show_remarks()
         try:
             seconds = self.forecast(self._question()).seconds
-            quick = seconds <= FIRST_SECONDS and not self.waits and not self.above
+            quick = seconds <= FIRST_SECONDS and not self.manual_run and not self.above
             if quick and not self.jobs.owner().worker.busy and not inside_handler():
                 self.run()
                 return
@@ -662,12 +666,12 @@ class Panel(Shell):
         self.controls = Controls(self)
         self.inputs, self.plot, self.details = map(column, ("iw-inputs", "iw-plot", "iw-details"))
         self.run_button = self.on_click(W.Button(description="Run", tooltip="Run with the current settings"), self.go)
-        shown_if(self.run_button, self.asks)
+        shown_if(self.run_button, self.has_request)
         self.forecast_label = W.HTML("")
         for name in ("iw-hint", "iw-hidden"):
             self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
-        if len(self.request_models) > 1 and self.asks and self.pair_views and self.screen is None:
+        if len(self.request_models) > 1 and self.has_request and self.pair_views and self.screen is None:
             views = W.ToggleButtons(options=view_options(self.models, self.pair_views), value=self.offered_view)
             actions.append(self.bind(views, "view", write=lambda _: self.offered_view))
         self.code_box = CodeBox()
@@ -704,8 +708,8 @@ class Panel(Shell):
         due = {
             self._selection_due: [name for name, option in declared.items() if option.selects],
             self._redraw_due: ["view", *(name for name, option in declared.items() if option.redraws)],
-            self._refresh_due: [name for name, option in declared.items() if option.recomputes or not self.asks],
-            self._chosen_due: [name for name, option in declared.items() if option.chooses],
+            self._refresh_due: [name for name, option in declared.items() if option.recomputes or not self.has_request],
+            self._chosen_due: [name for name, option in declared.items() if option.validated_by_result],
         }
         for handler, names in due.items():
             if names:
@@ -833,7 +837,7 @@ class Panel(Shell):
             on_state=self._report,
             on_partial=self._show_partial,
             title=self.jobs.named("Computing"),
-            gives_way=self.gives_way,
+            preemptible=self.preemptible,
         )
         self._pending = request
 

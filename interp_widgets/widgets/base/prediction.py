@@ -203,7 +203,7 @@ class PredictionPanel(Panel):
         placeholder="Optional: study one of its tokens instead of the next token",
         help="The model's response, to study the prediction of one of its tokens; may be empty",
     )  # fmt: skip
-    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, validated_by_result=True, argument=None)
     """The selected prompt token, -1 for none."""
     response_token = field(Annotated[int, Bounds(low=-1)], -1)
     """The response token whose prediction is studied; -1 for the first."""
@@ -299,7 +299,7 @@ class TextInputs:
         """Readable tokens of the context, without a BOS."""
         self.special: tuple[bool, ...] = ()
         """Which of them are special tokens."""
-        self.in_prompt = 0
+        self.n_prompt_tokens = 0
         """How many of them are tokens of the prompt; the rest are the response's."""
         self.response_tokens: tuple[str, ...] = ()
         """Readable tokens of the response."""
@@ -392,12 +392,12 @@ class TextInputs:
 
     def _read(self) -> None:
         owner, model = self._owner, self._owner.models[0]
-        self.axis, self.special, self.in_prompt = (), (), 0
+        self.axis, self.special, self.n_prompt_tokens = (), (), 0
         try:
             prediction = prediction_of(owner)
             read = read_prompt(model, prediction.read(model)[0])
             self.axis, self.special = read.tokens(), read.special()
-            self.in_prompt = min(read.n_shown, len(prediction.split(model)[0]) - read.offset)
+            self.n_prompt_tokens = min(read.n_shown, len(prediction.split(model)[0]) - read.offset)
         except ValueError:
             pass  # the run that follows reports what is wrong with the texts
 
@@ -416,23 +416,23 @@ class TextInputs:
     def _start_selection(self) -> None:
         """Adopt the current selection, and keep the position and the workbench's prompt token in sync."""
         owner = self._owner
-        if owner.position < 0 and owner.prompt_token < self.in_prompt:
+        if owner.position < 0 and owner.prompt_token < self.n_prompt_tokens:
             owner.position = owner.prompt_token
-        if 0 <= owner.position < self.in_prompt:
+        if 0 <= owner.position < self.n_prompt_tokens:
             owner.prompt_token = owner.position
         owner.watch(owner, "position", self._position_changed)
         owner.watch(owner, "prompt_token", self._prompt_token_changed)
 
     def _position_changed(self, _: Any) -> None:
         at = self._owner.position
-        self._owner.prompt_token = at if 0 <= at < self.in_prompt else -1
+        self._owner.prompt_token = at if 0 <= at < self.n_prompt_tokens else -1
 
     def _prompt_token_changed(self, _: Any) -> None:
         """A prompt token chosen elsewhere becomes the position; deselecting it clears the position."""
         owner = self._owner
-        if 0 <= owner.prompt_token < self.in_prompt:
+        if 0 <= owner.prompt_token < self.n_prompt_tokens:
             owner.position = owner.prompt_token
-        elif 0 <= owner.position < self.in_prompt:
+        elif 0 <= owner.position < self.n_prompt_tokens:
             owner.position = -1
 
 

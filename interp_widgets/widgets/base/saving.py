@@ -84,7 +84,7 @@ def save(panel: Any, path: str | Path) -> Path:
     panel.check_open()
     target = target_of(path, formats(panel))
     suffix = target.suffix.lower()
-    if panel.asks and panel.result is None:
+    if panel.has_request and panel.result is None:
         raise ValueError("there is nothing to save yet: press Run first")
     if suffix in TABLES:
         _save_table(panel.frame(), target, suffix)

@@ -33,7 +33,8 @@ class Stack(Shell):
     Every option of its panels is an option of the stack: options of the same name have one value on all panels.
     A panel is made when its tab is first opened, and only the active one computes; the others respond to
     changes when their tabs are opened again. `run`, `result`, `save` and `status` are those of the active
-    panel; `stack["name"]` is the panel of a tab. A panel that `lacks` something in the models gets no tab.
+    panel; `stack["name"]` is the panel of a tab. A panel whose
+    models miss something (`missing_requirement`) gets no tab.
 
     >>> import types
     >>> from interp_widgets.widgets.base.fields import field
@@ -94,7 +95,9 @@ class Stack(Shell):
         """The status line of all tabs, if they share one."""
         with tidy.making(self):
             super().__init__(model, tuned, workbench, traits, screen)
-            self.fitting = {name: kind for name, kind in self.panels.items() if not kind.lacks(self.models)}
+            self.fitting = {
+                name: kind for name, kind in self.panels.items() if not kind.missing_requirement(self.models)
+            }
             """The panels that fit the models, under the names of their tabs."""
             self._usual = self.defaults({*traits, *self.workbench.given})
             self._start_values = {**self._usual, **traits}
@@ -276,7 +279,7 @@ class Stack(Shell):
     @T.validate("tab")
     def _tab_there(self, proposal: Any) -> str:
         name = str(proposal.value)
-        if lacking := self.panels[name].lacks(self.models):
+        if lacking := self.panels[name].missing_requirement(self.models):
             raise T.TraitError(f"the tab {name!r} needs {lacking}")
         return name
 

@@ -12,7 +12,7 @@ import traitlets as T
 from interp_widgets.models import Model, ModelEdit
 from interp_widgets.models.pair import distinct_names
 
-from .announced import Announced
+from .announced import EntryPointPanels
 from .controls import Number, Typed, Whole, Worded
 from .fields import Bounds
 from .guard import handling
@@ -184,9 +184,9 @@ class WorkbenchState(Worded):
         if name in self._pushing:
             self._refused[name] = kept
 
-    def probes(self) -> Announced:
+    def probes(self) -> EntryPointPanels:
         """The panels that installed packages announce, by name; each is loaded on first access."""
-        return Announced()
+        return EntryPointPanels()
 
     def open(self, name: str, **options: Any) -> Any:
         """Open an announced panel on this workbench, with its options; see `probes`.

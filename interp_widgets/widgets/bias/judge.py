@@ -145,7 +145,7 @@ class MethodBoxes(W.HBox):
 class EditComparison(EditOptions):
     """A chart of bias against cost, a table of scores with intervals, and continuations side by side."""
 
-    title, tab_name, pair_views, waits = "Comparison of edits", "Judge", ("beside",), True
+    title, tab_name, pair_views, manual_run = "Comparison of edits", "Judge", ("beside",), True
     data_file = variant(EditOptions.data_file, label="Edits made from")
     domain = variant(EditOptions.domain, label="")
     pool, splits, penalty = (

@@ -48,7 +48,7 @@ class DirectionComparison(ConceptPanel):
     )
 
     @classmethod
-    def lacks(cls, models: tuple[Any, ...]) -> str:
+    def missing_requirement(cls, models: tuple[Any, ...]) -> str:
         return "" if len(models) > 1 else "two models"
 
     def build(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.analysis._core.result import Scalar
-from interp_widgets.analysis.concepts import ConceptSet, KeptStates, concept_directions, neighbours
+from interp_widgets.analysis.concepts import ConceptSet, HiddenStateCache, concept_directions, neighbours
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, concept_directions_cost
 from interp_widgets.atomic import named_path
 from interp_widgets.compute.memory import Forecast, speedometer
@@ -100,7 +100,9 @@ class MadeSet:
         """Number of concepts requested."""
         return len(self.listed.concepts)
 
-    def answer(self, model: Model, kept: KeptStates, *, progress: Progress, check: Check, draft: Draft) -> ConceptSet:
+    def answer(
+        self, model: Model, kept: HiddenStateCache, *, progress: Progress, check: Check, draft: Draft
+    ) -> ConceptSet:
         """Make them. Drafts come first: some of the concepts if there is much to read, else all without the
         control."""
         concepts, texts = self.listed.concepts, list(self.listed.texts())
@@ -163,7 +165,7 @@ class StimulusStore:
     """Stimuli data that the tabs of a browser share besides their options."""
 
     def __init__(self) -> None:
-        self.states: dict[int, KeptStates] = {}
+        self.states: dict[int, HiddenStateCache] = {}
         """Hidden states of stimuli, by the id of the model."""
         self.folders: dict[str, tuple[Concept, ...]] = {}
         """Concepts that were loaded from folders, for copied code."""
@@ -177,9 +179,9 @@ class StimulusStore:
             listed = self._listed = Listed(concepts)
         return listed
 
-    def states_of(self, model: Model) -> KeptStates:
+    def states_of(self, model: Model) -> HiddenStateCache:
         """The stored states of a model."""
-        return self.states.setdefault(id(model), KeptStates(model))
+        return self.states.setdefault(id(model), HiddenStateCache(model))
 
     def forget(self, model: Model) -> None:
         """Drop the stored states of a model."""
@@ -255,9 +257,9 @@ class ConceptOptions(T.HasTraits):
     """Seed of the map, and of the shuffled labels of the control."""
     layer = in_model()
     """The selected layer, shared by all panels; `stream` follows it."""
-    concept = field(str, label="Concept", group="choice", selects=True, chooses=True, argument=None)
+    concept = field(str, label="Concept", group="choice", selects=True, validated_by_result=True, argument=None)
     """The selected concept."""
-    chosen = field(TypedList(), selects=True, chooses=True, argument=None)
+    chosen = field(TypedList(), selects=True, validated_by_result=True, argument=None)
     """Concepts selected on the map."""
     search = field(str, argument=None)
     """Words that the name or group of the listed concepts contains."""

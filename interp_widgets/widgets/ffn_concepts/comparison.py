@@ -47,7 +47,7 @@ class ConceptChange(ComponentPanel):
     )  # fmt: skip
 
     @classmethod
-    def lacks(cls, models: tuple[Any, ...]) -> str:
+    def missing_requirement(cls, models: tuple[Any, ...]) -> str:
         return "" if len(models) > 1 else "two models"
 
     def build(self) -> None:

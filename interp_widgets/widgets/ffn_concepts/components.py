@@ -116,7 +116,7 @@ class ComponentPanel(WordPanel):
         Annotated[int, Bounds(1, 1000)], 15, label="Words each", width="short", group="words", more=True,
         help="Number of nearest words per side of a component", shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
-    component = field(Annotated[int, Bounds(low=0)], selects=True, chooses=True)
+    component = field(Annotated[int, Bounds(low=0)], selects=True, validated_by_result=True)
     """The picked component."""
     noted = field(T.Instance(Notes, ()), redraws=True)
     """The notes about the components of each model."""

@@ -79,7 +79,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
         super().__init__(model, tuned, **options)
 
     @classmethod
-    def lacks(cls, models: tuple[Any, ...]) -> str:
+    def missing_requirement(cls, models: tuple[Any, ...]) -> str:
         return "a model: a saved result has no neurons" if isinstance(models[0], SavedResult) else ""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
         self.watch(self, "neuron", lambda _: setattr(self, "neuron_chosen", True))
         self.watch(self, "prompt_token", lambda change: self._look_at(change.new))
         self.watch(self, ["prompt", "response", "response_token"], lambda _: self._look_at(-1))
-        if self.position == -1 and self.prompt_token < self.texts.in_prompt:
+        if self.position == -1 and self.prompt_token < self.texts.n_prompt_tokens:
             self._look_at(self.prompt_token)
         chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         chart.add_class("iw-chart")
@@ -148,7 +148,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
         return Cost(tokens * flops_per_token(model) + reading, memory)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
-        return {"prompt_token": (self.texts.in_prompt, "the tokens of this prompt")}
+        return {"prompt_token": (self.texts.n_prompt_tokens, "the tokens of this prompt")}
 
     # the selection ----------------------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
         """Read the neurons at another token; deselecting returns to the last."""
         if not self._filling:
             with self.hold():
-                self.prompt_token = change.new if change.new < self.texts.in_prompt else -1
+                self.prompt_token = change.new if change.new < self.texts.n_prompt_tokens else -1
                 self._look_at(change.new)  # also a token of the response
 
     def _look_at(self, position: int) -> None:

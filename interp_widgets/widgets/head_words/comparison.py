@@ -27,7 +27,7 @@ class VerbComparison(WordPairPanel):
     title, pair_views = "Head words compared", ()
 
     @classmethod
-    def lacks(cls, models: tuple[Any, ...]) -> str:
+    def missing_requirement(cls, models: tuple[Any, ...]) -> str:
         return "" if len(models) > 1 else "two models"
 
     def build(self) -> None:

@@ -256,7 +256,7 @@ class HeadGrid:
 
     def _pinned(self, change: Any) -> None:
         if not self._filling and change.new:
-            self.panel.look_at(*change.new)
+            self.panel.select_cell(*change.new)
 
     def _picked(self, change: Any) -> None:
         if self._filling or change.new < 0:
@@ -266,7 +266,7 @@ class HeadGrid:
         else:
             line = self._rows[change.new]
             with self.panel.hold():
-                self.panel.look_at(line.layer, line.head)
+                self.panel.select_cell(line.layer, line.head)
                 self.panel.dimension = line.dimension
 
 

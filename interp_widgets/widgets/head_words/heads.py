@@ -47,16 +47,16 @@ class HeadWords(WordPairPanel):
         ],
     )  # fmt: skip
     word = field(
-        str, label="Find word", placeholder="any word", redraws=True, chooses=True,
+        str, label="Find word", placeholder="any word", redraws=True, validated_by_result=True,
         help="Mark the heads that have this word; empty: none",
     )  # fmt: skip
     layer = field(in_model(), selects=True)
     """The selected layer."""
     head = field(in_model(), selects=True)
     """The selected head of that layer."""
-    pair = field(TypedList(count=2), selects=True, chooses=True)
+    pair = field(TypedList(count=2), selects=True, validated_by_result=True)
     """The selected word pair [query, key] of the selected head, or empty."""
-    dimension = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
+    dimension = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True)
     """The selected dimension of that head, -1 for none."""
     shuffles = field(
         Annotated[int, Bounds(0, MOST_SHUFFLES)], 10, label="Shuffles", group="words", width="short", redraws=True,
@@ -209,7 +209,7 @@ class HeadWords(WordPairPanel):
         if not np.isfinite(result.mean_count).any() or result.partial:
             return
         row, head = divmod(int(np.nanargmax(result.mean_count)), result.n_heads)
-        self.look_at(result.layers[row], head)
+        self.select_cell(result.layers[row], head)
 
     # the selection ----------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class HeadWords(WordPairPanel):
 
     # what a user does -------------------------------------------------------------------------------------------------
 
-    def look_at(self, layer: int, head: int) -> None:
+    def select_cell(self, layer: int, head: int) -> None:
         """Select a head; ValueError for one that no result on the screen has."""
         if self.results and not any(has(result, layer, head) for result in self.results):
             raise ValueError(f"head {head} of layer {layer} was not computed: choose a coloured cell of the grid")

@@ -14,10 +14,10 @@ from interp_widgets.analysis.head_words import (
     HeadWordChance,
     HeadWordResult,
     compare_heads,
+    has_token_counts,
     head_word_chance,
     head_word_pairs,
     head_words_cost,
-    knows_what_it_read,
     words_read,
 )
 from interp_widgets.analysis.head_words.word_pairs import MOST_KEEP, MOST_TOP
@@ -168,7 +168,7 @@ class WordPairPanel(WordPanel):
     )  # fmt: skip
     only = field(
         ONLY, "all", label="Only words", group="words", shown_if=lambda panel: panel.asks_words,
-        offers=lambda panel: [name for name in ONLY if name != "read" or all(map(knows_what_it_read, panel.models))],
+        offers=lambda panel: [name for name in ONLY if name != "read" or all(map(has_token_counts, panel.models))],
         help="Which words of the list to search; the embeddings of words that a model has never read are meaningless",
     )  # fmt: skip
     groups = field(
@@ -276,7 +276,7 @@ def only_read(models: Sequence[Any], keywords: set[str]) -> dict[str, Any]:
     All words that a user provides are searched.
     """
     provided = {"word_list", "words", "word_file", "vectors"} & keywords
-    return {"only": "read"} if not provided and all(map(knows_what_it_read, models)) else {}
+    return {"only": "read"} if not provided and all(map(has_token_counts, models)) else {}
 
 
 def compared(results: tuple[HeadWordResult, ...], groups: int, check: Callable[[], None]) -> HeadComparison:

@@ -166,7 +166,7 @@ class TaskOptions(Panel):
 class ControlOptions(TaskOptions):
     """Base of the panels that compare with control models; they share the cached comparison."""
 
-    cached_as, waits, pair_views = "mossa", True, ("beside",)
+    cached_as, manual_run, pair_views = "mossa", True, ("beside",)
     control_models = field(_Controls(None, allow_none=True))
     """Your own control models by task; None to tune them when Run is pressed."""
     estimate = field(

@@ -65,13 +65,13 @@ class LogitLensExplorer(PredictionPanel):
         str, label="Translators", placeholder="tuned-lens .safetensors", more=True, personal=True,
         help="Path of a file with one affine map per layer, for the tuned lens; empty: the logit lens",
     )  # fmt: skip
-    position = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, chooses=True)
+    position = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, validated_by_result=True)
     """Selected column: a token of prompt and response, from 0 without a BOS; -1: the one before the predicted token."""
-    reading = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, chooses=True)
+    reading = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, validated_by_result=True)
     """Selected row: the stream entering that layer, `n_layers` for the model's output; -1 for the output."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
-        self.in_prompt = 0
+        self.n_prompt_tokens = 0
         """Columns of the map that are tokens of the prompt; the rest are the response's."""
         super().__init__(model, tuned, **options)
 
@@ -115,7 +115,7 @@ class LogitLensExplorer(PredictionPanel):
     def draw(self, results: tuple[LogitLensResult, ...], request: Request) -> None:
         texts = request.inputs[0]
         prompt, _ = self.models[0].split(texts.prompt, texts.response)
-        self.in_prompt = len(prompt) - (results[0].bos_id is not None)
+        self.n_prompt_tokens = len(prompt) - (results[0].bos_id is not None)
         self.fit_side(results[0].n_positions)
         self.map.paint()
         self.about.paint()
@@ -131,7 +131,7 @@ class LogitLensExplorer(PredictionPanel):
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         columns, last = self.results[0].n_positions, max(result.n_layers for result in self.results)
         return {
-            "prompt_token": (self.in_prompt, "the tokens of this prompt"),
+            "prompt_token": (self.n_prompt_tokens, "the tokens of this prompt"),
             "position": (columns, "the tokens of prompt and response"),
             "reading": (last + 1, "the layers and the output, which comes last"),
         }
@@ -168,21 +168,21 @@ class LogitLensExplorer(PredictionPanel):
         last, count = self.shown_results[-1].n_layers, self.shown_results[-1].n_positions
         column = self.position
         if not 0 <= column < count:
-            ahead = max(self.response_token, 0) if self.in_prompt < count else 0
-            column = min(max(self.in_prompt - 1 + ahead, 0), count - 1)
+            ahead = max(self.response_token, 0) if self.n_prompt_tokens < count else 0
+            column = min(max(self.n_prompt_tokens - 1 + ahead, 0), count - 1)
         return (self.reading if 0 <= self.reading <= last else last), column
 
-    def look_at(self, row: int, column: int) -> None:
+    def select_cell(self, row: int, column: int) -> None:
         """Select a cell of the map, -1 for the model's output and for the position before the predicted token.
 
         Panels on the same workbench follow to the layer, and to the prompt token or the response token predicted there.
         """
         target = self.target
         with self.hold():
-            ahead = column - self.in_prompt + 1  # the response token that is predicted in this column
-            if self.results and 0 <= ahead < self.results[0].n_positions - self.in_prompt:
+            ahead = column - self.n_prompt_tokens + 1  # the response token that is predicted in this column
+            if self.results and 0 <= ahead < self.results[0].n_positions - self.n_prompt_tokens:
                 self.response_token = ahead
-            if 0 <= column < self.in_prompt:
+            if 0 <= column < self.n_prompt_tokens:
                 self.prompt_token = column
             if row >= 0:
                 self.layer = min(row, self.models[0].n_layers - 1)

@@ -90,8 +90,8 @@ class LensMap:
             )  # fmt: skip
             heat.edges = [] if difference else commits(last)
             heat.crossed = [] if difference else losses(last)
-            response = panel.in_prompt < last.n_positions
-            heat.column_marks = [[panel.in_prompt, last.n_positions]] if response else []
+            response = panel.n_prompt_tokens < last.n_positions
+            heat.column_marks = [[panel.n_prompt_tokens, last.n_positions]] if response else []
             if response:
                 heat.x_label += " (marked: the response)"
 
@@ -131,6 +131,6 @@ class LensMap:
         if self._painting:
             return
         if change.new:
-            self.panel.look_at(*change.new)
+            self.panel.select_cell(*change.new)
         else:
-            self.panel.look_at(-1, -1)
+            self.panel.select_cell(-1, -1)

@@ -410,7 +410,7 @@ class MixturePanel(MixtureOptions, Panel):
             mixture.name = f"{stem} ({number})"
         with self.hold():
             self.mixtures = _changed(self.mixtures, slot, (*others, mixture))
-            self.look_at(slot, len(others), adopt=adopt)
+            self.select_mixture(slot, len(others), adopt=adopt)
 
     def forget(self, slot: int) -> None:
         """Remove the selected mixture, which frees its weights, and select the one before it.
@@ -423,10 +423,10 @@ class MixturePanel(MixtureOptions, Panel):
                 f"“{mixture.name}”, on which the viewer was opened, cannot be removed: select another mixture"
             )
         with self.hold():
-            self.look_at(slot, mixtures.index(mixture) - 1)
+            self.select_mixture(slot, mixtures.index(mixture) - 1)
             self.mixtures = _changed(self.mixtures, slot, tuple(other for other in mixtures if other is not mixture))
 
-    def look_at(self, slot: int, index: int, *, adopt: bool = False) -> None:
+    def select_mixture(self, slot: int, index: int, *, adopt: bool = False) -> None:
         """Select a mixture; `adopt` sets the options to those it was tuned with, for Resume."""
         with self.hold():
             self.chosen = list(_changed(self.chosen, slot, index))

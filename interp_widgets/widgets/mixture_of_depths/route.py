@@ -58,7 +58,7 @@ class MixtureRouting(MixtureReading):
         Annotated[str, Text(2)], label="Prompt", width="grow", help="What the model reads",
         required="the prompt is empty: type a text for the model to read",
     )  # fmt: skip
-    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True)
     """The selected token; -1 for the last."""
     routes = field(
         Annotated[int, Bounds(0, lambda panel: max(int(model.n_layers) for model in panel.models))],
@@ -123,7 +123,7 @@ class MixtureRouting(MixtureReading):
     def _mixture_chosen(self, slot: int, change: Any) -> None:
         index = change.new
         if not self._filling and index is not None and self.chosen[slot] != index:
-            self.look_at(slot, index, adopt=True)
+            self.select_mixture(slot, index, adopt=True)
 
     def _token_clicked(self, at: int) -> None:
         if not self._filling:

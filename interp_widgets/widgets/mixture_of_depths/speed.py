@@ -75,7 +75,7 @@ def speed(
 class MixtureSpeed(MixtureReading, probe(speed, view=SpeedView)):  # type: ignore[misc]
     """How fast the mixture generates the same number of tokens with 1, 2, … k routes per token: press Run."""
 
-    waits, reuses = True, False
+    manual_run, reuses = True, False
 
     def code(self, request: MixtureQuestion) -> str:
         return self.reading_cell(request, "routing_speed", max_new_tokens=TOKENS, repeats=REPEATS)

@@ -66,7 +66,7 @@ class StudyQuestion(Request):
 class StudyPanel(MixturePanel, ProbePanel):
     """Base of the studies: tunings with the options of the Tune tab, evaluated on held-out problems."""
 
-    waits, reuses, gives_way = True, False, True
+    manual_run, reuses, preemptible = True, False, True
     slot = variant(MixtureOptions.slot, argument="")
     examples = variant(MixtureOptions.examples, argument="")
     data_file = variant(MixtureOptions.data_file, argument="")
@@ -200,8 +200,8 @@ class GridView(ValueView):
         for i, k in enumerate(grid.ks):
             for j, top in enumerate(grid.top_ks):
                 value = mean[i, j]
-                waits = grid.partial and top <= k and not known[i, j].any()
-                texts.append(f"{value:.0%}" if np.isfinite(value) else "…" if waits else "")
+                manual_run = grid.partial and top <= k and not known[i, j].any()
+                texts.append(f"{value:.0%}" if np.isfinite(value) else "…" if manual_run else "")
                 if top > k:
                     notes.append("top-K above k")
                 elif not np.isfinite(value):

@@ -44,7 +44,7 @@ class _Stopped(Exception):
 class MixtureTuning(MixturePanel):
     """Options and buttons above, the report, and the charts."""
 
-    asks: ClassVar[bool] = False
+    has_request: ClassVar[bool] = False
 
     def build(self) -> None:
         self._halt: threading.Event | None = None
@@ -202,7 +202,7 @@ class MixtureTuning(MixturePanel):
                     base, dataset, resume=True if before is None else self.made(slot, before),
                     progress=job.progress, check=check, on_step=on_step, on_partial=partial.append, **options,
                 )  # fmt: skip
-                speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began - job.given_away)
+                speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began - job.yielded_seconds)
                 halt.clear()  # pressed after the last step
                 return tuned, None
             except _Stopped:
@@ -217,7 +217,7 @@ class MixtureTuning(MixturePanel):
         self.words.value = "Reading the data set; the first step follows."
         self.jobs.start(
             work, lambda ended: self._take(ended[0], ended[1], live, slot, line), title="Tuning", channel="tune",
-            on_partial=self._show_live, gives_way=True, stopped=halt.is_set,
+            on_partial=self._show_live, preemptible=True, stopped=halt.is_set,
         )  # fmt: skip
 
     def _show_live(self, partial: tuple[StepCurves, bool]) -> None:

@@ -62,7 +62,7 @@ def probe(
     returns chooses the view: ``LayerByPosition``, ``HeadMap``, ``TokenValues``, ``Curves``, ``Table``, a Bokeh figure,
     or any :class:`Result`. With two models the first four can show the difference, and all but ``Curves`` A beside B.
     For a different look pass a `view`, and for different behaviour derive a class
-    from the panel: ``class Speed(probe(speed, view=SpeedView)): waits = True``.
+    from the panel: ``class Speed(probe(speed, view=SpeedView)): manual_run = True``.
 
     The function runs in the background and its results are cached, so everything that a result depends on must be a
     parameter. Parameters named ``progress``, ``check`` or ``on_partial`` receive callbacks:

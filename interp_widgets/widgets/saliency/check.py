@@ -108,7 +108,7 @@ class SaliencyCheck(ResponsePanel):
 
     title = "Saliency check"
     analysis = staticmethod(check_methods)
-    waits = True
+    manual_run = True
     pair_views = ("beside",)
     method = variant(Attribution.method, argument=None)
     steps = variant(Attribution.steps, shown_if=None)

@@ -58,7 +58,7 @@ class DatasetSaliency(DensityPanel):
     """Instruction scores of many cases; a click on a row opens its case in the map."""
 
     title = "Saliency of a data set"
-    waits = True
+    manual_run = True
     cases = field(
         ListOf(SaliencyCase),
         control=lambda _: W.FileUpload(accept=".json,.jsonl,.csv", description="Open cases"),

@@ -71,9 +71,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     )  # fmt: skip
     within = field(Span(), argument="within")
     """Prompt tokens [start, end) to restrict the rows to, such as one sentence; empty: all."""
-    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, argument=None)
     """The selected prompt token, -1 for none."""
-    response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
+    response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, argument=None)
     """The selected response token, -1 for none."""
     brush = field(Span(), selects=True)
     """The brushed prompt tokens [start, end), or empty."""
@@ -110,7 +110,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.outside = W.Button(description="Back to all rows", tooltip="Show the rows of the whole prompt")
         for button in (self.inside, self.outside):
             shown_if(button, False)
-        self.on_click(self.inside, self.look_inside)
+        self.on_click(self.inside, self.zoom_into_span)
         self.on_click(self.outside, lambda: setattr(self, "within", []))
         on_screen = self.screen is not None  # where space is short
         often, seldom = ([], [marking]) if on_screen else ([marking], [])
@@ -598,7 +598,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         if change.new >= 0:
             self.prompt_token = self._rows.token(self._listed[change.new], self.prompt_token)
 
-    def look_inside(self) -> None:
+    def zoom_into_span(self) -> None:
         """Restrict the map to the single tokens of the selected row."""
         row = self._rows.row(self.prompt_token)
         if row >= 0:

@@ -120,7 +120,7 @@ class VerdictLine:
         self.box = row(self.text, self.button)
         shown_if(self.box, False)
         self._judging = Derived(
-            panel, self._judged, title="Checking the map", channel="verdict", quiet=True, gives_way=True
+            panel, self._judged, title="Checking the map", channel="verdict", quiet=True, preemptible=True
         )
 
     def ask(self, results: tuple[SaliencyResult, ...]) -> None:
@@ -161,10 +161,10 @@ class VerdictLine:
         reports: dict[str, Any] = {"progress": lambda done, total: job.give_way(), "check": job.check}
         verdicts = []
         for model, result in zip(self._panel.models, results, strict=True):
-            began = time.monotonic() - job.given_away
+            began = time.monotonic() - job.yielded_seconds
             verdicts.append(judge(model, result, baseline=baseline, draws=draws, seed=seed, **reports))
             flops = judging_cost(model, result, draws).flops
-            speedometer.learn(KIND, device_of(model), flops, time.monotonic() - job.given_away - began)
+            speedometer.learn(KIND, device_of(model), flops, time.monotonic() - job.yielded_seconds - began)
         return tuple(verdicts)
 
     def _verdicts(self) -> tuple[Verdict, ...]:

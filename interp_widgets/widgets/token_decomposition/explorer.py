@@ -75,9 +75,9 @@ class TokenDecompositionExplorer(PredictionPanel):
     bars = field(
         BAR_LABELS, "logit", label="Bars", redraws=True, more=True, help="Quantity shown by the bars beside the rows"
     )
-    source = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
+    source = field(Annotated[int, Bounds(low=-1)], -1, validated_by_result=True, argument=None)
     """The selected row: a source token, or after the last one the biases; -1 for none."""
-    column = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
+    column = field(Annotated[int, Bounds(low=-1)], -1, validated_by_result=True, argument=None)
     """The selected column: the stream entering that layer, or with `n_layers` or -1 the final norm."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -93,7 +93,7 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {
-            "prompt_token": (self.texts.in_prompt, "the tokens of this prompt"),
+            "prompt_token": (self.texts.n_prompt_tokens, "the tokens of this prompt"),
             "source": (len(self._sources or ()) + 1, "the tokens of the context and the biases, which come last"),
             "column": (max(model.n_layers for model in self.models) + 1, "the layers and the final norm"),
         }
@@ -187,7 +187,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     def _selection_changed(self, _: Any) -> None:
         """Update the workbench, and redraw what depends on the selection."""
         with self.hold():
-            self.prompt_token = self.source if 0 <= self.source < self.texts.in_prompt else -1
+            self.prompt_token = self.source if 0 <= self.source < self.texts.n_prompt_tokens else -1
             if self.column >= 0:
                 self.layer = min(self.column, self.models[0].n_layers - 1)
         if self.rows:
@@ -196,9 +196,9 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     def _token_linked(self, _: Any) -> None:
         """A prompt token chosen elsewhere becomes the source."""
-        if 0 <= self.prompt_token < self.texts.in_prompt:
+        if 0 <= self.prompt_token < self.texts.n_prompt_tokens:
             self.source = self.prompt_token
-        elif 0 <= self.source < self.texts.in_prompt:
+        elif 0 <= self.source < self.texts.n_prompt_tokens:
             self.source = -1
 
     def _layer_linked(self, _: Any) -> None:

@@ -279,7 +279,7 @@ def _request_hash(request: Any) -> str:
 def _answers(panel: Panel) -> list[SavedAnswer]:
     """The results of a panel, packed; none where they are incomplete or answer other settings, or where the state in
     which they were computed is unknown."""
-    if not panel.asks or len(panel.results) != len(panel.request_models) or panel.shown_request is None:
+    if not panel.has_request or len(panel.results) != len(panel.request_models) or panel.shown_request is None:
         return []
     answers = []
     try:

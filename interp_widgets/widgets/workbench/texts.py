@@ -39,9 +39,9 @@ class Texts(WrittenResponse):
     title = "Prompt and response"
     analysis = staticmethod(response_probabilities)
     response = variant(WrittenResponse.response, placeholder="Empty: a model writes one")
-    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, argument=None)
     """The selected prompt token, -1 for none."""
-    response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
+    response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, argument=None)
     """The selected response token, -1 for none."""
     above = ()
     """Its own controls are the shared ones."""
