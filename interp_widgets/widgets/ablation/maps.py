@@ -106,11 +106,10 @@ class Maps:
         self.grid.add_class(self._columns)
         self.on_pin: Callable[[str, int, int], object] = lambda name, row, column: None
         """Called with map name, row and column when a cell is pinned, and with -1, -1 when it is unpinned."""
-        self._filling = False
         for name, pair in self.pairs.items():
             for heat in pair.views:
-                panel.watch(heat, "pinned", partial(self._pinned, name))
-                panel.watch(heat, "cross", self._moved)
+                panel.on_user(heat, "pinned", partial(self._pinned, name))
+                panel.on_user(heat, "cross", self._moved)
 
     def paint(
         self, arrays: Mapping[str, Sequence[Array]], columns: Sequence[str], *, unit: str, titles: Mapping[str, str],
@@ -119,45 +118,35 @@ class Maps:
         """Set the numbers: per map one (layers, columns) array per model; `notes` returns the tooltips of a view."""
         beside = self.panel.shown == "beside"
         (self.grid.remove_class if beside else self.grid.add_class)(self._columns)
-        self._filling = True  # a new shape clears cursor and pin, which is not the user's doing
-        try:
-            for name, pair in self.pairs.items():
-                for view, heat in pair.drawn():
-                    largest = pair_view.largest(view, arrays.values())
-                    shown = pair_view.of_view(view, arrays[name])
-                    if shown is None:
-                        a, b = (" × ".join(map(str, array.shape)) for array in arrays[name])
-                        heat.empty = (
-                            f"A difference needs maps of the same shape, these are {a} and {b}: choose A beside B"
-                        )
-                        heat.set_matrix(None)
-                        continue
-                    full = largest * self.panel.color_range
-                    with heat.hold_sync():
-                        heat.title = pair_view.title_start(self.panel, view) + titles[name]
-                        heat.value_label = unit + (", B − A" if view == "difference" else "")
-                        heat.numbers_from = max(self.panel.threshold * largest, 1e-12)
-                        heat.set_matrix(
-                            shown, columns=list(columns[: shown.shape[1]]), vmin=-full, vmax=full, signed=True,
-                            notes=[] if notes is None else list(notes(view)[name]),
-                        )  # fmt: skip
-                        heat.column_marks = [list(span) for span in marks]
-        finally:
-            self._filling = False
+        for name, pair in self.pairs.items():
+            for view, heat in pair.drawn():
+                largest = pair_view.largest(view, arrays.values())
+                shown = pair_view.of_view(view, arrays[name])
+                if shown is None:
+                    a, b = (" × ".join(map(str, array.shape)) for array in arrays[name])
+                    heat.empty = f"A difference needs maps of the same shape, these are {a} and {b}: choose A beside B"
+                    heat.set_matrix(None)
+                    continue
+                full = largest * self.panel.color_range
+                with heat.hold_sync():
+                    heat.title = pair_view.title_start(self.panel, view) + titles[name]
+                    heat.value_label = unit + (", B − A" if view == "difference" else "")
+                    heat.numbers_from = max(self.panel.threshold * largest, 1e-12)
+                    heat.set_matrix(
+                        shown, columns=list(columns[: shown.shape[1]]), vmin=-full, vmax=full, signed=True,
+                        notes=[] if notes is None else list(notes(view)[name]),
+                    )  # fmt: skip
+                    heat.column_marks = [list(span) for span in marks]
 
     def select(self, row: int, column: int, pinned: str = "") -> None:
         """Move the cursor of all maps to a cell (-1: a whole row or column), and pin it in one of them."""
-        self._filling = True
-        try:
-            for name, pair in self.pairs.items():
-                for heat in pair.shown:
-                    rows, columns = heat.shape
-                    at = [row if row < rows else -1, column if column < columns else -1]
-                    with heat.hold_sync():
-                        heat.cross = at if max(at) >= 0 else []
-                        heat.pinned = at if name == pinned and min(at) >= 0 else []
-        finally:
-            self._filling = False
+        for name, pair in self.pairs.items():
+            for heat in pair.shown:
+                rows, columns = heat.shape
+                at = [row if row < rows else -1, column if column < columns else -1]
+                with heat.hold_sync():
+                    heat.cross = at if max(at) >= 0 else []
+                    heat.pinned = at if name == pinned and min(at) >= 0 else []
 
     def scene(self) -> Scene:
         """The maps side by side."""
@@ -167,19 +156,12 @@ class Maps:
         return stack_scenes([heat.scene(width=width) for heat in shown], columns=columns)
 
     def _pinned(self, name: str, change: Any) -> None:
-        if not self._filling:
-            self.on_pin(name, *(change.new or (-1, -1)))
+        self.on_pin(name, *(change.new or (-1, -1)))
 
     def _moved(self, change: Any) -> None:
         """Move the cursors of all maps together, so that their readouts can be compared."""
-        if self._filling:
-            return
-        self._filling = True
-        try:
-            for pair in self.pairs.values():
-                pair.follow(change)
-        finally:
-            self._filling = False
+        for pair in self.pairs.values():
+            pair.follow(change)
 
 
 def amount(value: float) -> str:

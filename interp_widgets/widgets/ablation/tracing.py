@@ -97,11 +97,11 @@ class CausalTracing(MapPanel):
         for part in (self.strips.box, self.words, self.cell):
             part.add_class("iw-after")
         self.plot.children = [self.strips.box, self.maps.grid, self.words, self.cell]
-        self._typing, self._filling = True, False
+        self._typing = True
         self._marks: list[list[int]] = []
         for strip in self.strips.views:
-            self.watch(strip, "marks", self._marked)
-            self.watch(strip, "selected", self._selected)
+            self.on_user(strip, "marks", self._marked)
+            self.on_user(strip, "selected", self._selected)
         self.watch(self, "subject", self._typed)
         self.watch(self, "span", lambda _: self.texts_read())
 
@@ -149,15 +149,11 @@ class CausalTracing(MapPanel):
             self._marks = [list(self.subject_tokens()[0])]
         except ValueError:
             self._marks = []  # the run that follows reports the error
-        self._filling = True  # new tokens clear selection and marks, which is not the user's doing
-        try:
-            for strip in self.strips.views:
-                if axis != before:
-                    strip.set_tokens(axis, special=list(self.texts.special))
-                strip.instruction = "drag to mark another" if self._marks else "drag over the subject to corrupt"
-                strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
-        finally:
-            self._filling = False
+        for strip in self.strips.views:
+            if axis != before:
+                strip.set_tokens(axis, special=list(self.texts.special))
+            strip.instruction = "drag to mark another" if self._marks else "drag over the subject to corrupt"
+            strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
         self._label()
 
     def _label(self) -> None:
@@ -167,7 +163,7 @@ class CausalTracing(MapPanel):
 
     def _marked(self, change: Any) -> None:
         """After a drag, the newest mark becomes the subject."""
-        if self._filling or change.new == self._marks:
+        if change.new == self._marks:
             return
         fresh = [span for span in change.new if span not in self._marks]
         span = fresh[-1] if fresh else []
@@ -181,8 +177,7 @@ class CausalTracing(MapPanel):
         self.texts_read()
 
     def _selected(self, change: Any) -> None:
-        if not self._filling:
-            self.position = change.new
+        self.position = change.new
 
     def _text(self, span: list[int]) -> str:
         """The words of marked tokens."""

@@ -16,6 +16,7 @@ from interp_widgets.arguments import message_of
 from interp_widgets.data.files import short
 from interp_widgets.models import Model
 from interp_widgets.models.pair import distinct_names
+from interp_widgets.widgets.views.base import View
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 
 from . import tidy
@@ -154,6 +155,11 @@ class Shell(Worded, W.VBox):
         """Call `handler(change)` when traits of a widget change, through the guard. Returns the widget."""
         widget.observe(guarded(self, handler), names)
         return widget
+
+    def on_user(self, view: View, names: str | list[str], handler: Callable[[Any], object]) -> View:
+        """Call `handler(change)` when a reader changes traits of a view, through the guard. Returns the view."""
+        view.on_user(names, guarded(self, handler))
+        return view
 
     # for everyone -----------------------------------------------------------------------------------------------------
 

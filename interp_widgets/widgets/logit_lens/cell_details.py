@@ -41,10 +41,9 @@ class CellDetails:
         self.parts[0].layout.align_items = "flex-start"
         for heat in panel.map.maps.views:
             panel.watch(heat, ["hovered", "cross"], lambda _: self._list())
-        panel.watch(self.table, "selected", self._picked)
+        panel.on_user(self.table, "selected", self._picked)
         self._listed: Any = None
         self._charted: Any = None
-        self._filling = False
 
     @property
     def listed_cell(self) -> tuple[int, int]:
@@ -93,15 +92,11 @@ class CellDetails:
                 line += [visible(tokens[rank][0]), tokens[rank][1]] if rank < len(tokens) else [None, None]
             table.append(line)
         first = panel.results[0]
-        self._filling = True
-        try:
-            with self.table.hold_sync():
-                self.table.selected, self.table.rows = -1, []
-                self.table.columns, self.table.rows = heads, table
-                where = f"after {quoted(first.tokens[column])} ({column}) at {row_name(panel.shown_results[-1], row)}"
-                self.table.caption = f"Likeliest tokens {where}"
-        finally:
-            self._filling = False
+        with self.table.hold_sync():
+            self.table.selected, self.table.rows = -1, []
+            self.table.columns, self.table.rows = heads, table
+            where = f"after {quoted(first.tokens[column])} ({column}) at {row_name(panel.shown_results[-1], row)}"
+            self.table.caption = f"Likeliest tokens {where}"
         self.numbers.value = "<br>".join(
             f"{start}{escape(cell_line(result, at, column))}"
             for start, result, at in zip(pair_view.all_starts(panel.results), panel.results, rows, strict=True)
@@ -111,7 +106,7 @@ class CellDetails:
 
     def _picked(self, change: Any) -> None:
         """Make a clicked token the target."""
-        if change.new < 0 or self._filling:
+        if change.new < 0:
             return
         panel, (row, column) = self.panel, self.listed_cell
         index = 1 if len(panel.results) == 2 and panel.shown != "A" else 0

@@ -38,9 +38,8 @@ class LensMap:
         shown_if(self.story, panel.screen is None)  # a screen shows this text beside the panel
         self.parts = [self.story, self.maps.box]
         for heat in self.maps.views:
-            panel.watch(heat, "pinned", self._pinned)
-            panel.watch(heat, "cross", self._moved)
-        self._painting = False
+            panel.on_user(heat, "pinned", self._pinned)
+            panel.on_user(heat, "cross", self.maps.follow)
         self._noted: dict[str, tuple[tuple[LogitLensResult, ...], list[str]]] = {}
         self._painted: Any = None
 
@@ -56,16 +55,12 @@ class LensMap:
         """Update the map to the explorer's results and selection."""
         panel = self.panel
         painted = (panel.results, panel.color, panel.shown, panel.threshold)
-        self._painting = True  # a new map clears its selection, which is not the user's doing
-        try:
-            if painted != self._painted:  # a new selection alone need not send the map again
-                for view, heat in self.maps.drawn():
-                    self._paint(view, heat)
-                shown_if(self.key, panel.shown != "difference")
-            self._painted = painted
-            self._paint_selection()
-        finally:
-            self._painting = False
+        if painted != self._painted:  # a new selection alone need not send the map again
+            for view, heat in self.maps.drawn():
+                self._paint(view, heat)
+            shown_if(self.key, panel.shown != "difference")
+        self._painted = painted
+        self._paint_selection()
 
     def _paint(self, view: str, heat: Heatmap) -> None:
         panel = self.panel
@@ -123,14 +118,5 @@ class LensMap:
 
     # what a user does -------------------------------------------------------------------------------------------------
 
-    def _moved(self, change: Any) -> None:
-        if not self._painting:
-            self.maps.follow(change)
-
     def _pinned(self, change: Any) -> None:
-        if self._painting:
-            return
-        if change.new:
-            self.panel.select_cell(*change.new)
-        else:
-            self.panel.select_cell(-1, -1)
+        self.panel.select_cell(*(change.new or (-1, -1)))

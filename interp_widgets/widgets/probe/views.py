@@ -98,10 +98,9 @@ class MapView(ValueView):
         self.heat = self.maps.views[0]
         self.parts = [self.maps.box]
         self.rows: dict[Heatmap, list[int]] = {}
-        self._painting = False
         for heat in self.maps.views:
-            panel.watch(heat, "pinned", self._pinned)
-            panel.watch(heat, "cross", self._moved)
+            panel.on_user(heat, "pinned", self._pinned)
+            panel.on_user(heat, "cross", self.maps.follow)
         panel.watch(panel, [name for name in self.selects if panel.has_trait(name)], lambda _: self._select())
 
     def columns(self, value: Any) -> list[str]:
@@ -109,12 +108,8 @@ class MapView(ValueView):
         raise NotImplementedError
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
-        self._painting = True  # a new map clears its selection, which is not the user's doing
-        try:
-            for view, heat in self.maps.drawn():
-                self._paint(results, view, heat)
-        finally:
-            self._painting = False
+        for view, heat in self.maps.drawn():
+            self._paint(results, view, heat)
         self._select()
 
     def _paint(self, results: Sequence[Any], shown: str, heat: Heatmap) -> None:
@@ -139,13 +134,9 @@ class MapView(ValueView):
     def scene(self) -> Scene:
         return self.maps.scene()
 
-    def _moved(self, change: Any) -> None:
-        if not self._painting:
-            self.maps.follow(change)
-
     def _pinned(self, change: Any) -> None:
         """Select a clicked cell in all panels of the workbench."""
-        if self._painting or not change.new:
+        if not change.new:
             return
         layer = self.rows[change.owner][change.new[0]]
         selection = {"layer": layer} if layer < self.panel.models[0].n_layers else {}
@@ -166,9 +157,7 @@ class MapView(ValueView):
             rows = self.rows.get(heat, [])
             cell = [rows.index(layer), column] if layer in rows and 0 <= column < heat.shape[1] else []
             if cell != heat.cross:
-                self._painting = True
                 heat.cross = heat.pinned = cell
-                self._painting = False
 
 
 class LayerView(MapView):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,6 +84,16 @@ def are_spans(value: Any, n: int) -> bool:
     return True
 
 
+_local = threading.local()
+_NOTHING = object()
+
+
+def _received() -> dict[Any, dict[str, Any]]:
+    """What pages have changed in the views whose messages this thread is taking."""
+    received: dict[Any, dict[str, Any]] = _local.__dict__.setdefault("received", {})
+    return received
+
+
 class View(anywidget.AnyWidget):
     """A browser view whose inputs are traits; unknown keywords are a TypeError.
 
@@ -121,11 +132,24 @@ class View(anywidget.AnyWidget):
         own_id = uuid.uuid4().hex
         super().__init__(model_id=own_id, _own_id=own_id, **traits)
 
+    def on_user(self, names: str | Sequence[str], handler: Callable[[Any], object]) -> None:
+        """Call ``handler(change)`` when a reader changes one of these traits in the page, not when the program does."""
+
+        def changed(change: Any) -> None:
+            if self in _received() and _received()[self].get(change.name, _NOTHING) == change.new:
+                handler(change)
+
+        self.observe(changed, names)
+
     def set_state(self, sync_data: Any) -> None:
         """Accept from a page what it may change and what fits; send back the state of the rest."""
         sent = {name: sync_data[name] for name in sync_data if name in self.keys} if isinstance(sync_data, dict) else {}
         fitting = {name: value for name, value in sent.items() if self._fits(name, value)}
-        super().set_state(fitting)
+        _received()[self] = fitting
+        try:
+            super().set_state(fitting)
+        finally:
+            del _received()[self]
         if others := [name for name in sent if name not in fitting]:
             self.send_state(others)
 
