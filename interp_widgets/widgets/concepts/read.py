@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -126,7 +125,6 @@ class PromptReading(ConceptPanel):
         first = self.controls.row("in_template", "read_rows")
         fold = self.controls.fold(first, [self.controls.row("solver", "n_concepts")])
         self.inputs.children = [self.controls.row("prompt"), first, fold]
-        self._filling = False
         self.strips = [TokenStrip(max_lines=6, value_label="gaps", legend=True) for _ in self.models]
         self.strip_boxes = [W.VBox([strip]) for strip in self.strips]
         self.words = W.HTML("")
@@ -151,9 +149,9 @@ class PromptReading(ConceptPanel):
         texts.children = [*self.strip_boxes, self.words]
         self.plot.children = [texts, below]
         for strip in self.strips:
-            self.watch(strip, "selected", self._token_picked)
+            self.on_user(strip, "selected", self._token_picked)
         for heat in self.maps.views:
-            self.watch(heat, "pinned", self._cell_picked)
+            self.on_user(heat, "pinned", self._cell_picked)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
@@ -179,15 +177,6 @@ class PromptReading(ConceptPanel):
         return text, span, at if at < read.n_shown else -1
 
     # drawing ----------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _fill(self) -> Iterator[None]:
-        """Let the program set the views' selection."""
-        self._filling = True
-        try:
-            yield
-        finally:
-            self._filling = False
 
     def draw(self, results: tuple[ReadConcepts, ...], request: Any) -> None:
         super().draw(results, request)
@@ -219,22 +208,21 @@ class PromptReading(ConceptPanel):
         numbers = [read.gaps[:, columns].T for read in self.results]
         # one scale for A and B, in the strips as in the map
         largest = pair_view.largest("A", [[read.gaps[:, [column, *columns]] for read in self.results]])
-        with self._fill():
-            for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
-                strip.set_tokens(list(read.reading.tokens))
-                strip.set_values(values[:, column], vmin=-largest, vmax=largest, signed=True)
-                strip.label, strip.instruction = f"{start}“{concept}”", "click a token to decompose its state"
-                strip.selected = at
-            labels = [visible(token) for token in shown[0].reading.tokens]
-            for view, heat in self.maps.drawn():
-                end = pair_view.largest(view, [numbers]) if view == "difference" else largest
-                heat.title = f"{pair_view.title_start(self, view)}Concepts along the prompt"
-                heat.set_matrix(
-                    pair_view.of_view(view, numbers) if rows else None, rows=rows, columns=labels if rows else None,
-                    vmin=-end, vmax=end, signed=True,
-                )  # fmt: skip
-                if rows:
-                    heat.pinned = [rows.index(concept) if concept in rows else 0, at]
+        for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
+            strip.set_tokens(list(read.reading.tokens))
+            strip.set_values(values[:, column], vmin=-largest, vmax=largest, signed=True)
+            strip.label, strip.instruction = f"{start}“{concept}”", "click a token to decompose its state"
+            strip.selected = at
+        labels = [visible(token) for token in shown[0].reading.tokens]
+        for view, heat in self.maps.drawn():
+            end = pair_view.largest(view, [numbers]) if view == "difference" else largest
+            heat.title = f"{pair_view.title_start(self, view)}Concepts along the prompt"
+            heat.set_matrix(
+                pair_view.of_view(view, numbers) if rows else None, rows=rows, columns=labels if rows else None,
+                vmin=-end, vmax=end, signed=True,
+            )  # fmt: skip
+            if rows:
+                heat.pinned = [rows.index(concept) if concept in rows else 0, at]
         for table in self.sums:
             table.mark()
 
@@ -288,11 +276,11 @@ class PromptReading(ConceptPanel):
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _token_picked(self, change: Any) -> None:
-        if not self._filling and change.new >= 0:
+        if change.new >= 0:
             self._look_at(change.new)
 
     def _cell_picked(self, change: Any) -> None:
-        if self._filling or len(change.new) != 2:
+        if len(change.new) != 2:
             return
         line, column = change.new
         with self.hold():

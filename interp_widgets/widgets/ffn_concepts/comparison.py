@@ -60,12 +60,11 @@ class ConceptChange(ComponentPanel):
         self.matched = Table(empty="No comparison yet: the components of both models are needed.", height=360)
         self.scenarios, self.levels = (Table(empty=UNNOTED, height=300) for _ in range(2))
         self.moved = Table(empty=UNNOTED, height=300)
-        self.watch(self.matched, "selected", self._picked)
+        self.on_user(self.matched, "selected", self._picked)
         above = W.VBox([W.VBox([figure]) for figure in figures[:2]])
         above.add_class("iw-maps")
         self.of_notes = W.VBox([self.levels, *self.controls.rows("comparison"), figures[2], self.moved])
         self.of_notes.add_class("iw-column")
-        self._filling = False
         self._comparing_notes = Derived(
             self, self.redraw, title="Comparing the notes", channel="compare notes", quiet=True
         )
@@ -79,25 +78,17 @@ class ConceptChange(ComponentPanel):
         self.overlap.update(comparison, self.layer)
         self.angles.update(comparison, self.layer)
         self.summary.value = "" if comparison is None else _in_words(comparison, self.layer)
-        self._filling = True
-        try:
-            with self.matched.hold_sync():
-                self.matched.rows = []
-                self.matched.empty = self.not_compared
-                self.matched.columns, self.matched.rows = MATCHED, self.matched_rows()
-                self.matched.caption = self.matched_caption
-        finally:
-            self._filling = False
+        with self.matched.hold_sync():
+            self.matched.rows = []
+            self.matched.empty = self.not_compared
+            self.matched.columns, self.matched.rows = MATCHED, self.matched_rows()
+            self.matched.caption = self.matched_caption
         self._compare_notes()
         self._draw_notes()
 
     def draw_selection(self) -> None:
         super().draw_selection()
-        self._filling = True
-        try:
-            self.matched.selected = self.component if self.component < len(self.matched.rows) else -1
-        finally:
-            self._filling = False
+        self.matched.selected = self.component if self.component < len(self.matched.rows) else -1
         self.note_shares.update(self.annotated, trait=self.shares)
 
     # scenarios and levels ---------------------------------------------------------------------------------------------
@@ -153,7 +144,7 @@ class ConceptChange(ComponentPanel):
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _picked(self, change: Any) -> None:
-        if not self._filling and change.new >= 0:
+        if change.new >= 0:
             self.component = change.new
 
     def _line_tapped(self, _attr: str, _old: Any, new: list[int]) -> None:

@@ -94,14 +94,13 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         self.annotating = NoteControls(self)
         self.hits = Table(empty="Type a word to list the components that have it.", height=140)
         for table, pick in ((self.layers, self._layer_picked), (self.table, self._row_picked), (self.hits, self._hit)):
-            self.watch(table, "selected", pick)
+            self.on_user(table, "selected", pick)
         self._hits: list[tuple[int, int, float]] = []
         self._layers_listed: list[int] = []
         self._searched: Any = None
         """The key of the list of hits: word, result and number of components."""
         self._listed: list[int] = []
         """The components in the table."""
-        self._filling = False
         charts = []
         for chart in (self.variance, self.bars):
             chart.figure.height = CHART_HEIGHT
@@ -147,12 +146,8 @@ class PrincipalComponents(TextOptions, ComponentPanel):
             self._searched = searched
             self._list_hits()
         picked = self.layer, self.component
-        self._filling = True
-        try:
-            self.table.selected = _index(self.component, self._listed)
-            self.hits.selected = _index(picked, [(layer, component) for layer, component, _ in self._hits])
-        finally:
-            self._filling = False
+        self.table.selected = _index(self.component, self._listed)
+        self.hits.selected = _index(picked, [(layer, component) for layer, component, _ in self._hits])
         name = pair_view.labels(self)[pair_view.LETTERS.index(self.letter)] if len(self.models) > 1 else ""
         self.bars.update(self.shown_result, self.layer, self.component, name=name)
         self.annotating.paint()
@@ -204,25 +199,21 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         result, matched = self.shown_result, self.shown == "difference"
         computed = self.layer in result.layers
         self.summary.value = self._in_words(result) if computed else "This layer has not been computed yet."
-        self._filling = True
-        try:
-            with self.table.hold_sync():
-                self.table.rows, self.table.row_keys = [], []
-                if matched:
-                    self.table.empty = self.not_compared
-                    self.table.columns, rows = MATCHED, self.matched_rows()
-                    self.table.caption = self.matched_caption
-                else:
-                    self.table.columns, rows = self._component_rows(result) if computed else ([], [])
-                    self.table.caption = f"Components of layer {self.layer}"
-                self.table.instruction = "" if matched else "description, scenarios and level are editable"
-                self.table.rows = rows
-                self.table.row_keys = [f"{self.letter}/{self.layer}/{cells[0]}" for cells in rows]
-                self._listed = self._to_list() if rows else []
-                # sent with the rows, since the table does not scroll to an unchanged selection
-                self.table.selected = _index(self.component, self._listed)
-        finally:
-            self._filling = False
+        with self.table.hold_sync():
+            self.table.rows, self.table.row_keys = [], []
+            if matched:
+                self.table.empty = self.not_compared
+                self.table.columns, rows = MATCHED, self.matched_rows()
+                self.table.caption = self.matched_caption
+            else:
+                self.table.columns, rows = self._component_rows(result) if computed else ([], [])
+                self.table.caption = f"Components of layer {self.layer}"
+            self.table.instruction = "" if matched else "description, scenarios and level are editable"
+            self.table.rows = rows
+            self.table.row_keys = [f"{self.letter}/{self.layer}/{cells[0]}" for cells in rows]
+            self._listed = self._to_list() if rows else []
+            # sent with the rows, since the table does not scroll to an unchanged selection
+            self.table.selected = _index(self.component, self._listed)
 
     def _in_words(self, result: FFNConceptResult) -> str:
         """A description of what is listed."""
@@ -262,15 +253,11 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         if not comparing:
             columns.append({"label": "noted", **RIGHT, "title": "Listed components that are annotated"})
         self._layers_listed = layers
-        self._filling = True
-        try:
-            with self.layers.hold_sync():
-                self.layers.rows = []
-                self.layers.columns, self.layers.rows = columns, rows
-                self.layers.selected = _index(self.layer, layers)
-                self.layers.caption = "Layers of A and of B" if comparing else f"Layers{self._of_letter()}"
-        finally:
-            self._filling = False
+        with self.layers.hold_sync():
+            self.layers.rows = []
+            self.layers.columns, self.layers.rows = columns, rows
+            self.layers.selected = _index(self.layer, layers)
+            self.layers.caption = "Layers of A and of B" if comparing else f"Layers{self._of_letter()}"
 
     def _component_rows(self, result: FFNConceptResult) -> tuple[list[dict[str, Any]], list[list[Any]]]:
         """Columns and rows of the chosen layer's components."""
@@ -327,7 +314,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _layer_picked(self, change: Any) -> None:
-        if not self._filling and change.new >= 0:
+        if change.new >= 0:
             self.layer = self._layers_listed[change.new]
 
     def _line_tapped(self, _attr: str, _old: Any, new: list[int]) -> None:
@@ -335,11 +322,11 @@ class PrincipalComponents(TextOptions, ComponentPanel):
             self.layer = self.variance.lines.data["layer"][new[0]]
 
     def _row_picked(self, change: Any) -> None:
-        if not self._filling and change.new >= 0:
+        if change.new >= 0:
             self.component = self._listed[change.new]
 
     def _hit(self, change: Any) -> None:
-        if not self._filling and change.new >= 0:
+        if change.new >= 0:
             layer, component, _ = self._hits[change.new]
             with self.hold():
                 self.layer, self.component = layer, component

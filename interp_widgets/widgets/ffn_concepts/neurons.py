@@ -102,11 +102,10 @@ class LayerNeurons(TextOptions, PredictionPanel):
         )  # fmt: skip
         self.number.add_class("iw-short")
         self._listed: list[int] = []
-        self._filling = False
         self._reading = Derived(self, self._list_tokens, title="Reading the neuron", channel="neuron", quiet=True)
         self.watch(self.number, "value", self._number_typed)
-        self.watch(self.strip, "selected", self._token_picked)
-        self.watch(self.table, "selected", self._row_picked)
+        self.on_user(self.strip, "selected", self._token_picked)
+        self.on_user(self.table, "selected", self._row_picked)
         self.watch(self, "neuron", lambda _: setattr(self, "neuron_chosen", True))
         self.watch(self, "prompt_token", lambda change: self._look_at(change.new))
         self.watch(self, ["prompt", "response", "response_token"], lambda _: self._look_at(-1))
@@ -175,13 +174,9 @@ class LayerNeurons(TextOptions, PredictionPanel):
 
     def draw(self, results: tuple[NeuronReading, ...], request: Any) -> None:
         first = results[0].effects
-        self._filling = True
-        try:
-            if self.strip.tokens != list(first.tokens):
-                self.strip.set_tokens(list(first.tokens))
-            self.strip.selected = first.position
-        finally:
-            self._filling = False
+        if self.strip.tokens != list(first.tokens):
+            self.strip.set_tokens(list(first.tokens))
+        self.strip.selected = first.position
         shown = self.shown_results
         self.summary.value = "<br>".join(map(_sums, pair_view.all_starts(shown), shown))
 
@@ -195,12 +190,8 @@ class LayerNeurons(TextOptions, PredictionPanel):
         self.strip.value_label = f"activation of neuron {neuron}" + (", B − A" if comparing else "")
         active = pair_view.of_view(self.shown, [np.asarray(reading.effects.activation) for reading in self.results])
         self.strip.set_values(None if active is None else active[:, neuron], signed=True)
-        self._filling = True
-        try:
-            self.number.value = neuron
-            self._list_neurons(shown, neuron)
-        finally:
-            self._filling = False
+        self.number.value = neuron
+        self._list_neurons(shown, neuron)
         self._list_tokens()
         self.edit.paint()
         names = pair_view.names(self)
@@ -301,19 +292,18 @@ class LayerNeurons(TextOptions, PredictionPanel):
             self.pick_neuron(int(self.chart.source.data["neuron"][new[0]]))
 
     def _row_picked(self, change: Any) -> None:
-        if not self._filling and change.new >= 0:
+        if change.new >= 0:
             self.pick_neuron(self._listed[change.new])
 
     def _number_typed(self, change: Any) -> None:
-        if not self._filling:
+        if change.new != min(self.chosen, self.number.max):  # else the program has set it
             self.pick_neuron(change.new)
 
     def _token_picked(self, change: Any) -> None:
         """Read the neurons at another token; deselecting returns to the last."""
-        if not self._filling:
-            with self.hold():
-                self.prompt_token = change.new if change.new < self.texts.n_prompt_tokens else -1
-                self._look_at(change.new)  # also a token of the response
+        with self.hold():
+            self.prompt_token = change.new if change.new < self.texts.n_prompt_tokens else -1
+            self._look_at(change.new)  # also a token of the response
 
     def _look_at(self, position: int) -> None:
         self.position = -1 if position == len(self.texts.axis) - 1 else position

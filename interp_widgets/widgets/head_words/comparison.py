@@ -43,9 +43,8 @@ class VerbComparison(WordPairPanel):
         both = W.VBox([chart, tables])
         both.add_class("iw-maps")
         self.plot.children = [self.summary, both]
-        self._filling = False
         self._verbs: list[str] = []
-        self.watch(self.verbs, "selected", self._picked)
+        self.on_user(self.verbs, "selected", self._picked)
 
     def appear(self) -> None:
         super().appear()
@@ -59,18 +58,14 @@ class VerbComparison(WordPairPanel):
         comparison = self.comparison
         self.chart.update(comparison, sentence=sentence)
         self.summary.value = escape(sentence) if comparison is None else "<br>".join(summary_lines(comparison))
-        self._filling = True
-        try:
-            for table, (caption, columns, rows) in (
-                (self.test, test_table(comparison)),
-                (self.verbs, self._verb_rows(comparison)),
-            ):
-                with table.hold_sync():
-                    table.selected, table.rows = -1, []
-                    table.columns, table.caption, table.rows = columns, caption, rows
-                    table.empty = sentence or "No verb of the lists has pairs that changed in number."
-        finally:
-            self._filling = False
+        for table, (caption, columns, rows) in (
+            (self.test, test_table(comparison)),
+            (self.verbs, self._verb_rows(comparison)),
+        ):
+            with table.hold_sync():
+                table.selected, table.rows = -1, []
+                table.columns, table.caption, table.rows = columns, caption, rows
+                table.empty = sentence or "No verb of the lists has pairs that changed in number."
 
     def _verb_rows(self, comparison: HeadComparison | None) -> tuple[str, list[dict[str, Any]], list[list[Any]]]:
         """One row per group and verb whose pairs changed in number in some head."""
@@ -92,7 +87,7 @@ class VerbComparison(WordPairPanel):
         return "Verbs", columns, rows
 
     def _picked(self, change: Any) -> None:
-        if not self._filling and change.new >= 0 and self.stack is not None:
+        if change.new >= 0 and self.stack is not None:
             self.stack.open_tab("heads", word=self._verbs[change.new])
 
     # what is saved ----------------------------------------------------------------------------------------------------

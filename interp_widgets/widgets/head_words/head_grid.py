@@ -132,25 +132,20 @@ class HeadGrid:
         self.chance = W.HTML("")
         self.chance_row = row(self.chance, panel.chance_button)
         self.parts, self.sentences = [both], [self.chance_row, self.about]
-        self._filling = False
         self._rows: list[WordRow] = []
         self._words: list[str] = []
         for heat in self.maps.views:
-            panel.watch(heat, "pinned", self._pinned)
-            panel.watch(heat, "cross", self._moved)
-        panel.watch(self.heads, "selected", self._picked)
+            panel.on_user(heat, "pinned", self._pinned)
+            panel.on_user(heat, "cross", self.maps.follow)
+        panel.on_user(self.heads, "selected", self._picked)
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
         """Update grid and list to the browser's results, word and view."""
-        self._filling = True  # a new grid clears its selection, which is not the user's doing
-        try:
-            for view, heat in self.maps.drawn():
-                self._paint_heat(view, heat)
-            self._paint_heads()
-        finally:
-            self._filling = False
+        for view, heat in self.maps.drawn():
+            self._paint_heat(view, heat)
+        self._paint_heads()
         self.about.value = "<br>".join(_about(self.panel.results, self.panel.source_words, self.panel.only_words))
         self.paint_chance()
         self.paint_selection()
@@ -169,16 +164,12 @@ class HeadGrid:
         """Show the selected head."""
         panel = self.panel
         at = [panel.layer, panel.head]
-        self._filling = True
-        try:
-            for heat in self.maps.shown:
-                inside = panel.head_chosen and all(i < n for i, n in zip(at, heat.shape, strict=True))
-                with heat.hold_sync():
-                    heat.cross = heat.pinned = at if inside else []
-            mine = (i for i, line in enumerate(self._rows) if panel.head_chosen and [line.layer, line.head] == at)
-            self.heads.selected = next(mine, -1)
-        finally:
-            self._filling = False
+        for heat in self.maps.shown:
+            inside = panel.head_chosen and all(i < n for i, n in zip(at, heat.shape, strict=True))
+            with heat.hold_sync():
+                heat.cross = heat.pinned = at if inside else []
+        mine = (i for i, line in enumerate(self._rows) if panel.head_chosen and [line.layer, line.head] == at)
+        self.heads.selected = next(mine, -1)
 
     def _paint_heat(self, view: str, heat: Heatmap) -> None:
         panel = self.panel
@@ -250,16 +241,12 @@ class HeadGrid:
 
     # what a user does -------------------------------------------------------------------------------------------------
 
-    def _moved(self, change: Any) -> None:
-        if not self._filling:
-            self.maps.follow(change)
-
     def _pinned(self, change: Any) -> None:
-        if not self._filling and change.new:
+        if change.new:
             self.panel.select_cell(*change.new)
 
     def _picked(self, change: Any) -> None:
-        if self._filling or change.new < 0:
+        if change.new < 0:
             return
         if self._words:
             self.panel.word = self._words[change.new]

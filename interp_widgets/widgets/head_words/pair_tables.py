@@ -39,23 +39,18 @@ class PairTables:
         both = W.VBox([left, right])
         both.add_class("iw-maps")
         self.parts = [both]
-        self._filling = False
         self._rows: list[PairRow] = []
         self._numbers: list[int] = []
-        panel.watch(self.pairs, "selected", self._pair_picked)
-        panel.watch(self.dimensions, "selected", self._dimension_picked)
+        panel.on_user(self.pairs, "selected", self._pair_picked)
+        panel.on_user(self.dimensions, "selected", self._dimension_picked)
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
         """Update the tables to the panel's results and selection."""
-        self._filling = True
-        try:
-            self._paint_chance()
-            self._paint_pairs()
-            self._paint_dimensions()
-        finally:
-            self._filling = False
+        self._paint_chance()
+        self._paint_pairs()
+        self._paint_dimensions()
 
     def _paint_chance(self) -> None:
         """Show the selected head's number of pairs against the chance level."""
@@ -216,10 +211,8 @@ class PairTables:
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _pair_picked(self, change: Any) -> None:
-        if not self._filling:
-            pair = self._rows[change.new] if change.new >= 0 else None
-            self.panel.look_at_pair(() if pair is None else (pair.query, pair.key))
+        pair = self._rows[change.new] if change.new >= 0 else None
+        self.panel.look_at_pair(() if pair is None else (pair.query, pair.key))
 
     def _dimension_picked(self, change: Any) -> None:
-        if not self._filling:
-            self.panel.dimension = self._numbers[change.new] if change.new >= 0 else -1
+        self.panel.dimension = self._numbers[change.new] if change.new >= 0 else -1

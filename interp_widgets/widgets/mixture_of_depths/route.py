@@ -97,14 +97,14 @@ class MixtureRouting(MixtureReading):
         shown_if(self.strips.box, self.screen is None)  # a screen has its own above the panels
         shown_if(self.story, self.screen is None)  # and shows this text beside the panel
         self.arrange([self.strips.box, self.maps.box, self.key_line], spare=[self.state, self.story, *self.table_boxes])
-        self._filling = False  # True while the program, not the user, sets values
+        self._filling = False  # True while the program, not the user, fills the drop-down lists
         self._list_mixtures()
         for slot, box in enumerate(self.mixture_boxes):
             self.watch(box, "value", partial(self._mixture_chosen, slot))
         for strip in self.strips.views:
-            self.watch(strip, "selected", lambda change: self._token_clicked(change.new))
+            self.on_user(strip, "selected", lambda change: self._token_clicked(change.new))
         for heat in self.maps.views:
-            self.watch(heat, "pinned", lambda change: self._token_clicked(change.new[1]) if change.new else None)
+            self.on_user(heat, "pinned", lambda change: self._token_clicked(change.new[1]) if change.new else None)
         self.watch(self, "prompt", lambda _: setattr(self, "prompt_token", -1))
         self.watch(self, ["mixtures", "chosen"], lambda _: self._list_mixtures())
 
@@ -126,8 +126,7 @@ class MixtureRouting(MixtureReading):
             self.select_mixture(slot, index, adopt=True)
 
     def _token_clicked(self, at: int) -> None:
-        if not self._filling:
-            self.prompt_token = at
+        self.prompt_token = at
 
     # the request ------------------------------------------------------------------------------------------------------
 
@@ -168,36 +167,28 @@ class MixtureRouting(MixtureReading):
 
     def draw(self, results: tuple[RoutingResult, ...], request: MixtureQuestion) -> None:
         super().draw(results, request)
-        self._filling = True  # new tokens clear selection and cursor, which is not the user's doing
-        try:
-            self.state.value = "<br>".join(
-                f"{name}{self._describe(slot, request.mixtures[slot], result)}"
-                for slot, (name, result) in enumerate(zip(self._letters("<b>{}</b>: "), results, strict=False))
-            )
-            for view, heat in self.maps.drawn():
-                self._draw_map(view, heat)
-            for view, strip in self.strips.drawn():
-                self._draw_strip(view, strip)
-            shown_if(self.key_line, self.shown != "difference")
-            self.key_line.value = KEY + (SPARSE_KEY if self._last.top_k < self._last.k else "")
-        finally:
-            self._filling = False
+        self.state.value = "<br>".join(
+            f"{name}{self._describe(slot, request.mixtures[slot], result)}"
+            for slot, (name, result) in enumerate(zip(self._letters("<b>{}</b>: "), results, strict=False))
+        )
+        for view, heat in self.maps.drawn():
+            self._draw_map(view, heat)
+        for view, strip in self.strips.drawn():
+            self._draw_strip(view, strip)
+        shown_if(self.key_line, self.shown != "difference")
+        self.key_line.value = KEY + (SPARSE_KEY if self._last.top_k < self._last.k else "")
 
     def draw_selection(self) -> None:
         """Show the selected token."""
         if not self.results:
             return
         at = self.position
-        self._filling = True
-        try:
-            for strip in self.strips.shown:
-                strip.selected = at if at < len(strip.tokens) else -1
-            for view, heat in self.maps.drawn():
-                result = self.results[pair_view.models_of(view)[-1]]
-                if heat.shape[1] > at:
-                    heat.cross = [int(result.main_route[at]), at]  # the route with the largest weight
-        finally:
-            self._filling = False
+        for strip in self.strips.shown:
+            strip.selected = at if at < len(strip.tokens) else -1
+        for view, heat in self.maps.drawn():
+            result = self.results[pair_view.models_of(view)[-1]]
+            if heat.shape[1] > at:
+                heat.cross = [int(result.main_route[at]), at]  # the route with the largest weight
         slots, letters = pair_view.shown_indices(self), self._letters("{}: ")
         shown = [(letters[slot], self.results[slot], min(at, self.results[slot].n_positions - 1)) for slot in slots]
         self.story.value = "<br>".join(f"{letter}{_story(result, at)}" for letter, result, at in shown)

@@ -44,12 +44,11 @@ class SourceDetails:
         boxes = [W.VBox([figure], layout={"flex": "3 1 416px"}) for figure in self.figures]
         self.parts = [row(W.VBox([self.part], layout={"flex": "1 1 240px"}), *boxes)]
         self.parts[0].layout.align_items = "flex-start"
-        panel.watch(self.sources, "selected", self._picked)
+        panel.on_user(self.sources, "selected", self._picked)
         self._listed: list[int] = []
         self._requested: Any = None
         self._shows: Any = None
         self._drawn: Any = None
-        self._filling = False
 
     @property
     def listed_source(self) -> int:
@@ -90,17 +89,13 @@ class SourceDetails:
         self._listed = [int(i) for i in order]
         lines = self._lines(shares)
         about = f"norm and lens {self._where()}{after(panel.shown)}"
-        self._filling = True
-        try:
-            with self.sources.hold_sync():
-                self.sources.rows = []
-                self.sources.columns, self.sources.rows = self._heads(), [lines[i] for i in self._listed]
-                self.sources.selected = self._listed.index(panel.source) if panel.source in self._listed else -1
-                self.sources.caption = (
-                    f"Sources by their share of the {aims(panel.shown_rows)} ({self._sums(shares)}); {about}"
-                )
-        finally:
-            self._filling = False
+        with self.sources.hold_sync():
+            self.sources.rows = []
+            self.sources.columns, self.sources.rows = self._heads(), [lines[i] for i in self._listed]
+            self.sources.selected = self._listed.index(panel.source) if panel.source in self._listed else -1
+            self.sources.caption = (
+                f"Sources by their share of the {aims(panel.shown_rows)} ({self._sums(shares)}); {about}"
+            )
 
     def _heads(self) -> list[dict[str, str]]:
         where, comparing = self._where(), len(self.panel.rows) == 2
@@ -234,8 +229,7 @@ class SourceDetails:
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _picked(self, change: Any) -> None:
-        if not self._filling:
-            self.panel.source = self._listed[change.new] if change.new >= 0 else -1
+        self.panel.source = self._listed[change.new] if change.new >= 0 else -1
 
 
 def _finite(columns: Sequence[Any], line: int) -> list[float | None]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -47,30 +46,19 @@ class SourceMap:
         shown_if(self.strips.box, panel.screen is None)  # a screen has its own tokens above the panels
         self.parts = [self.strips.box, self.maps.box]
         for strip in self.strips.views:
-            panel.watch(strip, "selected", self._token_clicked)
+            panel.on_user(strip, "selected", self._token_clicked)
         for heat in self.maps.views:
-            panel.watch(heat, "pinned", self._pinned)
-            panel.watch(heat, "cross", self._moved)
+            panel.on_user(heat, "pinned", self._pinned)
+            panel.on_user(heat, "cross", self.maps.follow)
         self._tokens: tuple[str, ...] | None = None
-        self._painting = False
         self._noted: dict[str, tuple[tuple[Rows, ...], list[str]]] = {}
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
         """Draw the explorer's results."""
-        with self._own_doing():
-            self._paint()
+        self._paint()
         self.paint_selection()
-
-    @contextmanager
-    def _own_doing(self) -> Iterator[None]:
-        """Ignore changes in the views meanwhile, such as a selection cleared by new tokens."""
-        self._painting = True
-        try:
-            yield
-        finally:
-            self._painting = False
 
     def _paint(self) -> None:
         rows = self.panel.rows
@@ -109,16 +97,15 @@ class SourceMap:
     def paint_selection(self) -> None:
         """Show the selected source and layer."""
         panel, source = self.panel, self.panel.source
-        with self._own_doing():
-            for strip in self.strips.shown:
-                strip.selected = source if 0 <= source < len(strip.tokens) else -1
-            for heat in self.maps.shown:
-                rows, columns = heat.shape  # the final norm comes last, in models of different depths too
-                column = columns - 1 if panel.column < 0 else min(panel.column, columns - 1)
-                chosen = [source, column] if 0 <= source < rows else []
-                with heat.hold_sync():
-                    heat.cross = chosen or ([-1, column] if panel.column >= 0 and rows else [])
-                    heat.pinned = chosen
+        for strip in self.strips.shown:
+            strip.selected = source if 0 <= source < len(strip.tokens) else -1
+        for heat in self.maps.shown:
+            rows, columns = heat.shape  # the final norm comes last, in models of different depths too
+            column = columns - 1 if panel.column < 0 else min(panel.column, columns - 1)
+            chosen = [source, column] if 0 <= source < rows else []
+            with heat.hold_sync():
+                heat.cross = chosen or ([-1, column] if panel.column >= 0 and rows else [])
+                heat.pinned = chosen
 
     def _paint_strip(self, view: str, strip: TokenStrip, rows: tuple[Rows, ...]) -> None:
         shares = [each.logit_share()[:-1] for each in rows]
@@ -224,17 +211,10 @@ class SourceMap:
 
     # what a user does -------------------------------------------------------------------------------------------------
 
-    def _moved(self, change: Any) -> None:
-        if not self._painting:
-            self.maps.follow(change)
-
     def _token_clicked(self, change: Any) -> None:
-        if not self._painting:
-            self.panel.source = change.new
+        self.panel.source = change.new
 
     def _pinned(self, change: Any) -> None:
-        if self._painting:
-            return
         if change.new:
             self.panel.select(*change.new)
         else:
