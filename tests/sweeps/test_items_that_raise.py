@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,15 @@ def hiding(n: int) -> int:
         return -1
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl+C is heard, also in a job that a shell runs in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("function", [swallowing, turning, hiding])
 @pytest.mark.parametrize("threads", [False, True])
 def test_ctrl_c_ends_a_sweep_whatever_the_item_makes_of_it(

@@ -144,12 +144,12 @@ def test_each_half_is_the_picture_of_its_model(name: str, pair: Any, show: Any, 
 def test_a_cell_chosen_in_one_map_is_chosen_in_the_other(name: str, pair: Any, show: Any) -> None:
     panel = show(name, pair, view="beside")
     a, b = [view for view in pictures(panel) if isinstance(view, Heatmap)][:2]
-    b.cross = [1, 2]  # moved with the arrow keys
+    b.set_state({"cross": [1, 2]})  # moved with the arrow keys
     assert a.cross == [1, 2]
-    b.pinned = [1, 2]
+    b.set_state({"pinned": [1, 2]})
     settle(panel)
     assert a.cross == b.cross == [1, 2]
-    a.cross = a.pinned = [2, 1]
+    a.set_state({"cross": [2, 1], "pinned": [2, 1]})
     settle(panel)
     assert a.cross == b.cross == [2, 1]
 
