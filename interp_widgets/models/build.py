@@ -166,11 +166,7 @@ class _Conversion:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            return (
-                None,
-                None,
-                (f"TransformerLens does not support this architecture or configuration: {first_line(error)}"),
-            )
+            return None, None, "TransformerLens does not support this architecture or configuration"
         if isinstance(past, SelfCheck):
             check = replace(check, past=past)
         elif past is not None:
