@@ -12,8 +12,8 @@ import traitlets as T
 from interp_widgets.models import Model, ModelEdit
 from interp_widgets.models.pair import distinct_names
 
-from .announced import EntryPointPanels
 from .controls import Number, Typed, Whole, Worded
+from .entry_points import EntryPointPanels
 from .fields import Bounds
 from .guard import handling
 
@@ -185,13 +185,13 @@ class WorkbenchState(Worded):
             self._refused[name] = kept
 
     def probes(self) -> EntryPointPanels:
-        """The panels that installed packages announce, by name; each is loaded on first access."""
+        """The panels that installed packages register, by name; each is loaded on first access."""
         return EntryPointPanels()
 
     def open(self, name: str, **options: Any) -> Any:
-        """Open an announced panel on this workbench, with its options; see `probes`.
+        """Open a registered panel on this workbench, with its options; see `probes`.
 
-        Raises KeyError for a name that no package announces, ImportError for a panel that cannot be loaded.
+        Raises KeyError for a name that no package registers, ImportError for a panel that cannot be loaded.
         """
         return self.probes()[name](self, **options)
 

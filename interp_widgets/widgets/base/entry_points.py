@@ -1,4 +1,4 @@
-"""Panels that installed packages announce under the entry point group ``interp_widgets.probes``."""
+"""Panels that installed packages register under the entry point group ``interp_widgets.probes``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ GROUP = "interp_widgets.probes"
 
 
 class EntryPointPanels(Mapping[str, Any]):
-    """Panel classes by the names under which packages announce them, each loaded when it is asked for.
+    """Panel classes by the names under which packages register them, each loaded when it is first used.
 
-    KeyError for a name that no package announces; ImportError, in one sentence, for one that cannot be loaded. The
+    KeyError for a name that no package registers; ImportError, in one sentence, for one that cannot be loaded. The
     others stay usable.
     """
 
@@ -49,7 +49,7 @@ class EntryPointPanels(Mapping[str, Any]):
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"Announced({', '.join(self._entries)})"
+        return f"EntryPointPanels({', '.join(self._entries)})"
 
 
 def _loaded(entry: EntryPoint) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interp_widgets import Workbench
-from interp_widgets.widgets.base import announced as announced_module
+from interp_widgets.widgets.base import entry_points as entry_points_module
 from tests.models.tiny import tiny_model
 
 MODULE = """
@@ -60,6 +60,7 @@ def test_announced_panels_are_loaded_when_asked_for(announced: Any, wire: Any) -
     bench = Workbench(tiny_model("gpt2"))
     found = bench.probes()
     assert (list(found), len(found), "layers" in found) == (["broken", "layers"], 2, True)
+    assert repr(found) == "EntryPointPanels(broken, layers)"
     assert "my_probes" not in sys.modules, "only the names were read"
     panel = bench.open("layers", layer=2)
     assert panel.wait(60)
@@ -98,7 +99,7 @@ def test_an_announced_panel_that_cannot_be_loaded_is_named(announced: Any, model
 
 
 def test_where_nothing_is_announced(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announced_module, "entry_points", lambda group: [])
+    monkeypatch.setattr(entry_points_module, "entry_points", lambda group: [])
     bench = Workbench(model)
     assert len(bench.probes()) == 0
     with pytest.raises(KeyError, match="no package announces a probe 'layers'; none"):
