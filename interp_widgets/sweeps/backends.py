@@ -173,9 +173,10 @@ class _Processes:
 
     def _end_pool(self, *, wait: bool) -> None:
         # loky forgets the calls that no worker has taken, and its thread would then fail to find those still in line
+        waiting = getattr(self._executor, "_work_ids", None)  # none in a loky that keeps its line elsewhere
         with suppress(queue.Empty):
-            while True:
-                self._executor._work_ids.get(block=False)
+            while waiting is not None:
+                waiting.get(block=False)
         self._executor.shutdown(wait=wait, kill_workers=True)
 
     def close(self, running: Iterable[Any]) -> None:

@@ -176,6 +176,24 @@ def test_a_closed_panel_takes_no_orders(wire: Any) -> None:
         panel.run()
 
 
+def test_hooks_have_their_old_names_for_one_release() -> None:
+    with pytest.warns(DeprecationWarning, match="Slow.waits is called manual_run now"):
+
+        class Slow(Neurons):
+            waits = True
+
+    with pytest.warns(DeprecationWarning, match="Picky.lacks is called missing_requirement now"):
+
+        class Picky(Neurons):
+            @classmethod
+            def lacks(cls, models: tuple[Any, ...]) -> str:
+                return "a third model"
+
+    assert Slow.manual_run
+    assert Picky.missing_requirement(()) == "a third model"
+    assert not Neurons.manual_run
+
+
 CELL = '''
 from interp_widgets.widgets.base.fields import field
 from interp_widgets.widgets.base.panel import Panel

@@ -38,7 +38,7 @@ class Bounds:
     high: float | Callable[[Any], float] | None = None
     step: float | None = None
     slider: bool = False
-    """A slider instead of a box with a number, unless it has more steps than a hand can aim at."""
+    """A slider instead of a box with a number, unless that has more than `MOST_STEPS` steps."""
     shown_as: str = ""
     """Format of the slider's number, such as ``.0%``."""
 
@@ -196,8 +196,8 @@ def field(
     `kind` is str, int, float, bool or tuple, with :class:`Bounds`, :class:`Text` or :class:`Lines` in an `Annotated`
     where they matter, a dict of values and their labels for a choice, or a trait for anything else. A change runs the
     analysis again, unless the option only `redraws`, or `selects` what is marked and listed, or is no `argument` of the
-    analysis (None); `argument` also renames it for the analysis. An option that is `validated_by_result` is
-    checked against them.
+    analysis (None); `argument` also renames it for the analysis. An option that is `validated_by_result`, such as a
+    component, must be one of the panel's `choices`, which come from the results on the screen.
 
     Without a `label` there is no control. `help` is its tooltip, `group` says which box of controls it is in, `new_row`
     that it starts a new row, and `more` that it is rarely used and goes under *More*; `width` is
@@ -302,6 +302,7 @@ class Hint(W.HTML):
 
 
 MOST_STEPS = 500
+"""Most steps of a slider: a hand cannot aim at one of more, so there is a box with a number instead."""
 IN_SIGHT = 2
 """Options of a group that a screen shows; the rest go under *More*."""
 

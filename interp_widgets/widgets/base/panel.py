@@ -7,6 +7,7 @@ cache or the status line.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,10 @@ FIRST_BACKGROUND_SECONDS = 300.0
 """and starts in the background if it takes less than this."""
 MOST_BESIDE = 32
 """Most columns of a map that leaves room for widgets beside it."""
+OLD_HOOKS = {
+    "asks": "has_request", "waits": "manual_run", "gives_way": "preemptible", "lacks": "missing_requirement"
+}  # fmt: skip
+"""Names of hooks until the next release: a panel written with them would else be another panel without a word."""
 WAITING = "Waiting for a setting: see the hint beside it"
 """Status line while a setting is not filled in."""
 MOVED = "The model has changed since: Run computes again"
@@ -111,6 +116,13 @@ class Panel(Shell):
     """Whether Run may use a cached answer; if not, it computes again, as a measurement should."""
     preemptible: ClassVar[bool] = False
     """Whether queued runs of other panels go first whenever its analysis reports progress: for work of minutes."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for old in set(vars(cls)) & set(OLD_HOOKS):
+            new = OLD_HOOKS[old]
+            warnings.warn(f"{cls.__name__}.{old} is called {new} now: rename it", DeprecationWarning, stacklevel=2)
+            setattr(cls, new, vars(cls)[old])
 
     result = T.Any(None, read_only=True)
     """The last good result (a tuple of two with two models); None before the first."""

@@ -33,8 +33,8 @@ class Stack(Shell):
     Every option of its panels is an option of the stack: options of the same name have one value on all panels.
     A panel is made when its tab is first opened, and only the active one computes; the others respond to
     changes when their tabs are opened again. `run`, `result`, `save` and `status` are those of the active
-    panel; `stack["name"]` is the panel of a tab. A panel whose
-    models miss something (`missing_requirement`) gets no tab.
+    panel; `stack["name"]` is the panel of a tab. A panel that misses something in the models
+    (`missing_requirement`) gets no tab.
 
     >>> import types
     >>> from interp_widgets.widgets.base.fields import field

@@ -149,7 +149,7 @@ class View(anywidget.AnyWidget):
         try:
             super().set_state(fitting)
         finally:
-            del _received()[self]
+            _received().pop(self, None)
         if others := [name for name in sent if name not in fitting]:
             self.send_state(others)
 
