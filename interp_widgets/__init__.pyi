@@ -56,6 +56,7 @@ from .analysis.concepts import ConceptMap as ConceptMap
 from .analysis.concepts import ConceptReading as ConceptReading
 from .analysis.concepts import ConceptSet as ConceptSet
 from .analysis.concepts import HiddenStateCache as HiddenStateCache
+from .analysis.concepts import KeptStates as KeptStates
 from .analysis.concepts import add_to_map as add_to_map
 from .analysis.concepts import compare_steering as compare_steering
 from .analysis.concepts import concept_directions as concept_directions

@@ -9,3 +9,6 @@ from .state_cache import HiddenStateCache
 from .steered import SteeringComparison, SteeringSweep, compare_steering, steering_sweep
 from .steering import erase, steer
 from .word_baseline import word_aucs
+
+KeptStates = HiddenStateCache
+"""Its name until the next release."""

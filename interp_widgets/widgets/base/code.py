@@ -63,7 +63,7 @@ def _load_line(name: str, model: Model) -> str:
 def cell(functions: Iterable[str | Callable[..., Any]], models: Sequence[Any], body: Iterable[str]) -> str:
     """A whole notebook cell: imports, functions that are in no module, the models, then the body.
 
-    A function is a name of the package's own, or any function.
+    A public function of the package may be given by its name.
 
     >>> print(cell(["prompt_saliency"], [], ["result"]))
     from interp_widgets import load_model, prompt_saliency
@@ -72,8 +72,8 @@ def cell(functions: Iterable[str | Callable[..., Any]], models: Sequence[Any], b
     """
     imports, sources = {"from interp_widgets import load_model"}, list[str]()
     for function in functions:
-        if isinstance(function, str) or function.__module__.partition(".")[0] == "interp_widgets":
-            imports.add(f"from interp_widgets import {function if isinstance(function, str) else function.__name__}")
+        if isinstance(function, str):
+            imports.add(f"from interp_widgets import {function}")
         else:
             add_function(function, imports, sources)
     loading = load_lines(models) if models else []
