@@ -203,8 +203,9 @@ OFFSET = 5
 def shifted(x):
     return x + OFFSET
 
-def length(model, *, prompt, times=1):
+def length(model, *, prompt, progress, times=1):
     """Tokens of a prompt, shifted."""
+    progress(1, 1)
     return times * shifted(len(model.tokens(prompt)))
 
 class Lengths(Panel):

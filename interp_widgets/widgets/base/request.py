@@ -12,6 +12,7 @@ from interp_widgets.atomic import named_path
 from interp_widgets.models import Model
 
 from .code import call, cell
+from .sources import needed_reports
 
 
 class PerModel:
@@ -132,6 +133,7 @@ class Request:
             before, expression = _written(value, model, suffix)
             lines += before
             parts.append(f"{label}={expression}" if label else expression)
+        parts += needed_reports(self.analysis)
         return [*lines, f"{result}{suffix} = {call(self.method, model, *parts)}"]
 
     def lines(self, models: Sequence[Any]) -> list[str]:

@@ -11,6 +11,16 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
+REPORTS = ("progress", "check", "on_partial")
+"""Parameters of an analysis for progress and cancellation: no options of its panel."""
+
+
+def needed_reports(function: Callable[..., Any]) -> list[str]:
+    """Arguments of a call for those of `REPORTS` that a function has no default for."""
+    parameters = inspect.signature(function).parameters
+    needed = [name for name in REPORTS if name in parameters and parameters[name].default is inspect.Parameter.empty]
+    return [f"{name}=lambda *_: None" for name in needed]
+
 
 def add_function(function: Callable[..., Any], imports: set[str], sources: list[str]) -> None:
     """Add the line that imports a function or, for one of a notebook, its source and what that needs."""

@@ -11,8 +11,7 @@ from interp_widgets.models import Model
 
 from ..base.code import call, load_lines
 from ..base.request import Request
-from ..base.sources import collect, home_of, importable, joined
-from .parameters import REPORTS
+from ..base.sources import collect, home_of, importable, joined, needed_reports
 
 
 def code_of(kind: type, request: Request, models: Sequence[Model]) -> str:
@@ -44,9 +43,4 @@ def _made_known(
         collect(inspect.unwrap(function), imports, sources, set())
         if re.match(r"@(\w+\.)?probe\b", sources[-1]):
             return f"{name}.analysis", []
-    needed = inspect.signature(function).parameters
-    return name, [
-        f"{report}=lambda *_: None"
-        for report in REPORTS
-        if report in needed and needed[report].default is inspect.Parameter.empty
-    ]
+    return name, needed_reports(function)

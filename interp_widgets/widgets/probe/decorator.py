@@ -16,9 +16,10 @@ from interp_widgets.models import Model
 
 from ..base.controls import Whole
 from ..base.panel import Panel
+from ..base.sources import REPORTS
 from ..base.workbench import in_model
 from .panel import TAKEN, ProbePanel, ValuePanel, position_strip
-from .parameters import REPORTS, Parameter, parameters_of, read
+from .parameters import Parameter, parameters_of, read
 from .views import VIEWS, ValueView
 
 

@@ -17,6 +17,7 @@ from interp_widgets.atomic import named_path
 from interp_widgets.models import Model
 
 from ..base.fields import Bounds, Lines, Text, field, fields_of
+from ..base.sources import REPORTS
 from ..base.workbench import SHARED
 
 
@@ -57,8 +58,6 @@ ALLOWED = (
     f"{', '.join(ROLES)}, Literal[...], bool, Annotated[int, Bounds(low, high)] or the same of float, str, list[str] "
     "or Path"
 )
-REPORTS = ("progress", "check", "on_partial")
-"""Parameters for progress and cancellation: not options of the panel."""
 _LEFT_EMPTY = {
     "Prompt": "the prompt is empty: type a text for the model to read",
     "Response": "the response is empty: type the model's response",
