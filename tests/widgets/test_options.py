@@ -102,8 +102,9 @@ def test_a_layer_of_the_model_is_an_option_with_a_slider(wire: Any) -> None:
     wire.type(slider, value=2)
     assert panel.wait(60)
     assert (panel.layer, panel.result) == (2, 11)
-    with pytest.raises(T.TraitError, match=f"layer must be in 0..{model.n_layers - 1}"):
-        panel.layer = 77
+    for index in (77, -1):
+        with pytest.raises(T.TraitError, match=f"layer must be in 0..{model.n_layers - 1} for .*, got {index}"):
+            panel.layer = index
     assert (panel.layer, slider.value) == (2, 2)
     panel.close()
 

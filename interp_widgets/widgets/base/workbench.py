@@ -266,7 +266,7 @@ class _InModel(Whole):
 def _checked(models: Sequence[Any], name: str, value: int) -> int:
     """A layer, head or neuron; TraitError if the first model does not have it."""
     size = getattr(models[0], _BOUNDS[name], None) if models else None
-    if isinstance(size, int) and value >= size:
+    if isinstance(size, int) and not 0 <= value < size:
         raise T.TraitError(f"{name} must be in 0..{size - 1} for {model_name(models[0])}, got {value}")
     return value
 
