@@ -75,7 +75,7 @@ def test_what_is_clicked_in_one_moves_the_others(bench: Any) -> None:
     nb.screenshot("workbench_ablation", ablation)
 
     # a cell of the lens: the layer
-    nb.py(code="lens.look_at(3, 2)")
+    nb.py(code="lens.select_cell(3, 2)")
     nb.wait_py("[panel.layer for panel in bench.panels if panel.has_trait('layer')]", [3, 3, 3])
     nb.wait_py("[panel.prompt_token for panel in bench.panels]", [2] * 4)
 

@@ -305,7 +305,7 @@ def projected(directions: Floats, axes: Floats, middle: Floats) -> Floats:
 def align_to_main_axis(xy: Floats) -> Floats:
     """Rotate points so that they vary most horizontally; UMAP and t-SNE leave the rotation arbitrary.
 
-    >>> np.abs(lying(np.array([[1.0, 0.0], [1.0, 4.0], [1.5, 2.0]]))).round(1).tolist()
+    >>> np.abs(align_to_main_axis(np.array([[1.0, 0.0], [1.0, 4.0], [1.5, 2.0]]))).round(1).tolist()
     [[2.0, 0.2], [2.0, 0.2], [0.0, 0.3]]
     """
     middle = xy.mean(axis=0)

@@ -127,7 +127,7 @@ def short_name(name: str) -> str:
 def label_offset(interval: Sequence[float]) -> tuple[float, float]:
     """The distances from 50 that an interval of SS allows.
 
-    >>> away((40, 55)), label_offset((60, 70))
+    >>> label_offset((40, 55)), label_offset((60, 70))
     ((0.0, 10.0), (10.0, 20.0))
     """
     low, high = (float(end) - 50 for end in interval)
