@@ -122,6 +122,7 @@ from .analysis.mixture_of_depths import solve as solve
 from .analysis.probe import Curves as Curves
 from .analysis.probe import HeadMap as HeadMap
 from .analysis.probe import LayerByPosition as LayerByPosition
+from .analysis.probe import Matrix as Matrix
 from .analysis.probe import ProbeResult as ProbeResult
 from .analysis.probe import Table as Table
 from .analysis.probe import TokenValues as TokenValues

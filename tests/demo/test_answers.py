@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.spatial.distance import pdist
-from scipy.stats import spearmanr
 
 from interp_widgets import demo_task_texts, load_demo_pair, mossa, tune_control_models
 from interp_widgets.analysis._core.result import Record
@@ -31,6 +29,7 @@ from interp_widgets.widgets.layer_similarity.options import (
     TaskList,
     TunedControls,
 )
+from tests.maps_alike import unlike_maps
 
 STALE = f"what ships is not what the panels compute: run {COMMAND}"
 NEAR, OF_LARGEST = 2e-3, 1e-4
@@ -124,13 +123,6 @@ def unlike_edits(first: Debiased, second: Debiased, path: str) -> list[str]:
         ends = [(scored.overall.ss, scored.overall.lms) for own in (first, second) if (scored := getattr(own, name))]
         faults += [] if len(ends) == 2 and np.allclose(*ends, atol=8) else [f"{path}.{name}"]
     return faults
-
-
-def unlike_maps(first: ConceptMap, second: ConceptMap, path: str) -> list[str]:
-    """UMAP and t-SNE multiply rounding: on another processor points lie elsewhere, but alike and as well."""
-    faults = [] if first.names == second.names and second.method == first.method else [path]
-    faults += [] if abs(first.recall - second.recall) < 0.05 else [f"{path}.recall"]
-    return faults + ([] if spearmanr(pdist(first.xy), pdist(second.xy)).statistic > 0.7 else [f"{path}.xy"])
 
 
 def shipped(name: str) -> Any:

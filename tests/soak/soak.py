@@ -43,6 +43,7 @@ import psutil
 import traitlets as T
 
 import interp_widgets as iw
+from interp_widgets.analysis.concepts import ConceptMap
 from interp_widgets.arguments import short
 from interp_widgets.compute.cache import results
 from interp_widgets.compute.worker import Cancelled, _workers
@@ -52,6 +53,7 @@ from interp_widgets.widgets.base.shell import Shell
 from interp_widgets.widgets.base.tidy import descendants
 from interp_widgets.widgets.views import Heatmap, Table, TokenStrip
 from interp_widgets.widgets.workbench.tools import TOOLS
+from tests.maps_alike import unlike_maps
 
 PROMPTS = (
     "The Eiffel Tower is in the city of", "The capital of Japan is", "Snow fell on the", "One two three four",
@@ -414,6 +416,8 @@ def different(left: Any, right: Any, path: str = "result") -> str:
     """Where two results differ by more than rounding; empty if they do not."""
     if type(left) is not type(right):
         return f"{path}: {type(left).__name__} and {type(right).__name__}"
+    if isinstance(left, ConceptMap) and left.method in ("umap", "tsne"):
+        return " ".join(unlike_maps(left, right, path))
     if isinstance(left, np.ndarray):
         if left.shape != right.shape:
             return f"{path}: shapes {left.shape} and {right.shape}"

@@ -1,4 +1,4 @@
-"""Five probes of the literature, each in at most 15 lines, as a user would write them."""
+"""Six probes of the literature, each in at most 15 lines, as a user would write them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import torch
 
 from interp_widgets import (
     Curves,
+    Head,
     HeadMap,
     Layer,
     LayerByPosition,
+    Matrix,
     Model,
     Position,
     Prompt,
@@ -33,6 +35,17 @@ def attention_entropy(model: Model, prompt: Prompt, *, progress: Any, check: Any
         rows.append(torch.special.entr(patterns).sum(-1).mean(-1))
         progress(layer + 1, model.n_layers)
     return HeadMap(rows, unit="nats")
+
+
+@probe
+def attention_pattern(model: Model, prompt: Prompt, layer: Layer, head: Head, *, check: Any) -> Matrix:
+    """From which token (key) a head of a layer reads at each token (query)."""
+    check()
+    ids, name = model.tokens(prompt), f"blocks.{layer}.attn.hook_pattern"
+    pattern = model.run(ids, capture=name).activations[name][0, head].float()
+    pattern[~torch.ones_like(pattern).tril().bool()] = torch.nan  # no key lies behind its query
+    tokens = model.token_strings(ids)
+    return Matrix(pattern, tokens, tokens, "query", "key", "attention")
 
 
 @probe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import linecache
-from typing import Any
+from typing import Annotated, Any
 
 import ipywidgets as W
 import numpy as np
@@ -14,7 +14,7 @@ import traitlets as T
 
 from interp_widgets import BiasWorkbench, LogitLensExplorer, Model, SaliencyExplorer, Workbench
 from interp_widgets.widgets.base.controls import Span, TypedList
-from interp_widgets.widgets.base.fields import field
+from interp_widgets.widgets.base.fields import Bounds, field, variant
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.workbench import in_model
 from tests.models.tiny import tiny_model
@@ -50,6 +50,33 @@ def refusal(owner: Any, name: str, value: Any) -> str:
     except (T.TraitError, ValueError) as error:
         return str(error)
     return ""
+
+
+def test_a_value_outside_the_bounds_of_the_model_is_not_changed_without_a_word(
+    model: Any, classes: Any, make: Any
+) -> None:
+    class Deep(classes.Toy):
+        depth = field(Annotated[int, Bounds(1, lambda panel: 3, slider=True)], 2, label="Depth", redraws=True)
+
+    panel = make(model, kind=Deep)
+    assert panel.controls["depth"].value == 2
+    panel.depth = 9
+    assert panel.depth == panel.controls["depth"].value == 3
+    assert panel.status.error == "Depth is 1 to 3 here, got 9; it is 3 now"
+    panel.depth = 1
+    assert panel.controls["depth"].value == 1
+    assert not panel.status.error
+
+    class Built(Deep):
+        depth = variant(Deep.depth, default=7)
+
+        def build(self) -> None:
+            super().build()
+            self.inputs.children = [*self.inputs.children, *self.controls.rows()]
+
+    assert make(model, kind=Built).depth == 3, "a default adapts to the model"
+    with pytest.raises(ValueError, match="Depth is 1 to 3 here, got 9"):
+        make(model, kind=Built, depth=9)
 
 
 def test_every_kind_of_field(model: Any, classes: Any, make: Any) -> None:
@@ -196,7 +223,7 @@ def test_hooks_have_their_old_names_for_one_release() -> None:
 
 
 CELL = '''
-from interp_widgets.widgets.base.fields import field
+from interp_widgets.widgets.base.fields import Bounds, field, variant
 from interp_widgets.widgets.base.panel import Panel
 
 OFFSET = 5

@@ -24,6 +24,7 @@ from interp_widgets import (
     LayerByPosition,
     LogitLensExplorer,
     LogitLensResult,
+    Matrix,
     Model,
     Neuron,
     Panel,
@@ -65,15 +66,16 @@ LISTS: dict[str, Any] = {
     "refused": ["A small dog.", "The dog was happy."],
     "answered": ["Paris is a city.", "In Rome."],
 }
-FIVE = {
+SIX = {
     probes.attention_entropy: {},
+    probes.attention_pattern: {},
     probes.direct_logit_attribution: {},
     probes.refusal_direction: LISTS,
     probes.patchscope: {},
     probes.lens: {},
 }
 """The probes, and what has to be filled in before they run."""
-NAMES = [one.__name__ for one in FIVE]
+NAMES = [one.__name__ for one in SIX]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,7 @@ def source_of(kind: Any) -> str:
     return inspect.getsource(inspect.unwrap(kind.analysis))
 
 
-# ---- the five, against loops in float64 and against the analyses that exist
+# ---- the six, against loops in float64 and against the analyses that exist
 
 
 def wide(model: Model, *names: str) -> dict[str, Any]:
@@ -112,6 +114,30 @@ def test_attention_entropy_is_that_of_a_plain_loop(pair: Any, show: Any) -> None
     np.testing.assert_allclose(panel.picture.heat.matrix, wanted, atol=1e-5)
     assert panel.picture.heat.row_labels == list("012345")
     assert wanted.std() > 0.1, "else any numbers would do"
+
+
+def test_an_attention_pattern_is_a_map_of_queries_and_keys(pair: Any, show: Any, wire: Any) -> None:
+    bench = Workbench(pair, prompt=PROMPT, layer=2, head=3)
+    panel = show(probes.attention_pattern, bench, view="A")
+    wanted = wide(pair.base, "blocks.2.attn.hook_pattern")["blocks.2.attn.hook_pattern"][3]
+    heat, count = panel.picture.heat, len(wanted)
+    empty = np.triu_indices(count, 1)
+    assert np.isnan(heat.matrix[empty]).all()
+    np.testing.assert_allclose(np.nansum(heat.matrix, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(np.nan_to_num(heat.matrix), wanted, atol=1e-6)
+    assert (heat.row_name, heat.column_name, heat.y_label, heat.x_label) == ("query", "key", "query", "key")
+    assert heat.row_labels == heat.column_labels == ["<|bos|>", *panel.prompt_tokens()]
+    wire.type(heat, pinned=[5, 2], cross=[5, 2])
+    assert bench.prompt_token == 1
+    bench.select(prompt_token=4)
+    assert heat.cross == [5, 5], "the key follows the workbench, the query stays"
+    wire.type(heat, pinned=[5, 0], cross=[5, 0])
+    assert bench.prompt_token == 4, "a BOS is no token of the prompt"
+    panel.view = "difference"
+    settle(panel)
+    first, second = panel.result
+    np.testing.assert_allclose(heat.matrix, second.values - first.values)
+    assert list(panel.frame().columns) == ["model", "row", "column", "row_label", "column_label", "value"]
 
 
 def test_direct_logit_attribution_adds_up_to_the_logit(pair: Any, show: Any) -> None:
@@ -164,7 +190,7 @@ def test_the_lens_is_the_logit_lens(pair: Any, show: Any) -> None:
     assert panel.picture.heat.column_labels == list(wanted.tokens)
 
 
-@pytest.mark.parametrize("kind", FIVE, ids=NAMES)
+@pytest.mark.parametrize("kind", SIX, ids=NAMES)
 def test_in_at_most_15_lines(kind: Any) -> None:
     lines = [line for line in source_of(kind).splitlines() if line.strip() and line.strip() != "@probe"]
     assert len(lines) <= 15
@@ -172,7 +198,7 @@ def test_in_at_most_15_lines(kind: Any) -> None:
     assert kind.__doc__ in source_of(kind)
 
 
-@pytest.mark.parametrize(("kind", "needed"), FIVE.items(), ids=NAMES)
+@pytest.mark.parametrize(("kind", "needed"), SIX.items(), ids=NAMES)
 def test_live_saved_copied_and_of_two_models(pair: Any, show: Any, tmp_path: Path, kind: Any, needed: Any) -> None:
     panel = show(kind, pair, **needed)
     assert panel.status.state == "done", panel.status.error
@@ -209,7 +235,7 @@ def test_live_saved_copied_and_of_two_models(pair: Any, show: Any, tmp_path: Pat
     assert first.provenance["prompt"] == panel.prompt
 
 
-@pytest.mark.parametrize(("kind", "needed"), FIVE.items(), ids=NAMES)
+@pytest.mark.parametrize(("kind", "needed"), SIX.items(), ids=NAMES)
 @pytest.mark.parametrize(("family", "backend", "dtype"), [
     ("gpt2", "hooked", torch.float32), ("llama", "bridge", torch.float32), ("llama", "bridge", torch.bfloat16),
     ("gpt2", "bridge", torch.float32), ("llama", "hooked", torch.bfloat16),
@@ -475,6 +501,8 @@ RETURNS: list[tuple[Any, Any, str]] = [
     (HeadMap, lambda model: HeadMap(np.full((6, 6), np.nan)), "HeadMap.values must be finite"),
     (HeadMap, lambda model: HeadMap(np.zeros((5, 6))), "a HeadMap of this model must have 6 layers, got 5"),
     (HeadMap, lambda model: HeadMap(np.zeros((6, 7))), "a column for each of the model's 6 heads, got 7"),
+    (Matrix, lambda model: Matrix([[np.nan]], ["a"], ["b"]), "Matrix.values must hold at least one number that is"),
+    (Matrix, lambda model: Matrix([[1.0]], ["a"], ["b", "c"]), r"Matrix.values must have shape \(1, 2\), got \(1, 1\)"),
     (HeadMap, lambda model: HeadMap(np.zeros((1, 6)), layers=[9]), "HeadMap.layers must be different and in 0..6"),
     (HeadMap, lambda model: HeadMap(np.zeros(6)), r"HeadMap.values must have shape \(any, any\), got \(6,\)"),
     (LayerByPosition, lambda model: LayerByPosition(np.zeros((9, 1)), ["a"]), "must have 6 or 7 layers, got 9"),
@@ -563,7 +591,7 @@ def _functions() -> Iterator[tuple[Callable[..., Any], str]]:
 
     def an_array(model: Model, prompt: Prompt) -> np.ndarray[Any, Any]: ...
 
-    yield an_array, "an_array must return one of LayerByPosition, HeadMap, TokenValues, Curves, Table, Result"
+    yield an_array, "an_array must return one of LayerByPosition, HeadMap, Matrix, TokenValues, Curves, Table, Result"
 
     def layer_as_number(model: Model, layer: Annotated[int, Bounds(0, 5)] = 0) -> Table: ...
 

@@ -84,6 +84,8 @@ def test_one_model_and_two(kind: str, opened: Callable[..., Any], pair: Any, tmp
         two.view = view
         assert two.wait(60)
         files[view] = again(two, tmp_path / f"{view}.npz")
+        if (table := getattr(two, "current", two).frame()) is not None and "model" in table:
+            assert list(table["model"].unique()) == (["A", "B"] if view == "difference" else [view])
     both = files["difference"]
     assert isinstance(both, Results)
     if kind not in ("TokenDecompositionExplorer", "ConceptBrowser"):

@@ -126,6 +126,55 @@ class HeadMap(Values):
 
 
 @record
+class Matrix(Values):
+    """A number for every pair of two named axes, such as queries and keys, or layers of two models, drawn as a map.
+
+    NaN is a cell that does not exist, such as a key behind its query, and stays empty. A click on a column selects that
+    token in all panels where the columns are the tokens of the prompt. Raises ValueError where the shapes do not fit or
+    no number is finite.
+
+    Example:
+        >>> Matrix([[1.0, np.nan], [0.3, 0.7]], ["The", " cat"], ["The", " cat"], "query", "key").to_frame()
+           row  column row_label column_label  value
+        0    0       0       The          The    1.0
+        1    0       1       The          cat    NaN
+        2    1       0       cat          The    0.3
+        3    1       1       cat          cat    0.7
+    """
+
+    values: Floats | Any = with_axes("rows", "columns", nan=True)
+    """(rows, columns) the numbers, in `unit`."""
+
+    rows: Sequence[str] = with_axes("rows")
+    """(rows,) name of each row."""
+
+    columns: Sequence[str] = with_axes("columns")
+    """(columns,) name of each column."""
+
+    row_name: str = "row"
+    """What a row is, such as ``query``."""
+
+    column_name: str = "column"
+    """What a column is, such as ``key``."""
+
+    unit: str = ""
+    """Name or unit of the numbers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not np.isfinite(self.values).any():
+            raise ValueError("Matrix.values must hold at least one number that is finite")
+
+    def to_frame(self) -> DataFrame:
+        """A row per cell: row, column, their names, value."""
+        rows, columns = self.values.shape
+        frame = table({"row": range(rows), "column": range(columns)}, {"value": self.values})
+        frame.insert(2, "row_label", np.repeat(np.asarray(self.rows, dtype=object), columns))
+        frame.insert(3, "column_label", np.tile(np.asarray(self.columns, dtype=object), rows))
+        return frame
+
+
+@record
 class TokenValues(Values):
     """A number for every token of a text, drawn as the text with its tokens shaded.
 

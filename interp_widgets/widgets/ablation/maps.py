@@ -11,7 +11,6 @@ import ipywidgets as W
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
@@ -19,7 +18,6 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.fields import Bounds, field
 from ..base.prediction import PredictionPanel
-from ..base.saving import as_one
 from ..base.workbench import in_model
 from ..views import Heatmap
 
@@ -77,12 +75,6 @@ class MapPanel(PredictionPanel):
                 self.layer, self.layer_chosen = min(layer, self.models[0].n_layers - 1), True
             for name, value in others.items():
                 setattr(self, name, value)
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter())
-
-    def frame(self) -> Any:
-        return pair_view.joined(result.to_frame() for result in self.results)
 
 
 class Maps:

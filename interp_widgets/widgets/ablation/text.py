@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import ipywidgets as W
 
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ablation import AblatedTextResult, ablated_text
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
@@ -22,7 +21,6 @@ from ..base.fields import field
 from ..base.prediction import Prediction, PredictionPanel, checked
 from ..base.request import model_variables
 from ..base.sampling import Sampling
-from ..base.saving import as_one
 from ..views import TokenStrip
 from .ablation_spec import AblationSpec, Listed, makers
 from .maps import quoted
@@ -156,12 +154,6 @@ class AblatedText(Sampling, PredictionPanel):
             lines += [f"with ablation({name}, ablations):",
                       f"    text = {call(f'{name}.generate', ids, **request.options)}"]  # fmt: skip
         return cell(["Ablation", "ablation"], self.models, [*lines, "text"])
-
-    def frame(self) -> Any:
-        return pair_view.joined(result.to_frame() for result in self.results)
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter())
 
     def scene(self) -> Scene:
         shown = 2 * len(pair_view.shown_indices(self))

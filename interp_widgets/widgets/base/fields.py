@@ -379,7 +379,7 @@ class Controls:
         default."""
         controls = {control for line in rows for control in line.children}
         names = [name for name, control in self._made.items() if control in controls]
-        fold = _Fold(rows, opened=any(getattr(self._panel, name) != self._usual(name) for name in names))
+        fold = _Fold(rows, opened=any(getattr(self._panel, name) != self._panel.default_of(name) for name in names))
         self._folds.append(fold)
         beside.children = (*beside.children, fold.button)
         return fold.box
@@ -422,12 +422,6 @@ class Controls:
             hint.say("")
 
     # inside -----------------------------------------------------------------------------------------------------------
-
-    def _usual(self, name: str) -> Any:
-        """An option's default on this panel."""
-        panel = self._panel
-        usual = getattr(panel, "usual", {})
-        return usual[name] if name in usual else panel.traits()[name].default(panel)
 
     def _fit_one(self, name: str) -> None:
         made, control = self._fields[name], self._made[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -95,12 +95,19 @@ def largest(view: str, arrays: Iterable[Sequence[NDArray[Any]]]) -> float:
     return max(sizes, default=0.0) or 1.0
 
 
-def joined(tables: Iterable[Any]) -> Any:
-    """The models' tables in one, with a first column that says which model."""
+def joined(tables: Mapping[str, Any]) -> Any:
+    """The tables by letter in one, with a first column that says which model; that of a single model as it is.
+
+    >>> import pandas as pd
+    >>> joined({letter: pd.DataFrame({"layer": [0]}) for letter in "AB"}).model.tolist()
+    ['A', 'B']
+    """
     import pandas as pd
 
+    if list(tables) == [""]:
+        return tables[""]
     frames = []
-    for letter, table in zip(LETTERS, tables, strict=False):
+    for letter, table in tables.items():
         table.insert(0, "model", letter, allow_duplicates=True)
         frames.append(table)
     return pd.concat(frames, ignore_index=True)

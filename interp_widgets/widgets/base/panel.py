@@ -25,7 +25,7 @@ from ...arguments import message_of
 from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
 from ..views import TokenStrip
-from . import freshness, tidy
+from . import freshness, pair_view, tidy
 from .answers import Answers, Outcome, device_of
 from .code import CodeBox
 from .controls import row, shown_if
@@ -36,7 +36,7 @@ from .heading import edits_of, heading, view_options
 from .identity import state_now
 from .jobs import Jobs
 from .request import FromModel, Request
-from .saving import SaveMenu, save
+from .saving import SaveMenu, as_one, save
 from .shell import Shell, column
 from .status import StatusLine
 from .workbench import WorkbenchState
@@ -74,8 +74,10 @@ class Panel(Shell):
     - `choices()`: the valid values, in the results, of each field that is `validated_by_result`;
     - `draw(results, request)`: show one result per model (fewer while a run of two is under way), and
       `draw_selection()`: mark and list what is selected in them;
-    - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; the button or the format of a
-      missing one is not offered.
+    - `code(request)` and `scene()`, for *Copy as code* and *Save*; the button or the format of a missing one is not
+      offered;
+    - `table_of(result)` and `parts_of(result)`: numbers and :class:`Result` objects to save, where a model's result is
+      none; `frame()` and `stored()`, where they do not belong to one model each.
 
     For a button that runs something else in the background, use `self.jobs.start`. A panel that only computes on such
     buttons has no request of its own (`has_request = False`): it has no Run button, and its `refresh` updates whatever
@@ -105,6 +107,8 @@ class Panel(Shell):
     """The function ``f(model, ...)`` that the panel calls, with its fields as arguments."""
     has_request: ClassVar[bool] = True
     """Whether it has a request of its own, which Run computes."""
+    tab_name: ClassVar[str] = ""
+    """Label of its tab in a stack; empty: the name under which the stack has it."""
     pair_views: ClassVar[tuple[str, ...]] = ("difference",)
     """Views of two models besides A and B: ``difference``, ``beside`` or both; empty: the panel always shows both
     models, and there is no choice of view."""
@@ -195,6 +199,9 @@ class Panel(Shell):
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         """Values of traits that the panel starts with; `keywords` names those set by the user or on the workbench."""
         return {}
+
+    def default_of(self, name: str) -> Any:
+        return self.usual[name] if name in self.usual else super().default_of(name)
 
     def build(self) -> None:
         """Make controls and views and put them into `self.inputs`, `self.plot` and `self.details`."""
@@ -298,20 +305,33 @@ class Panel(Shell):
             return request.code(self.models)
         raise NotImplementedError(f"{type(self).__name__} has no code to copy")
 
+    def table_of(self, result: Any) -> Any:
+        """The numbers of one model's result as a table, as `frame` has them."""
+        return result.to_frame()
+
+    def parts_of(self, result: Any) -> Mapping[str, Any]:
+        """What `stored` saves of one model's result, by name: each a :class:`Result`, or None."""
+        return {"": result}
+
     def frame(self) -> Any:
-        """The numbers on the screen as a table."""
-        raise NotImplementedError(f"{type(self).__name__} has no table to save")
+        """The numbers of the models in view as a table."""
+        return pair_view.joined({letter: self.table_of(result) for letter, result in self.by_letter().items()})
 
     def scene(self) -> Any:
         """The picture on the screen, as `figures.static` draws it."""
         raise NotImplementedError(f"{type(self).__name__} has no picture to save")
 
     def stored(self) -> Any:
-        """The result on the screen, as a :class:`Result` that can be saved and opened again.
+        """The results in view, as a :class:`Result` that can be saved and opened again.
 
         With two models it is the result of the one in view, or a `Results` for a view of both.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no result to save")
+        parts = {
+            f"{letter} {name}".strip(): part
+            for letter, result in self.by_letter().items()
+            for name, part in self.parts_of(result).items()
+        }
+        return as_one(parts, self.tab_name)
 
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Dim a picture that is out of date; with a `forecast`, highlight the Run button."""
@@ -411,12 +431,16 @@ class Panel(Shell):
         controls.add_class("iw-beside-run")
         self.actions.children = (*(widget for widget in before if widget is not self.status), controls, *status, end)
 
-    def by_letter(self) -> dict[str, Any]:
-        """The results in view by letter: A, B or both; a single model has no letter."""
-        if len(self.models) == 1 or not self.results:
-            return dict(zip([""], self.results, strict=False))
+    def by_letter(self, results: Sequence[Any] | None = None) -> dict[str, Any]:
+        """The results in view by letter: A, B or both; a single model has no letter.
+
+        `results` are what to choose from: one thing per model, by default the panel's results.
+        """
+        results = self.results if results is None else results
+        if len(self.request_models) == 1 or not results:
+            return dict(zip([""], results, strict=False))
         letters = self.shown if self.shown in ("A", "B") else "AB"
-        return {letter: self.results["AB".index(letter)] for letter in letters}
+        return {letter: results["AB".index(letter)] for letter in letters}
 
     def require(self, *names: str) -> None:
         """Raise `Incomplete` if a required field (one of `names`, if given) is empty and its control is shown."""

@@ -25,6 +25,8 @@ TABLES = (".csv", ".parquet")
 PICTURES = (".svg", ".png")
 PAGES = (".html",)
 RESULTS = (".npz",)
+PER_RESULT = {"frame": "table_of", "stored": "parts_of"}
+"""Hook → the one that it calls for each result in view."""
 _LABELS = {
     ".csv": "CSV: the numbers",
     ".parquet": "Parquet: the numbers",
@@ -43,10 +45,12 @@ def formats(panel: Any) -> tuple[str, ...]:
 
 
 def _has(panel: Any, hook: str) -> bool:
-    """Whether a panel implements a hook of its base class."""
+    """Whether a panel implements a hook of its base class, or has results for which the base class does."""
     from .panel import Panel
 
-    return getattr(type(panel), hook) is not getattr(Panel, hook)
+    if any(getattr(type(panel), name) is not getattr(Panel, name) for name in (hook, PER_RESULT.get(hook, hook))):
+        return True
+    return hook in PER_RESULT and panel.has_request and all(isinstance(result, Result) for result in panel.results)
 
 
 def file_path(path: Any) -> Path:

@@ -110,21 +110,32 @@ class Shell(Worded, W.VBox):
         """Join a control and a trait both ways; returns the control.
 
         A value that the trait refuses is shown as an error and the control is reset, so that it never shows an unused
-        value. `read` converts the control's value to the trait's, `write` the other way round. A control that cannot
-        show an option of the request that has been set in code, since its own bounds are narrower, does not change it:
-        the request refuses it.
+        value. `read` converts the control's value to the trait's, `write` the other way round. A value set in code that
+        is outside the control's own bounds, which follow the model, is refused by the request it belongs to; of an
+        option that only redraws, the nearest one is taken, and the panel says so unless it was the default.
         """
         option = self.fields().get(name)
         asked = option is not None and option.recomputes
-        showing = [False]
+        bounded, showing = hasattr(control, "max"), [False]
 
         def to_control(_: Any = None) -> None:
-            if not _same(read(getattr(control, key)), getattr(self, name)):
-                showing[0] = asked
-                try:
-                    setattr(control, key, write(getattr(self, name)))
-                finally:
-                    showing[0] = False
+            value = getattr(self, name)
+            if _same(read(getattr(control, key)), value):
+                return
+            showing[0] = asked or bounded
+            try:
+                setattr(control, key, write(value))
+            finally:
+                showing[0] = False
+            taken = read(getattr(control, key))
+            if asked or not bounded or _same(taken, value):
+                return
+            setattr(self, name, taken)
+            if value != self.default_of(name):
+                label = control.description or name
+                raise ValueError(
+                    f"{label} is {control.min} to {control.max} here, got {short(value)}; it is {taken} now"
+                )
 
         def to_trait(change: Any) -> None:
             value = read(change.new)
@@ -145,6 +156,10 @@ class Shell(Worded, W.VBox):
         control.observe(guarded(self, to_trait), key)
         self.observe(guarded(self, to_control), name)
         return control
+
+    def default_of(self, name: str) -> Any:
+        """The value of an option that nobody has set."""
+        return self.traits()[name].default(self)
 
     def on_click(self, button: Any, handler: Callable[[], object]) -> Any:
         """Call `handler()` when a button is clicked, through the guard. Returns the button."""

@@ -123,7 +123,7 @@ class Stack(Shell):
 
     def tab_title(self, name: str) -> str:
         """The label of a tab."""
-        return name[:1].upper() + name[1:].replace("_", " ")
+        return self.panels[name].tab_name or name[:1].upper() + name[1:].replace("_", " ")
 
     # the panels -------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.bias import CrowsResult, StereoSetResult
 from interp_widgets.figures.bias import IntervalDots, Series, score_dots
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -19,7 +18,6 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.fields import field
 from ..base.request import Request
-from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from .examples import BiasOptions, cell_of, scores_cost, scores_request
 
@@ -95,15 +93,8 @@ class DataScores(BiasOptions):
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
-    def frame(self) -> Any:
-        tables = [result.to_frame() for result in self.by_letter().values()]
-        return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
-
     def scene(self) -> Scene:
         return stack_scenes([self.chart.scene(), self.table.scene(most=DRAWN)])
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter(), self.tab_name)
 
 
 def _scores(result: StereoSetResult | CrowsResult) -> Any:

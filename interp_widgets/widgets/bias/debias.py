@@ -26,7 +26,7 @@ from ..base import pair_view
 from ..base.controls import TextLine, checked_path, instruction, row
 from ..base.fields import Hint, field
 from ..base.request import FromResult, Request, Steps
-from ..base.saving import as_one, free_name
+from ..base.saving import free_name
 from ..base.shell import Shell
 from ..base.workbench import model_name
 from ..views import BokehFigure, Table
@@ -213,26 +213,17 @@ class Debiasing(EditOptions):
     def code(self, request: EditSteps) -> str:
         return cell_of(request, self.models)
 
-    def frame(self) -> Any:
+    def table_of(self, result: Any) -> Any:
         import pandas as pd
 
-        tables = [
-            pd.DataFrame(_lines(result.edit), columns=list(COLUMNS)).assign(edit=result.edit.name)
-            for result in self.by_letter().values()
-        ]
-        return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
+        return pd.DataFrame(_lines(result.edit), columns=list(COLUMNS)).assign(edit=result.edit.name)
 
     def scene(self) -> Scene:
         charts = [] if self.chart.message else [self.chart.scene()]
         return stack_scenes([*charts, self.table.scene()])
 
-    def stored(self) -> Result:
-        parts = {
-            f"{letter} {name}".strip(): scored
-            for letter, result in self.by_letter().items()
-            for name, scored in (("as it is", result.before), ("edited", result.after))
-        }
-        return as_one(parts, self.tab_name)
+    def parts_of(self, result: Any) -> Mapping[str, Any]:
+        return {"as it is": result.before, "edited": result.after}
 
 
 COLUMNS = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import traitlets as T
 
@@ -124,7 +124,6 @@ def _all_domains(examples: Examples) -> Any:
 class BiasOptions(Panel):
     """Base of the panels about one set of examples."""
 
-    tab_name: ClassVar[str] = ""
     data = field(_Data(None, allow_none=True))
     """Your own examples, from a reader or made by hand; None for those of the file or, without one, the demo's."""
     data_file = field(

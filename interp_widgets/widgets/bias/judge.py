@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import ipywidgets as W
 
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.bias import DebiasComparison, compare_debiasing
 from interp_widgets.analysis.bias.bbq import answer_continuations
 from interp_widgets.analysis.bias.comparison import saved_edit
@@ -27,7 +26,6 @@ from ..base.controls import checked_path, row, shown_if
 from ..base.fields import Incomplete, Lines, Refused, Several, field, hint_at, variant
 from ..base.request import File, PerModel, Request, Steps
 from ..base.sampling import Sampling
-from ..base.saving import as_one
 from ..base.workbench import model_name
 from ..views import BokehFigure, Table
 from .edit_options import METHODS, EditOptions
@@ -339,18 +337,13 @@ class EditComparison(EditOptions):
     def code(self, request: JudgeSteps) -> str:
         return cell_of(request, self.models, "result.to_frame()")
 
-    def frame(self) -> Any:
-        tables = [result.to_frame() for result in self.by_letter().values()]
-        if len(self.models) == 1:
-            return tables[0]
-        return pair_view.joined(table.rename(columns={"model": "edit"}) for table in tables)
+    def table_of(self, result: Any) -> Any:
+        table = result.to_frame()
+        return table if len(self.models) == 1 else table.rename(columns={"model": "edit"})
 
     def scene(self) -> Scene:
         charts = [self.charts[i].scene() for i in pair_view.shown_indices(self) if not self.charts[i].message]
         return stack_scenes([*charts, self.table.scene()], title=self.title)
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter(), self.tab_name)
 
 
 HEADS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -11,7 +11,6 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.analysis._core.cost import Cost, pass_flops
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.bias import (
     BiasActivity,
     BiasNeurons,
@@ -30,7 +29,6 @@ from ..base.description import Description, Step
 from ..base.fields import Bounds, field
 from ..base.guard import guarded
 from ..base.request import FromResult, Request, Steps
-from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from .examples import ProbeOptions, cell_of, lengths_of
 
@@ -191,22 +189,16 @@ class NeuronMap(ProbeOptions):
     def code(self, request: Steps) -> str:
         return cell_of(request, self.models, "neurons.to_frame()")
 
-    def frame(self) -> Any:
-        tables = [result.neurons.to_frame() for result in self.by_letter().values()]
-        return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
+    def table_of(self, result: Any) -> Any:
+        return result.neurons.to_frame()
 
     def scene(self) -> Scene:
         dots = [self.charts[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes([*dots, *(chart.scene() for chart in self.activity.values() if not chart.message)],
                             columns=2, title=self.title)  # fmt: skip
 
-    def stored(self) -> Result:
-        parts = {
-            f"{letter} {name}".strip(): getattr(result, name)
-            for letter, result in self.by_letter().items()
-            for name in ("probes", "neurons", "activity")
-        }
-        return as_one(parts, self.tab_name)
+    def parts_of(self, result: Any) -> Mapping[str, Any]:
+        return {name: getattr(result, name) for name in ("probes", "neurons", "activity")}
 
 
 def _rows(neurons: BiasNeurons) -> list[list[Any]]:

@@ -7,7 +7,6 @@ from typing import Any
 import ipywidgets as W
 
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.bias import BiasProbes
 from interp_widgets.figures.bias import BiasGeometry, ByLayer, probe_lines
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -19,7 +18,6 @@ from ..base.description import Description, decimals
 from ..base.fields import Refused, Share, field
 from ..base.guard import guarded
 from ..base.request import Request
-from ..base.saving import as_one
 from ..base.workbench import in_model
 from ..views import BokehFigure, Heatmap
 from .examples import ProbeOptions, cell_of
@@ -139,13 +137,6 @@ class ProbeSweep(ProbeOptions):
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
-    def frame(self) -> Any:
-        tables = [result.to_frame() for result in self.by_letter().values()]
-        return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
-
     def scene(self) -> Scene:
         geometries = [self.geometries[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes([self.chart.scene(), *geometries, self.maps.scene()], columns=2, title=self.title)
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter(), self.tab_name)

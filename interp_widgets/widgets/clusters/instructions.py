@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import ipywidgets as W
 
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.result import Record, Result, Results, record
+from interp_widgets.analysis._core.result import Record, record
 from interp_widgets.analysis.clusters import HiddenClusters, StateMap, cluster_hidden_states, state_map
 from interp_widgets.analysis.hidden_states import last_states_cost
 from interp_widgets.data.natural_instructions import demo_instructions, read_instructions
@@ -144,18 +145,12 @@ class InstructionClusters(ClusterOptions):
         end = "result.to_frame()" if len(self.models) == 1 else "result_b.to_frame()"
         return cell(["cluster_hidden_states", reader], self.models, [*clustering.lines(self.models), end])
 
-    def frame(self) -> Any:
-        tables = [result.clusters.to_frame() for result in self.by_letter().values()]
-        return tables[0] if len(tables) == 1 else pair_view.joined(tables)
+    def table_of(self, result: Any) -> Any:
+        return result.clusters.to_frame()
 
     def scene(self) -> Scene:
         planes = [self.planes[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes([*planes, self.by_layer.scene()], columns=2, title=self.title)
 
-    def stored(self) -> Result:
-        parts = {
-            f"{letter} {name}".strip(): part
-            for letter, result in self.by_letter().items()
-            for name, part in (("clusters", result.clusters), ("map", result.places))
-        }
-        return Results(list(parts), list(parts.values()))
+    def parts_of(self, result: Any) -> Mapping[str, Any]:
+        return {"clusters": result.clusters, "map": result.places}

@@ -10,7 +10,6 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.clusters import ClusterTraining, clusters_over_training
 from interp_widgets.data.instruction_task import InstructionInstance
 from interp_widgets.figures.clusters import ScoreCurves, StatePlane
@@ -205,12 +204,5 @@ class TrainingClusters(ClusterOptions):
         used = ["read_instruction_run", *([] if saved else ["clusters_over_training"])]
         return cell(used, [], [*lines, "result.to_frame()"])
 
-    def frame(self) -> Any:
-        return self.results[0].to_frame()
-
     def scene(self) -> Scene:
         return stack_scenes([self.plane.scene(), self.lines.scene()], columns=2, title=self.title)
-
-    def stored(self) -> Result:
-        result: Result = self.results[0]
-        return result

@@ -62,9 +62,6 @@ class ConceptBrowser(ConceptOptions, Stack):
         self.store = StimulusStore()
         super().__init__(model, tuned, **options)
 
-    def tab_title(self, name: str) -> str:
-        return cast(type[ConceptPanel], self.panels[name]).tab_name
-
     def build(self) -> None:
         if self.stream < 0:
             self.stream = self.layer if self.layer or "layer" in self._start_values else self.deepest // 2

@@ -300,8 +300,6 @@ class ConceptPanel(ConceptOptions, Panel):
 
     title: ClassVar[str] = "Concepts"
     cached_as: ClassVar[str] = "concepts"
-    tab_name: ClassVar[str] = ""
-    """The label of the tab."""
 
     def __init__(self, model: Model, tuned: Any = None, *, stack: Any = None, **options: Any) -> None:
         self.store = StimulusStore() if stack is None else stack.store
@@ -517,7 +515,7 @@ class ConceptPanel(ConceptOptions, Panel):
         return cell([*imports, "concept_map", "neighbours", *more], self.models, [*lines, *last_lines])
 
     def frame(self) -> Any:
-        return pair_view.joined(concepts.to_frame() for concepts in self.sets)
+        return pair_view.joined({letter: known.to_frame() for letter, known in self.by_letter(self.sets).items()})
 
 
 def direction_variables(models: Sequence[Any]) -> tuple[str, ...]:

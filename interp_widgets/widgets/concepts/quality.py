@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -10,14 +11,12 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import ConceptSet, neighbour_agreement, word_aucs
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.fields import variant
-from ..base.saving import as_one
 from ..base.workbench import model_name
 from .directions import METHOD_LABELS, ConceptOptions, ConceptPanel, Directions, Listed, list_lines
 from .table import MOST_LISTED, ConceptTable, matching, number
@@ -139,14 +138,12 @@ class DirectionQuality(ConceptPanel):
             f"{concepts}.to_frame().assign(word_auc=word_aucs({listed[0] if listed else 'demo_concepts()'}))",
         ]
 
-    def frame(self) -> Any:
-        tables = [result.concepts.to_frame() for result in self.results]
-        words = [{} if result.words is None else {"word_auc": result.words} for result in self.results]
-        return pair_view.joined(table.assign(**more) for table, more in zip(tables, words, strict=True))
+    def table_of(self, result: Any) -> Any:
+        table = result.concepts.to_frame()
+        return table if result.words is None else table.assign(word_auc=result.words)
 
     def scene(self) -> Scene:
         return self.table.scene()
 
-    def stored(self) -> Result:
-        parts = {letter or "concepts": result.concepts for letter, result in self.by_letter().items()}
-        return as_one(parts, self.tab_name)
+    def parts_of(self, result: Any) -> Mapping[str, Any]:
+        return {"": result.concepts}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -13,7 +13,6 @@ import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import (
     ConceptReading,
     ConceptSet,
@@ -32,7 +31,6 @@ from ..base.code import call
 from ..base.controls import row, shown_if
 from ..base.description import decimals
 from ..base.fields import Bounds, Incomplete, field, variant
-from ..base.saving import as_one
 from ..base.shell import column
 from ..views import Heatmap, TokenStrip
 from .directions import ConceptOptions, ConceptPanel, ConceptRequest, Directions, filled
@@ -308,18 +306,15 @@ class PromptReading(ConceptPanel):
             "reading.to_frame()",
         ]
 
-    def frame(self) -> Any:
-        return pair_view.joined(read.reading.to_frame().reset_index() for read in self.results)
+    def table_of(self, result: Any) -> Any:
+        return result.reading.to_frame().reset_index()
 
     def scene(self) -> Scene:
         strips = [strip.scene(width=760) for strip in self.strips[: len(self.shown_results)]]
         return stack_scenes([*strips, *([] if self.heat.is_empty else [self.maps.scene()])])
 
-    def stored(self) -> Result:
-        parts: dict[str, Any] = {}
-        for letter, read in self.by_letter().items():
-            parts |= {f"{letter} reading".strip(): read.reading, f"{letter} sum".strip(): read.sparse}
-        return as_one(parts, self.tab_name)
+    def parts_of(self, result: Any) -> Mapping[str, Any]:
+        return {"reading": result.reading, "sum": result.sparse}
 
 
 def _strongest(gaps: Floats) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Annotated, Any
@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import ipywidgets as W
 
 from interp_widgets.analysis._core.cost import flops_per_token
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import ConceptSet
 from interp_widgets.analysis.concepts.steered import (
     RUNS,
@@ -31,7 +30,6 @@ from ..base.code import call
 from ..base.controls import ListOf, Whole, row, shown_if
 from ..base.fields import Bounds, Seed, field, variant
 from ..base.sampling import Sampling
-from ..base.saving import as_one
 from ..views import Table, TokenStrip
 from .directions import ConceptOptions, ConceptPanel, Directions, first_look
 
@@ -338,8 +336,8 @@ class Steering(Sampling, ConceptPanel):
             "texts.to_frame()",
         ]
 
-    def frame(self) -> Any:
-        return pair_view.joined(result.comparison.to_frame() for result in self.results)
+    def table_of(self, result: Any) -> Any:
+        return result.comparison.to_frame()
 
     def scene(self) -> Scene:
         if isinstance(self.results[0].comparison, SteeringSweep):
@@ -348,8 +346,8 @@ class Steering(Sampling, ConceptPanel):
         shown = 3 * len(self.shown_results)
         return stack_scenes([strip.scene(width=560) for strip in self.strips[:shown]], columns=3)
 
-    def stored(self) -> Result:
-        return as_one({letter: result.comparison for letter, result in self.by_letter().items()}, self.tab_name)
+    def parts_of(self, result: Any) -> Mapping[str, Any]:
+        return {"": result.comparison}
 
 
 def _flops(request: Any, model: Model) -> float:

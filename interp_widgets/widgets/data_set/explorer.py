@@ -10,7 +10,6 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.figures.labels import number
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.figures.strips import Strip, Strips
@@ -27,7 +26,6 @@ from ..base.guard import guarded
 from ..base.jobs import Derived
 from ..base.panel import Panel
 from ..base.request import Request, model_variables, suffixes
-from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from .analyses import ANALYSES, ChosenAnalysis
 from .rows import PROMPT, TARGET, DataRows, Rows, columns_of, first_of, grouping_columns, uploaded_rows
@@ -298,13 +296,6 @@ class DataSetExplorer(Panel):
         functions = [*demo, "sweep", analysis.function.__name__, *(["compare_sweeps"] if compared else [])]
         return cell(functions, self.models, lines)
 
-    def frame(self) -> Any:
-        tables = [result.to_frame() for result in self.by_letter().values()]
-        return tables[0] if len(tables) == 1 else pair_view.joined(tables)
-
     def scene(self) -> Scene:
         parts = [self.summary.scene(), self.table.scene(most=DRAWN)]
         return stack_scenes(([] if self.strips.message else [self.strips.scene()]) + parts, title=self.title)
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter(), self.title)

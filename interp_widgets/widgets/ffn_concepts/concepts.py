@@ -8,7 +8,6 @@ from typing import Any
 import ipywidgets as W
 import numpy as np
 
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ffn_concepts import FFNConceptResult
 from interp_widgets.data.annotators import LEVELS, SCENARIOS, Annotation
 from interp_widgets.figures.ffn_concepts import ComponentWords, CumulativeVariance
@@ -20,7 +19,6 @@ from ..base.description import Description
 from ..base.fields import field
 from ..base.guard import guarded, handling
 from ..base.request import result_variables
-from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from ..views.table import Edit
 from .components import MATCHED, RIGHT, STEP, ComponentPanel, words_of
@@ -367,20 +365,17 @@ class PrincipalComponents(TextOptions, ComponentPanel):
 
     def frame(self) -> Any:
         """All components with their notes."""
-        tables = []
-        for letter, result in zip(pair_view.LETTERS, self.results, strict=False):
-            table, notes = result.to_frame(), self.notes_of(letter)
+        tables = {}
+        for letter, result in self.by_letter().items():
+            table, notes = result.to_frame(), self.notes_of(letter or "A")
             cells = zip(table.layer.tolist(), table.component.tolist(), strict=True)
             cell_notes = [notes.get(cell, Annotation()) for cell in cells]
             table["description"] = [note.description for note in cell_notes]
             table["scenarios"] = [", ".join(note.scenarios) for note in cell_notes]
             table["level"] = [note.level or "" for note in cell_notes]
             table["noted_by"] = [note.source for note in cell_notes]
-            tables.append(table)
+            tables[letter] = table
         return pair_view.joined(tables)
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter())
 
     def scene(self) -> Scene:
         """The variance chart and the table of components."""

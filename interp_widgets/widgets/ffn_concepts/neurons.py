@@ -11,7 +11,7 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
-from interp_widgets.analysis._core.result import Result, Scalar
+from interp_widgets.analysis._core.result import Scalar
 from interp_widgets.analysis.ffn_concepts import NeuronEffectResult, NeuronTokenResult, neuron_effects, neuron_tokens
 from interp_widgets.figures.ffn_concepts import NeuronScatter
 from interp_widgets.figures.labels import visible
@@ -27,7 +27,6 @@ from ..base.jobs import Derived
 from ..base.prediction import PredictionPanel, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..base.saved_result import SavedResult
-from ..base.saving import as_one
 from ..base.workbench import in_model
 from ..views import BokehFigure, Table, TokenStrip
 from .components import STEP, ComponentPanel
@@ -313,11 +312,11 @@ class LayerNeurons(TextOptions, PredictionPanel):
     def code(self, request: Steps) -> str:
         return request.code(self.models, "effects.to_frame()")
 
-    def frame(self) -> Any:
-        return pair_view.joined(reading.effects.to_frame() for reading in self.results)
+    def table_of(self, result: Any) -> Any:
+        return result.effects.to_frame()
 
-    def stored(self) -> Result:
-        return as_one({letter: reading.effects for letter, reading in self.by_letter().items()})
+    def parts_of(self, result: Any) -> Mapping[str, Any]:
+        return {"": result.effects}
 
     def scene(self) -> Scene:
         """The strip and the table."""

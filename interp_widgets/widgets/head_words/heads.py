@@ -10,7 +10,6 @@ import ipywidgets as W
 import numpy as np
 import traitlets as T
 
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.head_words import HeadWordChance, HeadWordResult
 from interp_widgets.analysis.head_words.chance import MOST_SHUFFLES
 from interp_widgets.analysis.head_words.head_word_result import FoundWord
@@ -24,7 +23,6 @@ from ..base.description import MOST_ROWS, Description, Step
 from ..base.fields import Bounds, Incomplete, field
 from ..base.jobs import Derived
 from ..base.request import result_variables
-from ..base.saving import as_one
 from ..base.workbench import in_model
 from .head_grid import COLOURS, HeadGrid
 from .pair_tables import CHANGES, PairTables
@@ -324,14 +322,8 @@ class HeadWords(WordPairPanel):
     def last_lines(self) -> list[str]:
         return [f"{result_variables(self.models)[-1]}.pairs({self.layer}, {self.head})"]
 
-    def frame(self) -> Any:
-        return pair_view.joined(result.to_frame() for result in self.results)
-
     def scene(self) -> Scene:
         return self.grid.maps.scene()
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter())
 
 
 def known_spelling(word: str, vocabulary: Sequence[str]) -> str:

@@ -87,8 +87,7 @@ class TextCorrelations(ControlOptions):
         return {"task_correlations"}
 
     def frame(self) -> Any:
-        tables = [result.to_frame() for result in self.correlations().values()]
-        return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
+        return pair_view.joined({letter: result.to_frame() for letter, result in self.correlations().items()})
 
     def scene(self) -> Scene:
         return stack_scenes([chart.scene() for chart in self.charts.values() if not chart.message], columns=2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import ipywidgets as W
 import traitlets as T
@@ -145,7 +145,6 @@ class ClusterChoice(W.Dropdown):
 class TaskOptions(Panel):
     """Base of the panels about tasks."""
 
-    tab_name: ClassVar[str] = ""
     tasks = field(_Tasks(None, allow_none=True))
     """Your own tasks; None for the demo's."""
     texts_per_task = field(
@@ -250,9 +249,7 @@ class ControlOptions(TaskOptions):
 
     def by_model(self) -> dict[str, MossaResult]:
         """The results of the models in view, by letter."""
-        chosen = self.by_letter()
-        return {letter: self.estimated()[self.results.index(result)] for letter, result in chosen.items()}
+        return self.by_letter(self.estimated())
 
     def frame(self) -> Any:
-        tables = [result.to_frame() for result in self.by_model().values()]
-        return tables[0] if len(tables) == 1 and len(self.models) == 1 else pair_view.joined(tables)
+        return pair_view.joined({letter: result.to_frame() for letter, result in self.by_model().items()})

@@ -8,7 +8,6 @@ from typing import Any
 import ipywidgets as W
 
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.layer_similarity import LayerProjections, layer_projections
 from interp_widgets.analysis.layer_similarity.projections import layer_projections_cost
 from interp_widgets.figures.layer_similarity import ProjectionChart
@@ -20,7 +19,6 @@ from ..base.code import cell
 from ..base.controls import shown_if
 from ..base.fields import Seed, field
 from ..base.request import Request
-from ..base.saving import as_one
 from ..views import BokehFigure
 from .options import TaskList, TaskOptions
 from .tasks import TaskSimilarity
@@ -91,13 +89,6 @@ class TextProjections(TaskOptions):
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
-    def frame(self) -> Any:
-        tables = [result.to_frame() for result in self.by_letter().values()]
-        return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
-
     def scene(self) -> Scene:
         charts = [self.charts[i].scene() for i in pair_view.shown_indices(self)]
         return stack_scenes(charts, columns=2, title=self.title)
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter(), self.tab_name)

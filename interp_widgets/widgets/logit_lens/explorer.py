@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.logit_lens import Cost, LogitLensResult, logit_lens, logit_lens_cost
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
@@ -16,7 +15,6 @@ from ..base.description import Description
 from ..base.fields import Bounds, Share, field, hint_at
 from ..base.prediction import Likeliest, PredictionPanel
 from ..base.request import File, Request
-from ..base.saving import as_one
 from .cell_details import CellDetails
 from .cells import COLOR_LABELS
 from .lens_map import LensMap
@@ -146,11 +144,8 @@ class LogitLensExplorer(PredictionPanel):
             arguments["target"] = token_text(self.models[0], arguments["target"]) or arguments["target"]
         return Request.of(logit_lens, arguments, *request.inputs).code(self.models, "result.to_frame()")
 
-    def frame(self) -> Any:
-        return pair_view.joined(result.to_frame().assign(target=result.target_token) for result in self.results)
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter())
+    def table_of(self, result: LogitLensResult) -> Any:
+        return result.to_frame().assign(target=result.target_token)
 
     def scene(self) -> Scene:
         return self.map.maps.scene()

@@ -22,7 +22,6 @@ from ..base.controls import shown_if
 from ..base.description import Description, decimals, plain
 from ..base.fields import Bounds, Refused, Text, field
 from ..base.panel import FIRST_BACKGROUND_SECONDS
-from ..base.saving import as_one
 from ..views import Heatmap, Table, TokenStrip
 from .mixtures import Untrained
 from .reading import PROMPT, MixtureQuestion, MixtureReading
@@ -314,15 +313,9 @@ class MixtureRouting(MixtureReading):
         top_k = dict(request.arguments)["top_k"]
         return self.reading_cell(request, "routing", top=TOP, **({"top_k": top_k} if top_k else {}))
 
-    def frame(self) -> Any:
-        return pair_view.joined(result.to_frame() for result in self.results)
-
     def scene(self) -> Scene:
         """Strip and map."""
         return stack_scenes([self.strips.scene(width=900), self.maps.scene()])
-
-    def stored(self) -> Any:
-        return as_one(self.by_letter())
 
 
 # ---- numbers as text

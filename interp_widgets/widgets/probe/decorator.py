@@ -60,8 +60,9 @@ def probe(
     The parameters' types choose the controls: ``Prompt``, ``Response``, ``Layer``, ``Head``, ``Neuron``, ``Position``
     are shared with the other panels of a workbench; ``Token``, ``Literal[...]``, ``bool``, ``str``, ``list[str]``,
     ``Path``, and ``Annotated[int, Bounds(low, high)]`` or the same of float are the panel's own. The type that it
-    returns chooses the view: ``LayerByPosition``, ``HeadMap``, ``TokenValues``, ``Curves``, ``Table``, a Bokeh figure,
-    or any :class:`Result`. With two models the first four can show the difference, and all but ``Curves`` A beside B.
+    returns chooses the view: ``LayerByPosition``, ``HeadMap``, ``Matrix``, ``TokenValues``, ``Curves``, ``Table``, a
+    Bokeh figure, or any :class:`Result`. With two models the first five can show the difference, and all but
+    ``Curves`` A beside B.
     For a different look pass a `view`, and for different behaviour derive a class
     from the panel: ``class Speed(probe(speed, view=SpeedView)): manual_run = True``.
 

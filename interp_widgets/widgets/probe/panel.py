@@ -20,7 +20,6 @@ from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ...compute.memory import Forecast
-from ..base import pair_view
 from ..base.fields import Incomplete
 from ..base.panel import Panel
 from ..base.request import File, Request
@@ -167,10 +166,6 @@ class ProbePanel(Panel):
 
 class ValuePanel(ProbePanel):
     """A probe whose results can be saved: all except those that return a Bokeh figure."""
-
-    def frame(self) -> Any:
-        tables = [result.to_frame() for result in self.results]
-        return tables[0] if len(self.request_models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
         return self.picture.scene()

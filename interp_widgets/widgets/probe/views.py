@@ -11,7 +11,7 @@ from bokeh.document import Document
 from bokeh.models import LayoutDOM
 
 from interp_widgets.analysis._core.result import Result
-from interp_widgets.analysis.probe import Curves, HeadMap, LayerByPosition, TokenValues, Values
+from interp_widgets.analysis.probe import Curves, HeadMap, LayerByPosition, Matrix, TokenValues, Values
 from interp_widgets.analysis.probe import Table as TableResult
 from interp_widgets.figures.labels import axis_name
 from interp_widgets.figures.probe import CurveChart, probe_curves_scene
@@ -84,27 +84,38 @@ class ValueView:
 
 
 class MapView(ValueView):
-    """A map with a row per layer."""
+    """A map of two named axes; a click selects what `chosen` says of its cell, and the cursor follows `cell`."""
 
     pair_views = ("difference", "beside")
-    column_name, row_name = "column", "layer"
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
-        self.maps = pair_view.SideBySide(
-            panel, lambda: Heatmap(row_name=self.row_name, column_name=self.column_name, y_label=self.row_name,
-                                   x_label=self.column_name, empty="No map yet.")
-        )  # fmt: skip
+        self.maps = pair_view.SideBySide(panel, lambda: Heatmap(empty="No map yet."))
         self.heat = self.maps.views[0]
         self.parts = [self.maps.box]
-        self.rows: dict[Heatmap, list[int]] = {}
         for heat in self.maps.views:
             panel.on_user(heat, "pinned", self._pinned)
             panel.on_user(heat, "cross", self.maps.follow)
         panel.watch(panel, [name for name in self.selects if panel.has_trait(name)], lambda _: self._select())
 
+    def axis_names(self, value: Any) -> tuple[str, str]:
+        """What a row is and what a column is."""
+        raise NotImplementedError
+
+    def rows(self, value: Any, heat: Heatmap, shown: str) -> list[str]:
+        """Names of the rows."""
+        raise NotImplementedError
+
     def columns(self, value: Any) -> list[str]:
         """Names of the columns."""
+        raise NotImplementedError
+
+    def chosen(self, heat: Heatmap, row: int, column: int) -> dict[str, int]:
+        """What a click on a cell selects in all panels of the workbench."""
+        raise NotImplementedError
+
+    def cell(self, heat: Heatmap) -> list[int]:
+        """Row and column of the selection; empty for none."""
         raise NotImplementedError
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
@@ -119,30 +130,75 @@ class MapView(ValueView):
             heat.empty = f"{error}: choose A beside B"
             heat.set_matrix(None)
             return
-        layers = len(value.values) if value.layers is None else 0
-        self.rows[heat] = list(range(layers)) if value.layers is None else list(value.layers)
-        last = self.panel.models[shown == "B"].n_layers
         low, high, signed = scale([value] if shown == "difference" else results)
         texts = [axis_name(text) for cells in getattr(value, "texts", None) or () for text in cells]
         with heat.hold_sync():
             heat.title, heat.value_label = self.title(shown), value.unit
+            heat.row_name, heat.column_name = heat.y_label, heat.x_label = self.axis_names(value)
             heat.set_matrix(
-                value.values, rows=["output" if layer == last else str(layer) for layer in self.rows[heat]],
-                columns=self.columns(value), vmin=low, vmax=high, signed=signed, texts=texts,
+                value.values, rows=self.rows(value, heat, shown), columns=self.columns(value), vmin=low, vmax=high,
+                signed=signed, texts=texts,
             )  # fmt: skip
 
     def scene(self) -> Scene:
         return self.maps.scene()
 
-    def _pinned(self, change: Any) -> None:
-        """Select a clicked cell in all panels of the workbench."""
-        if not change.new:
-            return
-        layer = self.rows[change.owner][change.new[0]]
-        selection = {"layer": layer} if layer < self.panel.models[0].n_layers else {}
-        self.panel.workbench.select(**selection, **self.chosen(change.new[1]))
+    def _prompt_columns(self) -> range:
+        """The columns that are the tokens of the prompt, from the first or, behind a BOS, from the second column on."""
+        columns, prompt = tuple(self.heat.column_labels), self.panel.prompt_tokens()
+        starts = (start for start in (0, 1) if prompt and columns[start : start + len(prompt)] == prompt)
+        start = next(starts, len(columns))
+        return range(start, min(start + len(prompt), len(columns)))
 
-    def chosen(self, column: int) -> dict[str, int]:
+    def prompt_token_in(self, column: int) -> dict[str, int]:
+        """The token of the prompt that a column is, if it is one."""
+        columns = self._prompt_columns()
+        return {"prompt_token": column - columns.start} if column in columns else {}
+
+    def column_of_prompt_token(self) -> int:
+        """The column of the selected token of the prompt; -1 for none."""
+        columns, token = self._prompt_columns(), int(getattr(self.panel, "prompt_token", -1))
+        return columns[token] if 0 <= token < len(columns) else -1
+
+    def _pinned(self, change: Any) -> None:
+        if change.new and (selection := self.chosen(change.owner, *change.new)):
+            self.panel.workbench.select(**selection)
+
+    def _select(self) -> None:
+        """Move the cursor to the selection."""
+        for heat in self.maps.shown:
+            cell = self.cell(heat)
+            if cell != heat.cross:
+                heat.cross = heat.pinned = cell
+
+
+class LayerRows(MapView):
+    """A map with a row per layer."""
+
+    column_name: ClassVar[str] = "column"
+
+    def __init__(self, panel: ProbePanel) -> None:
+        self.layers: dict[Heatmap, list[int]] = {}
+        super().__init__(panel)
+
+    def axis_names(self, value: Any) -> tuple[str, str]:
+        return "layer", self.column_name
+
+    def rows(self, value: Any, heat: Heatmap, shown: str) -> list[str]:
+        self.layers[heat] = list(range(len(value.values)) if value.layers is None else value.layers)
+        last = self.panel.models[shown == "B"].n_layers
+        return ["output" if layer == last else str(layer) for layer in self.layers[heat]]
+
+    def chosen(self, heat: Heatmap, row: int, column: int) -> dict[str, int]:
+        layer = self.layers[heat][row]
+        selection = {"layer": layer} if layer < self.panel.models[0].n_layers else {}
+        return selection | self.chosen_column(column)
+
+    def cell(self, heat: Heatmap) -> list[int]:
+        layers, layer, column = self.layers.get(heat, []), getattr(self.panel, "layer", -1), self.column()
+        return [layers.index(layer), column] if layer in layers and 0 <= column < heat.shape[1] else []
+
+    def chosen_column(self, column: int) -> dict[str, int]:
         """What a click on a column selects besides the layer."""
         raise NotImplementedError
 
@@ -150,17 +206,31 @@ class MapView(ValueView):
         """The selected column; -1 for none."""
         raise NotImplementedError
 
-    def _select(self) -> None:
-        """Move the cursor to the selection."""
-        column, layer = self.column(), getattr(self.panel, "layer", -1)
-        for heat in self.maps.shown:
-            rows = self.rows.get(heat, [])
-            cell = [rows.index(layer), column] if layer in rows and 0 <= column < heat.shape[1] else []
-            if cell != heat.cross:
-                heat.cross = heat.pinned = cell
+
+class MatrixView(MapView):
+    """Two named axes; columns that are the tokens of the prompt follow its selected token."""
+
+    selects = ("prompt_token",)
+
+    def axis_names(self, value: Matrix) -> tuple[str, str]:
+        return value.row_name, value.column_name
+
+    def rows(self, value: Matrix, heat: Heatmap, shown: str) -> list[str]:
+        return list(value.rows)
+
+    def columns(self, value: Matrix) -> list[str]:
+        return list(value.columns)
+
+    def chosen(self, heat: Heatmap, row: int, column: int) -> dict[str, int]:
+        return self.prompt_token_in(column)
+
+    def cell(self, heat: Heatmap) -> list[int]:
+        if (column := self.column_of_prompt_token()) < 0:
+            return list(heat.cross)
+        return [heat.cross[0] if heat.cross else heat.shape[0] - 1, column]
 
 
-class LayerView(MapView):
+class LayerView(LayerRows):
     """Layers by tokens."""
 
     column_name, selects = "token", ("layer", "prompt_token")
@@ -172,15 +242,14 @@ class LayerView(MapView):
     def columns(self, value: LayerByPosition) -> list[str]:
         return list(value.tokens)
 
-    def chosen(self, column: int) -> dict[str, int]:
-        tokens, prompt = self.heat.column_labels, self.panel.prompt_tokens()
-        return {"prompt_token": column} if tuple(tokens[: len(prompt)]) == prompt and column < len(prompt) else {}
+    def chosen_column(self, column: int) -> dict[str, int]:
+        return self.prompt_token_in(column)
 
     def column(self) -> int:
-        return int(getattr(self.panel, "prompt_token", -1))
+        return self.column_of_prompt_token()
 
 
-class HeadView(MapView):
+class HeadView(LayerRows):
     """Layers by heads."""
 
     column_name, selects = "head", ("layer", "head")
@@ -197,7 +266,7 @@ class HeadView(MapView):
     def columns(self, value: HeadMap) -> list[str]:
         return [str(head) for head in range(value.values.shape[1])]
 
-    def chosen(self, column: int) -> dict[str, int]:
+    def chosen_column(self, column: int) -> dict[str, int]:
         return {"head": column}
 
     def column(self) -> int:
@@ -358,6 +427,7 @@ class FigureView(ValueView):
 VIEWS: dict[type, type[ValueView]] = {
     LayerByPosition: LayerView,
     HeadMap: HeadView,
+    Matrix: MatrixView,
     TokenValues: StripView,
     Curves: CurveView,
     TableResult: TableView,
@@ -377,8 +447,8 @@ def result_in_view(results: Sequence[Any], shown: str) -> Any:
 
 def scale(values: Sequence[Values]) -> tuple[float, float, bool]:
     """Lowest and highest number of a colour scale that all values share, and whether it is diverging."""
-    low = min(float(value.values.min()) for value in values)
-    high = max(float(value.values.max()) for value in values)
+    low = min(float(np.nanmin(value.values)) for value in values)
+    high = max(float(np.nanmax(value.values)) for value in values)
     if low < 0:
         size = max(-low, high)
         return -size, size, True

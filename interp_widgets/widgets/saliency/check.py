@@ -29,7 +29,6 @@ from ..base.controls import row, shown_if
 from ..base.fields import variant
 from ..base.request import Request, model_variables
 from ..base.response import lengths
-from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from .attribution import METHOD_LABELS, Attribution, ResponsePanel
 
@@ -106,7 +105,7 @@ def faithful_name(method: str) -> str:
 class SaliencyCheck(ResponsePanel):
     """Whether saliency maps are faithful: all methods on one prompt and response, and their orders of its tokens."""
 
-    title = "Saliency check"
+    title, tab_name = "Saliency check", "Check"
     analysis = staticmethod(check_methods)
     manual_run = True
     pair_views = ("beside",)
@@ -195,10 +194,10 @@ class SaliencyCheck(ResponsePanel):
         lines[f"{{method: measured.aopc_comprehensiveness for method, measured in faithful{end}.items()}}"] = None
         return cell(["faithfulness", "prompt_saliency"], self.models, list(lines))
 
-    def frame(self) -> Any:
+    def table_of(self, result: Any) -> Any:
         import pandas as pd
 
-        return pair_view.joined(pd.DataFrame(_rows(result), columns=list(COLUMNS)) for result in self.results)
+        return pd.DataFrame(_rows(result), columns=list(COLUMNS))
 
     def scene(self) -> Scene:
         models = pair_view.shown_indices(self)
@@ -208,9 +207,6 @@ class SaliencyCheck(ResponsePanel):
              for curves in self.curves[index]],
             columns=2, title=self.table.caption,
         )  # fmt: skip
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter(), "Check")
 
 
 def _about(baseline: str) -> str:

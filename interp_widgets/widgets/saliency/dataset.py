@@ -10,7 +10,6 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.saliency import SaliencyDatasetResult, saliency_cost, saliency_dataset
 from interp_widgets.data.case_files import parse_cases
 from interp_widgets.data.cases import SaliencyCase, demo_cases
@@ -22,7 +21,6 @@ from ..base.code import call, cell
 from ..base.controls import ListOf, instruction, row, shown_if
 from ..base.fields import Bounds, field, variant
 from ..base.request import Request, model_variables
-from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from .attribution import DensityPanel, ResponsePanel
 
@@ -57,7 +55,7 @@ def followed(case: SaliencyCase, response: str) -> bool | None:
 class DatasetSaliency(DensityPanel):
     """Instruction scores of many cases; a click on a row opens its case in the map."""
 
-    title = "Saliency of a data set"
+    title, tab_name = "Saliency of a data set", "Data set"
     manual_run = True
     cases = field(
         ListOf(SaliencyCase),
@@ -212,9 +210,6 @@ class DatasetSaliency(DensityPanel):
         lines = [line, f"result = {call('saliency_dataset', models, 'cases', *options)}", "print(result.summary())"]
         return cell([*demo, "saliency_dataset"], self.models, lines)
 
-    def frame(self) -> Any:
-        return self.results[0].to_frame()
-
     def scene(self) -> Scene:
         charts = [chart for chart in (self.followed, self.pair, self.profile) if not chart.message]
         if not charts:
@@ -222,9 +217,6 @@ class DatasetSaliency(DensityPanel):
                 "there is no picture to save: these cases allow no comparison and no profile over sentences"
             )
         return stack_scenes([chart.scene() for chart in charts], columns=2, title=self.title)
-
-    def stored(self) -> Result:
-        return as_one(dict(zip([""], self.results, strict=False)), "Data set")
 
 
 def _row(result: SaliencyDatasetResult, index: int, cases: list[SaliencyCase]) -> list[Any]:

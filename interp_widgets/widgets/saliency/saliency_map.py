@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, saliency_cost, spans_to_mask
 from interp_widgets.analysis.saliency.spans import read_spans
 from interp_widgets.figures.labels import number, visible
@@ -28,7 +27,6 @@ from ..base.description import Description, decimals
 from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
 from ..base.response import lengths
-from ..base.saving import as_one
 from ..views import Heatmap, Table, TokenStrip
 from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
 from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, with_gaps
@@ -628,18 +626,17 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         return cell([request.method], self.models, lines)
 
     def frame(self) -> Any:
-        return pair_view.joined(map(self._table, self._in_rows))
+        return pair_view.joined(
+            {letter: self.table_of(result) for letter, result in self.by_letter(self._in_rows).items()}
+        )
 
-    def _table(self, result: SaliencyResult) -> Any:
+    def table_of(self, result: SaliencyResult) -> Any:
         table, columns = result.to_frame(), result.importance.shape[1]
         table["score"] = result.normalised(**self.map_shape).ravel()
         table["density"] = np.repeat(result.density(**self.shape), columns)
         mask = self.mask()
         table["marked"] = np.repeat([bool(mask[a:b].any()) for a, b in self._rows.spans], columns)
         return table
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter())
 
     def scene(self) -> Scene:
         return stack_scenes([part.scene() for part in (self.prompt_strips, self.response_strips, self.maps)])

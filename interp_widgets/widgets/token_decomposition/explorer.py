@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens, decomposition_cost
 from interp_widgets.data.presets import Preset
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -18,7 +17,6 @@ from ..base.description import Description
 from ..base.fields import Bounds, Share, field, hint_at
 from ..base.prediction import PredictionPanel, check_foil, checked, position_in
 from ..base.request import FromResult, Request, Steps
-from ..base.saving import as_one
 from ..views import TokenStrip
 from .position import PositionControl
 from .rows import COLOR_LABELS, Decomposed, Rows, decomposed
@@ -152,13 +150,10 @@ class TokenDecompositionExplorer(PredictionPanel):
         return request.code(self.models, "parts.to_frame()")
 
     def frame(self) -> Any:
-        return pair_view.joined(rows.frame() for rows in self.rows)
+        return pair_view.joined({letter: rows.frame() for letter, rows in self.by_letter(self.rows).items()})
 
-    def stored(self) -> Result:
-        parts: dict[str, Any] = {}
-        for letter, result in self.by_letter().items():
-            parts |= {f"{letter} tokens".strip(): result.tokens, f"{letter} logit".strip(): result.logit}
-        return as_one(parts)
+    def parts_of(self, result: Any) -> Mapping[str, Any]:
+        return {"tokens": result.tokens, "logit": result.logit}
 
     def scene(self) -> Scene:
         return stack_scenes([self.map.strips.scene(), self.map.maps.scene()])

@@ -9,7 +9,6 @@ import ipywidgets as W
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.response import ResponseProbabilities, response_cost, response_probabilities
 from interp_widgets.data.cases import opening_prompt
 from interp_widgets.data.presets import PRESETS
@@ -25,7 +24,6 @@ from ..base.description import Description, decimals
 from ..base.fields import Bounds, field, variant
 from ..base.request import Request
 from ..base.response import WrittenResponse, lengths
-from ..base.saving import as_one
 from ..views import TokenStrip
 
 OWN = "own text"
@@ -177,12 +175,6 @@ class Texts(WrittenResponse):
         self.example.value = next((name for name, prompt in examples.items() if prompt == self.prompt), OWN)
 
     # what is saved ----------------------------------------------------------------------------------------------------
-
-    def frame(self) -> Any:
-        return pair_view.joined(result.to_frame() for result in self.results)
-
-    def stored(self) -> Result:
-        return as_one(self.by_letter())
 
     def scene(self) -> Scene:
         return stack_scenes([self.prompt_strip.scene(), self.response_strip.scene()])
