@@ -1,4 +1,4 @@
-"""Panels that installed packages announce: found by name, loaded when asked for, and told of where they are broken."""
+"""Panels that installed packages register: found by name, loaded when asked for, and told of where they are broken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interp_widgets import Workbench
-from interp_widgets.widgets.base import entry_points as entry_points_module
+from interp_widgets.widgets.workbench import entry_points as entry_points_module
 from tests.models.tiny import tiny_model
 
 MODULE = """
@@ -35,7 +35,7 @@ raise Unreadable
 
 
 @pytest.fixture
-def announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Installs a package whose entry points are these lines."""
 
     def install(lines: str, name: str = "my_probes") -> None:
@@ -55,8 +55,8 @@ def announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         del sys.modules[name]
 
 
-def test_announced_panels_are_loaded_when_asked_for(announced: Any, wire: Any) -> None:
-    announced("layers = my_probes:layers\nbroken = my_probes_broken:layers")
+def test_announced_panels_are_loaded_when_asked_for(registered: Any, wire: Any) -> None:
+    registered("layers = my_probes:layers\nbroken = my_probes_broken:layers")
     bench = Workbench(tiny_model("gpt2"))
     found = bench.probes()
     assert (list(found), len(found), "layers" in found) == (["broken", "layers"], 2, True)
@@ -69,9 +69,9 @@ def test_announced_panels_are_loaded_when_asked_for(announced: Any, wire: Any) -
     bench.close()
 
 
-def test_an_announced_panel_that_cannot_be_loaded_is_named(announced: Any, model: Any) -> None:
+def test_an_announced_panel_that_cannot_be_loaded_is_named(registered: Any, model: Any) -> None:
     there = "absent = my_probes:absent\nnumber = my_probes:number\nlayers = my_probes:layers"
-    announced(
+    registered(
         f"broken = my_probes_broken:layers\nexits = my_probes_exits:x\nunreadable = my_probes_unreadable:x\n{there}"
     )
     bench = Workbench(model)
@@ -88,12 +88,12 @@ def test_an_announced_panel_that_cannot_be_loaded_is_named(announced: Any, model
         bench.open("unreadable")
     with pytest.raises(ImportError, match=r"'number' .* is not a panel: decorate the function with @probe"):
         bench.open("number")
-    with pytest.raises(KeyError, match=r"no package announces a probe 'layer'; did you mean 'layers'\?"):
+    with pytest.raises(KeyError, match=r"no package registers a probe 'layer'; did you mean 'layers'\?"):
         bench.open("layer")
     assert bench.probes()["layers"].__name__ == "layers", "the others are as they were"
-    announced("layers = other_probes:layers", name="other_probes")
+    registered("layers = other_probes:layers", name="other_probes")
     with pytest.raises(
-        ImportError, match="is announced by two packages, as my_probes:layers and as other_probes:layers"
+        ImportError, match="is registered by two packages, as my_probes:layers and as other_probes:layers"
     ):
         bench.open("layers")
 
@@ -102,5 +102,5 @@ def test_where_nothing_is_announced(model: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(entry_points_module, "entry_points", lambda group: [])
     bench = Workbench(model)
     assert len(bench.probes()) == 0
-    with pytest.raises(KeyError, match="no package announces a probe 'layers'; none"):
+    with pytest.raises(KeyError, match="no package registers a probe 'layers'; none"):
         bench.open("layers")

@@ -21,6 +21,7 @@ from interp_widgets.models.pair import distinct_names
 from interp_widgets.models.state import State as ModelState
 
 from ...analysis._core.prompts import PromptError
+from ...analysis._core.result import Result
 from ...arguments import message_of
 from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
@@ -312,6 +313,16 @@ class Panel(Shell):
     def parts_of(self, result: Any) -> Mapping[str, Any]:
         """What `stored` saves of one model's result, by name: each a :class:`Result`, or None."""
         return {"": result}
+
+    def can_save(self, what: str) -> bool:
+        """Whether there is a ``frame``, a ``scene`` or something ``stored`` to save.
+
+        There is if the panel has a hook for it, or results of the kind that the base class saves.
+        """
+        hooks = (what, {"frame": "table_of", "stored": "parts_of"}.get(what, what))
+        if any(getattr(type(self), hook) is not getattr(Panel, hook) for hook in hooks):
+            return True
+        return what != "scene" and self.has_request and all(isinstance(result, Result) for result in self.results)
 
     def frame(self) -> Any:
         """The numbers of the models in view as a table."""

@@ -25,8 +25,6 @@ TABLES = (".csv", ".parquet")
 PICTURES = (".svg", ".png")
 PAGES = (".html",)
 RESULTS = (".npz",)
-PER_RESULT = {"frame": "table_of", "stored": "parts_of"}
-"""Hook → the one that it calls for each result in view."""
 _LABELS = {
     ".csv": "CSV: the numbers",
     ".parquet": "Parquet: the numbers",
@@ -39,18 +37,9 @@ _LABELS = {
 
 def formats(panel: Any) -> tuple[str, ...]:
     """Suffixes that a panel can be saved under."""
-    tables = TABLES if _has(panel, "frame") else ()
-    pictures = PICTURES if _has(panel, "scene") else ()
-    return (*tables, *pictures, *PAGES, *(RESULTS if _has(panel, "stored") else ()))
-
-
-def _has(panel: Any, hook: str) -> bool:
-    """Whether a panel implements a hook of its base class, or has results for which the base class does."""
-    from .panel import Panel
-
-    if any(getattr(type(panel), name) is not getattr(Panel, name) for name in (hook, PER_RESULT.get(hook, hook))):
-        return True
-    return hook in PER_RESULT and panel.has_request and all(isinstance(result, Result) for result in panel.results)
+    tables = TABLES if panel.can_save("frame") else ()
+    pictures = PICTURES if panel.can_save("scene") else ()
+    return (*tables, *pictures, *PAGES, *(RESULTS if panel.can_save("stored") else ()))
 
 
 def file_path(path: Any) -> Path:
@@ -106,7 +95,7 @@ def _save_page(panel: Any, target: Path) -> None:
 
     if not any(True for part in (panel.plot, panel.details) for _ in views_in(part)):
         raise ValueError("there is nothing to save yet: press Run or the tab's own button first")
-    table = panel.frame() if _has(panel, "frame") else None
+    table = panel.frame() if panel.can_save("frame") else None
     provenance = getattr(panel.results[0], "provenance", None) if panel.results else None
     export_html(
         page_title(panel),

@@ -13,7 +13,6 @@ from interp_widgets.models import Model, ModelEdit
 from interp_widgets.models.pair import distinct_names
 
 from .controls import Number, Typed, Whole, Worded
-from .entry_points import EntryPointPanels
 from .fields import Bounds
 from .guard import handling
 
@@ -183,17 +182,6 @@ class WorkbenchState(Worded):
         """Reset a shared value for all panels because one of them refused it."""
         if name in self._pushing:
             self._refused[name] = kept
-
-    def probes(self) -> EntryPointPanels:
-        """The panels that installed packages register, by name; each is loaded on first access."""
-        return EntryPointPanels()
-
-    def open(self, name: str, **options: Any) -> Any:
-        """Open a registered panel on this workbench, with its options; see `probes`.
-
-        Raises KeyError for a name that no package registers, ImportError for a panel that cannot be loaded.
-        """
-        return self.probes()[name](self, **options)
 
     def close(self) -> None:
         """Close all panels."""

@@ -13,7 +13,7 @@ import traitlets as T
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.mixture_of_depths import LateLayerLosses, ModAblations
-from interp_widgets.compute.memory import Forecast
+from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.data.files import short
 from interp_widgets.data.problems import Problem
 from interp_widgets.figures.mixture_of_depths import AblationBars, LateLayerCurves, OverlapBars
@@ -27,12 +27,17 @@ from ..base.request import Request
 from ..base.workbench import model_name
 from ..probe import ProbePanel, ValueView, probe
 from ..views import BokehFigure, Heatmap
-from .cost import study_seconds
+from .cost import TUNING, tuning_flops
 from .mixtures import Examples, MixtureOptions, MixturePanel
 
 NEEDS_LORA = 8
 """LoRA rank for the late-layers study if the Tune tab sets none."""
-TUNING = ("k", "distill", "steps", "batch_size", "learning_rate", "lora", "lora_layers")
+_ANSWER = 12
+"""Tokens of a typical answer; most are short."""
+_SECONDS_PER_LAYER = 1e-3
+"""Per generated token and layer: small models are bound by Python overhead, not arithmetic."""
+_BUILD_SECONDS = 2.0
+TUNING_OPTIONS = ("k", "distill", "steps", "batch_size", "learning_rate", "lora", "lora_layers")
 """Arguments of the studies that are tuning options."""
 
 
@@ -103,6 +108,13 @@ class StudyPanel(MixturePanel, ProbePanel):
         """Number of tunings, of models that solve the problems, and of routes."""
         raise NotImplementedError
 
+    def study_seconds(self) -> float:
+        """Seconds for the tunings, and for the models to solve the held-out problems."""
+        (tunings, solvers, k), model = self.counts(), self.models[self.slot]
+        flops = tuning_flops(self, self.grid_steps, k)
+        tuning = speedometer.seconds(TUNING, str(model.device), flops, own_speed=True) + _BUILD_SECONDS
+        return tunings * tuning + solvers * self.n_problems * _ANSWER * model.n_layers * _SECONDS_PER_LAYER
+
     def build(self) -> None:
         super().build()
         self.words = W.HTML("")
@@ -134,7 +146,7 @@ class StudyPanel(MixturePanel, ProbePanel):
             "problems", self.problems, id(self.problems), self.problem_file.strip(), "held_out", self.n_problems,
             self.seed,
         )  # fmt: skip
-        options = {name: value for name, value in super().arguments().items() if name in TUNING}
+        options = {name: value for name, value in super().arguments().items() if name in TUNING_OPTIONS}
         return {"dataset": self.learned, "problems": solved, **options}
 
     def request(self) -> StudyQuestion:
@@ -144,7 +156,7 @@ class StudyPanel(MixturePanel, ProbePanel):
         if self.dataset is None:
             self.check_file("data_file")
         request = super().request()
-        seconds = study_seconds(self, *self.counts())
+        seconds = self.study_seconds()
         return StudyQuestion(request.analysis, request.arguments, slot=self.slot, seconds=seconds)
 
     def compute(self, request: Any, model: Model, **reports: Any) -> Any:

@@ -10,6 +10,7 @@ from traitlets import TraitError
 from ..base import tidy
 from ..base.saving import file_path
 from ..base.workbench import WorkbenchState, as_models
+from .entry_points import EntryPointPanels
 from .screen import Screen
 from .session import opened_models, present, read_session, unpacked
 
@@ -51,6 +52,17 @@ class Workbench(WorkbenchState):
     def add(self, name: str, kind: Any) -> None:
         """Give the screen one more tab: a panel class, such as `@probe` makes of a function."""
         self.screen.add(name, kind)
+
+    def probes(self) -> EntryPointPanels:
+        """The panels that installed packages register, by name; each is loaded on first access."""
+        return EntryPointPanels()
+
+    def open(self, name: str, **options: Any) -> Any:
+        """Open a registered panel on this workbench, with its options; see `probes`.
+
+        Raises KeyError for a name that no package registers, ImportError for a panel that cannot be loaded.
+        """
+        return self.probes()[name](self, **options)
 
     def save(self, path: str | Path) -> Path:
         """Write the screen as it is: a session (.npz) that `load` opens again, or one page of its panels (.html).

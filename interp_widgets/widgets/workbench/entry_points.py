@@ -9,6 +9,8 @@ from typing import Any
 
 from interp_widgets.arguments import message_of
 
+from ..base.panel import Panel
+
 GROUP = "interp_widgets.probes"
 
 
@@ -28,14 +30,14 @@ class EntryPointPanels(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._entries:
             near = difflib.get_close_matches(str(name), self._entries, 1)
-            known = ", ".join(self._entries) or f"none (packages announce them as {GROUP!r})"
+            known = ", ".join(self._entries) or f"none (packages register them as {GROUP!r})"
             raise KeyError(
-                f"no package announces a probe {name!r}; " + (f"did you mean {near[0]!r}?" if near else known)
+                f"no package registers a probe {name!r}; " + (f"did you mean {near[0]!r}?" if near else known)
             )
         values = sorted({one.value for one in self._entries[name]})
         if len(values) > 1:
             raise ImportError(
-                f"the probe {name!r} is announced by two packages, as {' and as '.join(values)}: uninstall one"
+                f"the probe {name!r} is registered by two packages, as {' and as '.join(values)}: uninstall one"
             )
         return _loaded(self._entries[name][0])
 
@@ -54,8 +56,6 @@ class EntryPointPanels(Mapping[str, Any]):
 
 def _loaded(entry: EntryPoint) -> Any:
     """The class behind an entry point; ImportError for whatever keeps it from being one."""
-    from .panel import Panel
-
     source = f"{entry.value} of {entry.dist.name}" if entry.dist is not None else entry.value
     try:
         loaded = entry.load()
