@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .devices import widest
+from .devices import accumulation_dtype
 
 # A wrong formula differs by 1e-2 and more. In half precision two orders of summation differ by 3e-2 in three layers,
 # gradients by 9e-2, so that only gross errors are detected there.
@@ -20,7 +20,7 @@ PROBE_TOKENS = 12
 
 def difference(value: Tensor, reference: Tensor) -> float:
     """Relative difference of two tensors by their norms; NaN, which exceeds every limit, if either holds one."""
-    kind = widest(reference.device)
+    kind = accumulation_dtype(reference.device)
     apart, size = (torch.linalg.vector_norm(x, dtype=kind) for x in (value - reference, reference))
     return float(apart / size)
 

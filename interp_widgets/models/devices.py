@@ -60,7 +60,7 @@ def has_float64(device: torch.device) -> bool:
     return True
 
 
-def widest(device: torch.device) -> torch.dtype:
+def accumulation_dtype(device: torch.device) -> torch.dtype:
     """The widest floating-point dtype of a device, used for sums over many numbers."""
     return torch.float64 if has_float64(device) else torch.float32
 

@@ -19,7 +19,7 @@ from .capabilities import Capabilities, find_capabilities
 from .devices import is_spread
 from .hooks import Edit, Objective, Run, canonical_hook_names, differentiable, run_hooked
 from .memory import free_bytes
-from .placement import is_offloaded, quantisation, readable
+from .placement import is_offloaded, quantisation, weights_materialised
 from .state import Watch, last_remembered, remembered, weights_key
 from .stopping import unstoppable
 
@@ -62,7 +62,7 @@ class Network:
         self.n_kv_heads: int = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
         self.d_model: int = cfg.d_model
         self.d_head: int = cfg.d_head
-        with readable(*tl_model.blocks[0].modules()):
+        with weights_materialised(*tl_model.blocks[0].modules()):
             self.d_mlp: int = weights.mlp_width(tl_model)
         self.d_vocab: int = cfg.d_vocab
         self.n_ctx: int = cfg.n_ctx
@@ -286,7 +286,7 @@ class Network:
         owners = list(self._owners(layer))
         if not owners:  # plain weights can be read at any time, even during a pass
             return self._weight(name, layer, grouped)
-        with self.lock, readable(*owners):
+        with self.lock, weights_materialised(*owners):
             try:
                 return self._weight(name, layer, grouped)
             except NotImplementedError as error:

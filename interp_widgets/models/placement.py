@@ -41,7 +41,7 @@ def quantisation(hf_model: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def readable(*modules: nn.Module) -> Iterator[None]:
+def weights_materialised(*modules: nn.Module) -> Iterator[None]:
     """Context manager in which these modules hold plain weights: loaded if offloaded, and dequantised.
 
     Tensors read inside stay valid afterwards. Submodules are not included: pass ``*module.modules()`` for them. No pass
@@ -90,6 +90,6 @@ def parameter_places(module: Any) -> list[tuple[str, nn.Module, str]]:
 
 def plain_weight(owner: nn.Module, leaf: str) -> Tensor:
     """One parameter as a plain tensor: loaded if offloaded, dequantised if quantised; a plain one is not copied."""
-    with readable(owner):
+    with weights_materialised(owner):
         value: Tensor = getattr(owner, leaf).detach()
     return value

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import convert, twin
-from .devices import widest
+from .devices import accumulation_dtype
 from .engine.modules import cached_steps
 from .hooks import embedding_hook, run_hooked
 from .memory import is_out_of_memory
@@ -416,7 +416,7 @@ def _finite_difference(tl_model: Any, backend: Backend, ids: Tensor) -> float:
     name = embedding_hook(tl_model, backend)
     run = run_hooked(tl_model, ids, backend=backend, capture=[name], grad=lambda x: _objective(x, ids).sum())
     embeddings, gradient = run.activations[name], run.gradients[name]
-    norm = float(torch.linalg.vector_norm(gradient, dtype=widest(gradient.device)))
+    norm = float(torch.linalg.vector_norm(gradient, dtype=accumulation_dtype(gradient.device)))
     if norm == 0.0:  # the output does not depend on the input: the edit check reports it
         return 0.0
     direction = gradient / gradient.norm() * embeddings.norm()

@@ -27,12 +27,12 @@ def ranked(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     >>> indices.tolist()
     [1, 3, 2]
     """
-    indices = largest(rows, count)
+    indices = top_k_indices(rows, count)
     values, order = rows.gather(-1, indices).sort(dim=-1, descending=True, stable=True)
     return values, indices.gather(-1, order)
 
 
-def largest(rows: Tensor, count: int) -> Tensor:
+def top_k_indices(rows: Tensor, count: int) -> Tensor:
     """(..., count) indices of the largest numbers along the last axis, in the order of indices."""
     length = rows.shape[-1]
     if count >= length:

@@ -40,7 +40,7 @@ def killed_after(steps: int, folder: Path | None, monkeypatch: pytest.MonkeyPatc
         nonlocal made
         made += 1
         if made > steps:
-            monkeypatch.setattr(kept.Kept, "write", lambda *_: False)
+            monkeypatch.setattr(kept.AutoCheckpoints, "write", lambda *_: False)
             raise Killed
 
     with monkeypatch.context(), pytest.raises(Killed):
@@ -50,10 +50,10 @@ def killed_after(steps: int, folder: Path | None, monkeypatch: pytest.MonkeyPatc
 def test_a_killed_run_goes_on_with_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, report = tune(tmp_path / "unused")
     assert not (tmp_path / "unused").exists(), "a short run writes nothing"
-    write = kept.Kept.write
+    write = kept.AutoCheckpoints.write
     monkeypatch.setattr(kept, "SECONDS", 0.0)
     killed_after(3, tmp_path / "kept", monkeypatch)
-    monkeypatch.setattr(kept.Kept, "write", write)
+    monkeypatch.setattr(kept.AutoCheckpoints, "write", write)
     assert len(list((tmp_path / "kept").iterdir())) == 1
     steps: list[int] = []
     again, second = tune(tmp_path / "kept", resume=True, on_step=lambda step: steps.append(step.step))
@@ -65,9 +65,9 @@ def test_a_killed_run_goes_on_with_the_same_numbers(tmp_path: Path, monkeypatch:
 
 def test_nothing_to_go_on_from_is_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "SECONDS", 0.0)
-    write = kept.Kept.write
+    write = kept.AutoCheckpoints.write
     killed_after(3, tmp_path, monkeypatch)
-    monkeypatch.setattr(kept.Kept, "write", write)
+    monkeypatch.setattr(kept.AutoCheckpoints, "write", write)
     steps: list[int] = []
     told = lambda step: steps.append(step.step)
     for options in ({"seed": 1, "steps": 2}, {"steps": 2}):  # another run, and one that has more steps than asked for
@@ -143,12 +143,12 @@ def test_a_full_disk_does_not_end_the_tuning(tmp_path: Path, monkeypatch: pytest
 def test_the_disk_does_not_fill(tmp_path: Path) -> None:
     state = tune(None, steps=1)[0].state
     for number in range(12):
-        one = kept.Kept(tmp_path, "hash", {"seed": number})
+        one = kept.AutoCheckpoints(tmp_path, "hash", {"seed": number})
         assert one.write(state)
         assert one.write(state)
     assert len(list(tmp_path.iterdir())) == kept.MOST
-    assert kept.Kept(tmp_path, "hash", {"seed": 0}).last(6) is None
-    assert kept.Kept(tmp_path, "hash", {"seed": 11}).last(6) is not None
+    assert kept.AutoCheckpoints(tmp_path, "hash", {"seed": 0}).last(6) is None
+    assert kept.AutoCheckpoints(tmp_path, "hash", {"seed": 11}).last(6) is not None
     size = sum(path.stat().st_size for path in one.folder.iterdir()) if one.folder else 0
     save_state(state, tmp_path / "other")
     assert size == sum(path.stat().st_size for path in (tmp_path / "other").iterdir()), "one checkpoint per folder"

@@ -32,7 +32,7 @@ class RunOptions:
         if self.check is not None:
             self.check()
 
-    def beside(self, work: Callable[[], T]) -> T:
+    def run_cancellable(self, work: Callable[[], T]) -> T:
         """The result of a call that cannot be interrupted; after a cancel it runs on and its result is dropped."""
         running = _beside.submit(work)
         try:

@@ -8,16 +8,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Ints
-from interp_widgets.models.top_k import largest as lowest_largest
 from interp_widgets.models.top_k import tied_at
+from interp_widgets.models.top_k import top_k_indices as lowest_largest
 
 
-def largest(values: ArrayLike, count: int | None = None, *, by_size: bool = False) -> Ints:
+def top_k_indices(values: ArrayLike, count: int | None = None, *, by_size: bool = False) -> Ints:
     """Indices of the ``count`` largest numbers along the last axis, in falling order; ties in the order of indices.
 
     Without a count, all of them; with ``by_size``, ordered by absolute value. NaN comes last.
 
-    >>> largest([1.0, -5.0, 3.0], 2, by_size=True).tolist()
+    >>> top_k_indices([1.0, -5.0, 3.0], 2, by_size=True).tolist()
     [1, 2]
     """
     keys = np.abs(values) if by_size else np.asarray(values)

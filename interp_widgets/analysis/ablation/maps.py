@@ -488,7 +488,7 @@ def ablation_cost(
     short = expects_native(model)
     unembedding = 4.0 * model.d_model if short else unembedding_flops(model)  # of the target and a foil, or of all
     rows = n_tokens if what == "heads" and positions is None else 1
-    passed = sum(_tokens(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers
+    passed = sum(_tokens_recomputed(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers
     flops = n_tokens * flops_per_token(model) + pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding
     batch = max(1.0, 1024 / n_tokens)
     kept = n_tokens * model.n_layers * (5 * model.d_model + 3 * model.n_heads * model.d_head) * model.dtype.itemsize
@@ -496,7 +496,7 @@ def ablation_cost(
     return Cost(flops=float(flops), bytes=float(batch * row_bytes(model, n_tokens, n_tokens) + kept + logits))
 
 
-def _tokens(model: Model, n_tokens: int, layer: int, position: int, rows: int, short: bool) -> float:
+def _tokens_recomputed(model: Model, n_tokens: int, layer: int, position: int, rows: int, short: bool) -> float:
     """Positions times layers computed for one cell that changes ``rows`` rows of its own layer."""
     if not short:
         return float(n_tokens * (model.n_layers if model.backend == "bridge" else model.n_layers - layer))

@@ -26,7 +26,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.devices import widest
+from interp_widgets.models.devices import accumulation_dtype
 from interp_widgets.models.engine import Trace, trace
 from interp_widgets.models.patching import Patch
 
@@ -297,7 +297,7 @@ def default_window(n_layers: int) -> int:
 @torch.no_grad()
 def embedding_std(model: Model) -> float:
     """Standard deviation of all numbers in the model's token embeddings, as they are fed in."""
-    kind = widest(model.device)
+    kind = accumulation_dtype(model.device)
     total = square = torch.zeros((), dtype=kind, device=model.device)
     for start in range(0, model.d_vocab, model.n_ctx):
         rows = model.token_embeddings(range(start, min(start + model.n_ctx, model.d_vocab))).to(kind)

@@ -284,7 +284,7 @@ def tsne_components(
         max_iter=steps,
         random_state=seed,
     )
-    embedded: Floats = RunOptions(check=check).beside(lambda: fitted.fit_transform(jittered))
+    embedded: Floats = RunOptions(check=check).run_cancellable(lambda: fitted.fit_transform(jittered))
     return np.asarray(embedded, dtype=np.float64)
 
 

@@ -39,13 +39,13 @@ def concept_aucs(
         groups: (concepts,) number of each concept's group, -1 for none.
         seed: of the sample of others, where there are more than `MOST_OTHERS`.
     """
-    sample = drawn(len(states), seed)
+    sample = sampled(len(states), seed)
     projections = np.empty(len(states))
     add_projections(projections, directions, states, owner)
     return aucs_of_projections(projections, owner, directions, states[sample], owner[sample], groups)
 
 
-def drawn(count: int, seed: int) -> Bools:
+def sampled(count: int, seed: int) -> Bools:
     """(count,) mask of the held-out states used as others: all, or a random sample of `MOST_OTHERS`."""
     sample = np.ones(count, dtype=bool)
     if count > MOST_OTHERS:

@@ -10,7 +10,7 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
-from interp_widgets.analysis._core.top_k import largest
+from interp_widgets.analysis._core.top_k import top_k_indices
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.state import facts
@@ -156,7 +156,7 @@ def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, 
     check_range("k", k, most=len(concepts.names) - 1, owner="this set")
     number = concepts.index(name)
     cosine = concepts.directions @ concepts.directions[number]
-    order = [i for i in largest(cosine) if i != number][:k]
+    order = [i for i in top_k_indices(cosine) if i != number][:k]
     return [(concepts.names[i], float(cosine[i])) for i in order]
 
 
@@ -173,5 +173,5 @@ def neighbour_agreement(concepts: ConceptSet, k: int = 5) -> tuple[float, float]
     cosine = concepts.cosine().copy()
     np.fill_diagonal(cosine, -np.inf)
     same = groups[:, None] == groups[None]
-    share = np.take_along_axis(same, largest(cosine, k), axis=1)[grouped].mean()
+    share = np.take_along_axis(same, top_k_indices(cosine, k), axis=1)[grouped].mean()
     return float(share), float(((same.sum(axis=1) - 1) / (len(groups) - 1))[grouped].mean())

@@ -13,7 +13,13 @@ from interp_widgets.analysis._core.checks import check_choice, stream_indices
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import RunOptions
-from interp_widgets.analysis.concepts.auc import MOST_OTHERS, add_projections, aucs_of_projections, drawn, shuffled_aucs
+from interp_widgets.analysis.concepts.auc import (
+    MOST_OTHERS,
+    add_projections,
+    aucs_of_projections,
+    sampled,
+    shuffled_aucs,
+)
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.direction_methods import Method, Moments, directions_of, maker
 from interp_widgets.analysis.hidden_states import last_states, last_states_cost
@@ -246,7 +252,7 @@ class _HeldOut:
         self.owner = np.repeat(np.arange(len(sizes)), sizes)
         self.projections = np.empty(len(self.owner))
         self.directions = directions
-        self._is_other = drawn(len(self.owner), seed)
+        self._is_other = sampled(len(self.owner), seed)
         self._others: list[Floats] = []
         self._done = 0
 

@@ -166,9 +166,9 @@ def concept_map(
     n_nearest = min(n_neighbors, len(directions) - 1)
     match method:
         case "umap":
-            xy = align_to_main_axis(run.beside(lambda: umap_places(parts, n_nearest, seed)))
+            xy = align_to_main_axis(run.run_cancellable(lambda: umap_places(parts, n_nearest, seed)))
         case "tsne":
-            xy = align_to_main_axis(run.beside(lambda: tsne_places(parts, n_nearest, seed)))
+            xy = align_to_main_axis(run.run_cancellable(lambda: tsne_places(parts, n_nearest, seed)))
         case "pca":
             xy = parts[:, :2]
     run.report(2, 3)

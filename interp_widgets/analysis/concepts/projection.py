@@ -15,7 +15,7 @@ from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import to_numpy
-from interp_widgets.analysis._core.top_k import largest
+from interp_widgets.analysis._core.top_k import top_k_indices
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.arguments import checked
@@ -58,7 +58,7 @@ class ConceptReading(Result):
         The position counts from 0, or from the end where it is negative; ValueError outside of the prompt.
         """
         row = self.projection[index(position, len(self.tokens), "position", f"prompt of {len(self.tokens)} tokens")]
-        return [(self.names[i], float(row[i])) for i in largest(row, k)]
+        return [(self.names[i], float(row[i])) for i in top_k_indices(row, k)]
 
     def to_frame(self) -> pd.DataFrame:
         """One row per token, one column per concept."""
@@ -183,7 +183,7 @@ def decompose_state(
     atoms = np.asarray(concepts.directions, dtype=np.float64).T
     weights = _omp(atoms, target, n_concepts) if solver == "omp" else _elastic_net(atoms, target, alpha, l1_ratio)
     length = float(np.linalg.norm(target))
-    used = [i for i in largest(weights, by_size=True) if weights[i] != 0]
+    used = [i for i in top_k_indices(weights, by_size=True) if weights[i] != 0]
     return SparseReading(
         names=[concepts.names[i] for i in used],
         weights=weights[used],

@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.result import Result, provenance, record, wit
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array
-from interp_widgets.analysis._core.top_k import largest
+from interp_widgets.analysis._core.top_k import top_k_indices
 from interp_widgets.analysis._core.word_embeddings import word_ids
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
@@ -327,5 +327,5 @@ def _next_token(model: Model, prompt: Prompt) -> Floats:
 
 def _moved_most(probability: Floats, top: int) -> Ints:
     """The likeliest tokens of the unsteered and the steered run, those that gain most first."""
-    tokens = np.unique(largest(probability[:2], top))
-    return np.asarray(tokens[largest(probability[1, tokens] - probability[0, tokens])])
+    tokens = np.unique(top_k_indices(probability[:2], top))
+    return np.asarray(tokens[top_k_indices(probability[1, tokens] - probability[0, tokens])])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats
-from interp_widgets.analysis.concepts.auc import auc, drawn
+from interp_widgets.analysis.concepts.auc import auc, sampled
 from interp_widgets.data.concepts import Concept, check_concepts
 
 _BLOCK = 256
@@ -42,7 +42,7 @@ def word_aucs(concepts: Sequence[Concept], *, seed: int = 0) -> Floats:
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     total = np.asarray(bags.sum(axis=0))[0]
     everything = np.asarray(tested @ total)
-    sample = drawn(len(tests), seed)
+    sample = sampled(len(tests), seed)
     result = np.full(len(concepts), np.nan)
     for start in range(0, len(concepts), _BLOCK):
         block = range(start, min(start + _BLOCK, len(concepts)))

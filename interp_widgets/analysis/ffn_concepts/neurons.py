@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.result import Result, provenance, record, wit
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array, to_numpy, wide
-from interp_widgets.analysis._core.top_k import TopK, largest
+from interp_widgets.analysis._core.top_k import TopK, top_k_indices
 from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
@@ -227,7 +227,7 @@ class NeuronEffectResult(Result):
 
     def strongest(self, top: int = 10) -> list[tuple[int, float]]:
         """The neurons of largest absolute effect, and their effects."""
-        return [(self.neurons[i], float(self.effect[i])) for i in largest(self.effect, top, by_size=True)]
+        return [(self.neurons[i], float(self.effect[i])) for i in top_k_indices(self.effect, top, by_size=True)]
 
     def to_frame(self) -> DataFrame:
         """One row per neuron: its activation at `position`, effect on the logit, and length of its sub-update."""

@@ -10,7 +10,7 @@ import numpy as np
 from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
 from interp_widgets.analysis._core.checks import index, row_of
 from interp_widgets.analysis._core.result import Result, record, with_axes
-from interp_widgets.analysis._core.top_k import largest
+from interp_widgets.analysis._core.top_k import top_k_indices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,7 +173,7 @@ class HeadWordResult(Result):
 
     def dimensions(self, layer: int, head: int) -> list[int]:
         """The dimensions of one head, the one with the largest energy first."""
-        return [int(dimension) for dimension in largest(self.energy[self._cell(layer, head)])]
+        return [int(dimension) for dimension in top_k_indices(self.energy[self._cell(layer, head)])]
 
     def dimensions_with(self, layer: int, head: int, query: str, key: str) -> list[int]:
         """Dimensions of a head that keep a pair, the one with the largest energy first.
@@ -195,7 +195,7 @@ class HeadWordResult(Result):
         Raises ValueError for a word that is not in the list.
         """
         pairs = self._pairs_with(word)
-        return self._named_places(pairs[largest(self.dimension_scores[pairs])])
+        return self._named_places(pairs[top_k_indices(self.dimension_scores[pairs])])
 
     def _pairs_with(self, word: str) -> Ints:
         """Rows of `dimension_word_pairs` that hold a word."""
@@ -230,7 +230,7 @@ class HeadWordResult(Result):
         words = len(self.vocabulary)
         cells = (row * self.n_heads + head)[:, None] * words + self.head_pairs[row, head, rank]
         counts = np.bincount(np.unique(cells) % words, minlength=words)
-        order = largest(counts, int(np.count_nonzero(counts)))
+        order = top_k_indices(counts, int(np.count_nonzero(counts)))
         return [(self.vocabulary[word], int(counts[word])) for word in order.tolist()]
 
     def _owners(self, rows: Ints) -> Ints:

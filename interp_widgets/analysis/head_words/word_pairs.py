@@ -28,7 +28,7 @@ from interp_widgets.analysis.head_words.word_cosines import Cosines, Vectors, co
 from interp_widgets.arguments import checked
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.models import Model
-from interp_widgets.models.devices import device_kind, widest
+from interp_widgets.models.devices import accumulation_dtype, device_kind
 
 FREQUENT = 1000
 """Number of most frequent words used for a word's threshold."""
@@ -280,7 +280,7 @@ class PairSearch:
         size = math.ceil(len(rows) / math.ceil(len(rows) / size))  # equal chunks: a small last one would be slow
         indices = torch.empty(len(rows), self.top, dtype=torch.long, device=rows.device)
         values = rows.new_empty(len(rows), self.top)
-        energy = torch.empty(len(rows), dtype=widest(rows.device), device=rows.device)
+        energy = torch.empty(len(rows), dtype=accumulation_dtype(rows.device), device=rows.device)
 
         def work(start: int, stop: int) -> None:
             best, total = TopK(self.top, by_size=True), 0.0

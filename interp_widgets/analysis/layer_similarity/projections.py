@@ -124,7 +124,7 @@ def layer_projections(
                 xy[place, :, : parts.shape[1]] = parts[:, :2]
             else:
                 lay_out = umap_places if method == "umap" else tsne_places
-                xy[place] = align_to_main_axis(run.beside(partial(lay_out, parts, near, seed)))
+                xy[place] = align_to_main_axis(run.run_cancellable(partial(lay_out, parts, near, seed)))
         run.report(place + 1, len(wanted))
     return LayerProjections(
         layers=np.asarray(wanted),

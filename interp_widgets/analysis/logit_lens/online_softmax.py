@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from interp_widgets.models.devices import widest
+from interp_widgets.models.devices import accumulation_dtype
 from interp_widgets.models.top_k import ranked
 
 LOWEST = -1e30
@@ -27,7 +27,7 @@ class Readings:
         shape = (positions, rows)
 
         def filled(value: float, *more: int) -> Tensor:
-            return torch.full((*shape, *more), value, dtype=widest(device), device=device)
+            return torch.full((*shape, *more), value, dtype=accumulation_dtype(device), device=device)
 
         self.top, self.target = top, target
         self.peak = filled(LOWEST).to(dtype)

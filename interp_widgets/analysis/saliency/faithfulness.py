@@ -19,7 +19,7 @@ from interp_widgets.analysis._core.result import Record, Result, provenance, rec
 from interp_widgets.analysis._core.tables import table
 from interp_widgets.analysis._core.targets import read
 from interp_widgets.analysis._core.tensors import to_numpy
-from interp_widgets.analysis._core.top_k import largest
+from interp_widgets.analysis._core.top_k import top_k_indices
 from interp_widgets.analysis.saliency.case import Case, make_case
 from interp_widgets.analysis.saliency.methods import Baseline, replacements
 from interp_widgets.analysis.saliency.saliency_result import SaliencyResult
@@ -242,7 +242,7 @@ def faithfulness(
     case = _case(model, result, check)
     count = case.n_prompt
     rng = np.random.default_rng(seed)
-    order = largest(_scores(result, token))
+    order = top_k_indices(_scores(result, token))
     orders = np.stack([order, *(rng.permutation(count) for _ in range(random_orders))])
     at_share = np.maximum(1, np.ceil(shares / 100 * count)).astype(int)
     at_step = np.unique(np.rint(np.linspace(0, count, steps + 1)).astype(int))

@@ -25,7 +25,7 @@ from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.compare import TOLERANCE
-from interp_widgets.models.devices import device_kind, widest
+from interp_widgets.models.devices import accumulation_dtype, device_kind
 from interp_widgets.models.engine.linearised import ActivationSlope, LinearisedPass, linearise
 
 Biases = Literal["separate", "spread"]
@@ -181,7 +181,7 @@ class _Parts:
         self.bias = start.new_full((layers, width), math.nan)
         self.top = start.new_full((layers, sources + 1), -1, dtype=torch.long)
         """Top token in the lens of every source and, last, of the biases and BOS."""
-        self.probability = start.new_full((layers, sources + 1), math.nan, dtype=widest(start.device))
+        self.probability = start.new_full((layers, sources + 1), math.nan, dtype=accumulation_dtype(start.device))
         self.target_probability = self.probability.clone()
 
     def propagate(self, start: int, stop: int) -> None:

@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.checks import check_top, index
 from interp_widgets.analysis._core.tensors import log_sum
 from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
 from interp_widgets.models import Model
-from interp_widgets.models.devices import device_kind, widest
+from interp_widgets.models.devices import accumulation_dtype, device_kind
 from interp_widgets.models.engine import ReadOut, read_out
 from interp_widgets.models.engine.linearised import rounded_gain, rounds_norms
 from interp_widgets.models.top_k import ranked
@@ -76,7 +76,7 @@ class PartLens:
         chosen = parts.flatten(0, -2).any(-1).nonzero()[:, 0]
         rows = (self.frozen(parts) if kind == "frozen" else parts).flatten(0, -2)
         ids = torch.full((len(rows),), -1, dtype=torch.long, device=parts.device)
-        best = torch.zeros(len(rows), dtype=widest(parts.device), device=parts.device)
+        best = torch.zeros(len(rows), dtype=accumulation_dtype(parts.device), device=parts.device)
         of_target = torch.zeros_like(best)
         for chunk in torch.split(chosen, _ROWS):
             ids[chunk], best[chunk], of_target[chunk] = self._reduce(rows[chunk], kind, target)
@@ -84,7 +84,7 @@ class PartLens:
 
     def _reduce(self, rows: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """Top id, its probability and the target's for rows (rows, d_model), over blocks of the vocabulary."""
-        total = torch.full((len(rows),), -torch.inf, dtype=widest(rows.device), device=rows.device)
+        total = torch.full((len(rows),), -torch.inf, dtype=accumulation_dtype(rows.device), device=rows.device)
         best, of_target = total.clone(), total.clone()
         ids = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
         for first, logits in self._blocks(rows, kind):

@@ -21,7 +21,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ..devices import widest
+from ..devices import accumulation_dtype
 from ..hooks import check_hook_names, has_hooks
 from ..network import Network
 from ..patching import site_hook
@@ -383,12 +383,12 @@ def rounded_gain(gain: Tensor, before: Tensor, after: Tensor) -> Tensor:
 
 
 def _zero(like: Tensor) -> Tensor:
-    return torch.zeros((), dtype=widest(like.device), device=like.device)
+    return torch.zeros((), dtype=accumulation_dtype(like.device), device=like.device)
 
 
 def _dot(rows: Tensor, bias: Tensor) -> Tensor:
     """() the sum over rows of their product with one bias, in the device's widest dtype, without synchronising."""
-    kind = widest(rows.device)
+    kind = accumulation_dtype(rows.device)
     return rows.sum(0, dtype=kind) @ bias.to(kind)
 
 

@@ -21,7 +21,7 @@ MOST = 8
 """Number of tuning runs whose checkpoints are kept; the oldest are removed."""
 
 
-class Kept:
+class AutoCheckpoints:
     """The checkpoints of one tuning run: one folder, which is replaced as a whole."""
 
     def __init__(self, root: Path | None, base_hash: str, settings: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from interp_widgets.models.state import check_as_loaded
 from interp_widgets.models.threads import few_threads
 
 from ..examples import fingerprint, read_examples
-from .kept import Kept
+from .kept import AutoCheckpoints
 from .trainer import CURVES, Ending, ModStep, Settings, Trainer
 
 EPOCHS = 2
@@ -271,7 +271,7 @@ class _Run:
         self.base, self.source, self.steps, self.settings = base, source, steps, settings
         hf_model, _ = read_base(source, base.tokenizer)
         self.hash, self.size = base_hash(hf_model), hf_model.num_parameters()
-        self.kept = Kept(checkpoints, self.hash, settings.plain())
+        self.kept = AutoCheckpoints(checkpoints, self.hash, settings.plain())
         before = None if resume is None else self.kept.last(steps) if isinstance(resume, bool) else _state(resume)
         if before is not None:
             self._check(before)

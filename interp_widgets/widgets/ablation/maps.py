@@ -112,7 +112,7 @@ class Maps:
         (self.grid.remove_class if beside else self.grid.add_class)(self._columns)
         for name, pair in self.pairs.items():
             for view, heat in pair.drawn():
-                largest = pair_view.largest(view, arrays.values())
+                largest = pair_view.symmetric_limit(view, arrays.values())
                 shown = pair_view.of_view(view, arrays[name])
                 if shown is None:
                     a, b = (" × ".join(map(str, array.shape)) for array in arrays[name])

@@ -92,7 +92,8 @@ class NextToken:
 
         def work(job: Any) -> tuple[AblatedPrediction, ...]:
             return tuple(
-                panel.answers.once(request, model, partial(request.answer, model, job.check)) for model in models
+                panel.answers.cached_or_compute(request, model, partial(request.answer, model, job.check))
+                for model in models
             )
 
         self._predicting.ask(key, work)

@@ -239,7 +239,7 @@ class CausalTracing(MapPanel):
             if shown is None or len(shown) != len(strip.tokens):
                 strip.set_values(None)
                 continue
-            full = pair_view.largest(view, arrays.values()) * self.color_range
+            full = pair_view.symmetric_limit(view, arrays.values()) * self.color_range
             strip.set_values(shown, vmin=-full, vmax=full, signed=True)
 
     def _seen(self, view: str) -> list[tuple[str, CausalTraceResult]]:

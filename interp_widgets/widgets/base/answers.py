@@ -24,7 +24,7 @@ from .identity import PATIENCE, Identity, state_now
 from .jobs import computing
 from .request import FromModel, Request
 
-_anew: ContextVar[set[Hashable] | None] = ContextVar("anew", default=None)
+_fresh_keys: ContextVar[set[Hashable] | None] = ContextVar("anew", default=None)
 """Keys that a `fresh` run has computed so far; None in any other run."""
 _taken: ContextVar[list[Hashable] | None] = ContextVar("taken", default=None)
 """Keys of the shipped answers that a run has used so far; None outside runs."""
@@ -71,9 +71,9 @@ class Answers:
     @property
     def fresh(self) -> bool:
         """Whether this is called within a run that ignores the cache."""
-        return _anew.get() is not None
+        return _fresh_keys.get() is not None
 
-    def once(self, request: Hashable, model: Model, compute: Callable[[], Any]) -> Any:
+    def cached_or_compute(self, request: Hashable, model: Model, compute: Callable[[], Any]) -> Any:
         """The result of a request on one model: from the cache, shipped with the package, or computed now and cached.
 
         Runs in the worker. A fresh run reuses only what it computed itself. Nothing is cached for a model that changed
@@ -85,7 +85,7 @@ class Answers:
         self, request: Hashable, model: Model, compute: Callable[[], Any]
     ) -> tuple[Any, tuple[State | None, ...]]:
         """The result, and the states of the models that it depends on."""
-        key, anew, taken = self._key(request, model, self._identity.of), _anew.get(), _taken.get()
+        key, anew, taken = self._key(request, model, self._identity.of), _fresh_keys.get(), _taken.get()
         states = tuple(map(self._identity.state, self._models(request, model)))
         value = self._held(key) if anew is None or key in anew else None
         if value is None and anew is None:
@@ -134,7 +134,7 @@ class Answers:
             return self._compute(request, index, job, tuple(results), find)
 
         taken: list[Hashable] = []
-        marks = _anew.set(set() if fresh else None), _taken.set(taken)
+        marks = _fresh_keys.set(set() if fresh else None), _taken.set(taken)
         try:
             for index, model in enumerate(self._panel.request_models):
                 job.check()
@@ -142,7 +142,7 @@ class Answers:
                 results.append(value)
                 states.append(of)
         finally:
-            _anew.reset(marks[0])
+            _fresh_keys.reset(marks[0])
             _taken.reset(marks[1])
         seconds = time.monotonic() - began
         return Outcome(

@@ -57,7 +57,7 @@ def shown_indices(panel: Any) -> tuple[int, ...]:
     return models_of(panel.shown if panel.results else panel.offered_view)
 
 
-def drawn(panel: Any) -> tuple[str, ...]:
+def views_to_draw(panel: Any) -> tuple[str, ...]:
     """The views to draw: the current one; "A" and "B" when they are side by side."""
     return ("A", "B") if panel.shown == "beside" else (panel.shown,)
 
@@ -85,7 +85,7 @@ def of_view(view: str, arrays: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
     return difference
 
 
-def largest(view: str, arrays: Iterable[Sequence[NDArray[Any]]]) -> float:
+def symmetric_limit(view: str, arrays: Iterable[Sequence[NDArray[Any]]]) -> float:
     """The largest magnitude for a scale centred on 0, over both models or their differences; 1 if there is none."""
     if view == "difference":
         parts = [of_view(view, pair) for pair in arrays]
@@ -154,7 +154,7 @@ class SideBySide(Generic[V]):
         return list(zip(views, self.views, strict=False))
 
     def _names(self) -> tuple[str, ...]:
-        return drawn(self.panel)[:1] if self.alike() else drawn(self.panel)
+        return views_to_draw(self.panel)[:1] if self.alike() else views_to_draw(self.panel)
 
     def follow(self, change: Any) -> None:
         """Copy a change of one view, such as its cursor, to the others on the screen."""

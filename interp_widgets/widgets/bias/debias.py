@@ -122,7 +122,7 @@ class Debiasing(EditOptions):
         scores = request.scores
         if scores is None:
             return debiased(edit)
-        before = self.answers.once(scores, model, partial(scores.answer, model, **reports))
+        before = self.answers.cached_or_compute(scores, model, partial(scores.answer, model, **reports))
         with model.lock, edit.applied(model):  # other threads wait, so that none computes with the edited model
             return debiased(edit, before, scores.answer(model, **reports))
 

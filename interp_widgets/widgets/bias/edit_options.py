@@ -146,7 +146,7 @@ class EditOptions(ProbeOptions):
         results: dict[str, Any] = {}
         for name, step in calls:
             answer = partial(step.with_results(results).answer, model, **reports)
-            results[name] = self.answers.once(step, model, answer) if name == "probes" else answer()
+            results[name] = self.answers.cached_or_compute(step, model, answer) if name == "probes" else answer()
         return results
 
     def edit_cost(self, calls: Mapping[str, Request], model: Model) -> Cost:

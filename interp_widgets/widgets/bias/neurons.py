@@ -106,7 +106,7 @@ class NeuronMap(ProbeOptions):
         steps = tuple(step for _, step in request.arguments)
         for name, step in request.arguments:
             answer = partial(step.with_results(results).answer, model, progress=progress, check=check)
-            results[name] = self.answers.once(step if name == "probes" else (name, steps), model, answer)
+            results[name] = self.answers.cached_or_compute(step if name == "probes" else (name, steps), model, answer)
         return NeuronResult(**results)
 
     def cost(self, request: Steps, model: Model) -> Cost:

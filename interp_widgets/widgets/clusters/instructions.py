@@ -103,7 +103,7 @@ class InstructionClusters(ClusterOptions):
     def compute(self, request: Any, model: Model, *, progress: Any, check: Any, on_partial: Any) -> ClustersAndMap:
         clustering = Request.of(cluster_hidden_states, {}, *request.inputs)
         answer = partial(clustering.answer, model, progress=progress, check=check, on_partial=on_partial)
-        clusters = self.answers.once(clustering, model, answer)
+        clusters = self.answers.cached_or_compute(clustering, model, answer)
         return ClustersAndMap(clusters, request.answer(model, check=check))
 
     def cost(self, request: Any, model: Model) -> Cost:

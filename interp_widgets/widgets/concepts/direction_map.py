@@ -150,7 +150,7 @@ class DirectionMap(ConceptPanel):
         if self.answers.expected(Places(request), self.models[-1]):
             return
         # takes a second, only once
-        RunOptions(check=stop_point).beside(lambda: import_module("sklearn.decomposition"))
+        RunOptions(check=stop_point).run_cancellable(lambda: import_module("sklearn.decomposition"))
 
     def draft(self, request: MapRequest, concepts: ConceptSet, check: Any) -> MappedConcepts:
         return MappedConcepts(concepts=concepts, map=request.draft(concepts, check))
@@ -174,7 +174,7 @@ class DirectionMap(ConceptPanel):
                 speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
             return places
 
-        return MappedConcepts(concepts=concepts, map=self.answers.once(Places(request), last, compute))
+        return MappedConcepts(concepts=concepts, map=self.answers.cached_or_compute(Places(request), last, compute))
 
     def _whole_map_is_there(self, request: MapRequest) -> bool:
         """Whether the map of both models and its directions are probably cached, so that no draft is needed."""

@@ -409,7 +409,7 @@ class ConceptPanel(ConceptOptions, Panel):
                 speedometer.learn(STATES, device_of(model), flops, time.monotonic() - began)
             return made
 
-        concepts: ConceptSet = self.answers.once(source, model, compute)
+        concepts: ConceptSet = self.answers.cached_or_compute(source, model, compute)
         return concepts
 
     # what it takes ----------------------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ class PromptReading(ConceptPanel):
         columns = [self.index_of[name] for name in rows]
         numbers = [read.gaps[:, columns].T for read in self.results]
         # one scale for A and B, in the strips as in the map
-        largest = pair_view.largest("A", [[read.gaps[:, [column, *columns]] for read in self.results]])
+        largest = pair_view.symmetric_limit("A", [[read.gaps[:, [column, *columns]] for read in self.results]])
         for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
             strip.set_tokens(list(read.reading.tokens))
             strip.set_values(values[:, column], vmin=-largest, vmax=largest, signed=True)
@@ -213,7 +213,7 @@ class PromptReading(ConceptPanel):
             strip.selected = at
         labels = [visible(token) for token in shown[0].reading.tokens]
         for view, heat in self.maps.drawn():
-            end = pair_view.largest(view, [numbers]) if view == "difference" else largest
+            end = pair_view.symmetric_limit(view, [numbers]) if view == "difference" else largest
             heat.title = f"{pair_view.title_start(self, view)}Concepts along the prompt"
             heat.set_matrix(
                 pair_view.of_view(view, numbers) if rows else None, rows=rows, columns=labels if rows else None,
@@ -256,7 +256,7 @@ class PromptReading(ConceptPanel):
             return False
         view, column = "B" if self.shown in ("beside", "difference") else self.shown, self.index_of[self.shown_concept]
         gaps = [read.gaps[slice(*read.span), column] for read in self.results]
-        largest = pair_view.largest("A", [gaps])
+        largest = pair_view.symmetric_limit("A", [gaps])
         letter = "" if len(gaps) == 1 else f" under {view}"
         prompt.label, prompt.value_label, prompt.labels = f"Prompt: “{self.shown_concept}”, in gaps{letter}", "gaps", []
         prompt.set_values(pair_view.of_view(view, gaps), vmin=-largest, vmax=largest, signed=True)

@@ -87,7 +87,7 @@ def colours(panel: Any, view: str, n_layers: Sequence[int]) -> Colours | str:
             whole(statistic(result, color, match), result.layers, layers)
             for result, match, layers in zip(panel.results, panel.matches, n_layers, strict=False)
         ]
-    matrix, largest = pair_view.of_view(view, arrays), pair_view.largest(view, [arrays])
+    matrix, largest = pair_view.of_view(view, arrays), pair_view.symmetric_limit(view, [arrays])
     if matrix is None:
         a, b = (" × ".join(map(str, array.shape)) for array in arrays)
         return f"A difference needs models of the same shape, these have {a} and {b} heads: choose A beside B"

@@ -183,7 +183,7 @@ class HeadWords(WordPairPanel):
                 job.progress(done + index * total, len(models) * total)
 
             model = models[index]
-            result: HeadWordChance = self.answers.once(
+            result: HeadWordChance = self.answers.cached_or_compute(
                 chance, model, lambda: chance.answer(model, models, progress, job.check)
             )
             return result

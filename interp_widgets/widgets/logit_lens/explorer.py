@@ -18,7 +18,7 @@ from ..base.request import File, Request
 from .cell_details import CellDetails
 from .cells import COLOR_LABELS
 from .lens_map import LensMap
-from .sentences import story
+from .sentences import describe_prediction
 
 LEAST_TOP = 10
 """Minimum number of top tokens computed per cell, so that shorter lists need no run."""
@@ -123,7 +123,9 @@ class LogitLensExplorer(PredictionPanel):
             return None
         starts = pair_view.all_starts(self.results)
         column = self.cell[1]
-        lines = (f"{start}{story(result, column)}" for start, result in zip(starts, self.results, strict=True))
+        lines = (
+            f"{start}{describe_prediction(result, column)}" for start, result in zip(starts, self.results, strict=True)
+        )
         return Description(self.title, tuple(lines))
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:

@@ -13,7 +13,7 @@ from ..base import pair_view
 from ..base.controls import shown_if
 from ..views import Heatmap
 from .cells import COLOR_LABELS, colours, commits, labels, losses, notes
-from .sentences import story
+from .sentences import describe_prediction
 
 if TYPE_CHECKING:
     from .explorer import LogitLensExplorer
@@ -95,7 +95,7 @@ class LensMap:
         panel = self.panel
         row, column = panel.cell
         self.story.value = "<br>".join(
-            f"<b>{start}</b>{escape(story(result, column))}"
+            f"<b>{start}</b>{escape(describe_prediction(result, column))}"
             for start, result in zip(pair_view.all_starts(panel.results), panel.results, strict=True)
         )
         for heat in self.maps.shown:

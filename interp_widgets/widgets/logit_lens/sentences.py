@@ -15,10 +15,10 @@ def quoted(token: str) -> str:
     return f"“{visible(token)}”"
 
 
-def share(value: float) -> str:
+def format_probability(value: float) -> str:
     """A probability; small ones as powers of ten.
 
-    >>> share(0.40161), share(3.2e-9), share(0.0)
+    >>> format_probability(0.40161), format_probability(3.2e-9), format_probability(0.0)
     ('0.402', '3×10⁻⁹', '0')
     """
     if value >= 0.001 or value == 0:
@@ -32,7 +32,7 @@ def row_name(result: LogitLensResult, row: int) -> str:
     return "the output" if row == result.n_layers else f"layer {row}"
 
 
-def story(result: LogitLensResult, column: int) -> str:
+def describe_prediction(result: LogitLensResult, column: int) -> str:
     """How the prediction at one position came about: its commit layer, and what became of the target."""
     final = result.token_text(int(result.top_token[-1, column]))
     commit = int(result.commit_layer[column])
@@ -42,9 +42,8 @@ def story(result: LogitLensResult, column: int) -> str:
         settled = "becomes the likeliest token only at the output"
     else:
         settled = f"becomes the likeliest token at layer {commit} and stays"
-    where = (
-        f"After {quoted(result.tokens[column])} ({column}): {quoted(final)} ({share(result.probability[-1, column])})"
-    )
+    sure = format_probability(result.probability[-1, column])
+    where = f"After {quoted(result.tokens[column])} ({column}): {quoted(final)} ({sure})"
     return f"{where} {settled}. {_target(result, column, final)}".strip()
 
 
@@ -71,6 +70,6 @@ def cell_line(result: LogitLensResult, row: int, column: int) -> str:
     """The numbers of one cell."""
     parts = [f"entropy {result.entropy[row, column]:.2f} nats", f"KL to output {result.kl[row, column]:.2f} nats"]
     if result.target_rank is not None and result.target_probability is not None and result.target_token is not None:
-        rank, chance = result.target_rank[row, column], share(result.target_probability[row, column])
+        rank, chance = result.target_rank[row, column], format_probability(result.target_probability[row, column])
         parts.insert(0, f"target {quoted(result.target_token)} rank {rank:,} ({chance})")
     return " · ".join(parts)

@@ -274,7 +274,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         """One colour scale for A and B, and one centred on 0 for their difference."""
         if self.values == "score" and view != "difference":
             return 0.0, float(self.levels)
-        largest = pair_view.largest(view, [self._matrices])
+        largest = pair_view.symmetric_limit(view, [self._matrices])
         return -largest, largest
 
     def _largest_density(self) -> float:

@@ -17,7 +17,7 @@ from ..base.controls import row
 from ..base.description import Description, decimals
 from ..views import BokehFigure, Table
 from .rows import Array, Rows
-from .source_map import after, aims, signed
+from .source_map import logit_names, signed, view_suffix
 
 if TYPE_CHECKING:
     from .explorer import TokenDecompositionExplorer
@@ -57,7 +57,7 @@ class SourceDetails:
         if 0 <= panel.source <= panel.shown_rows[-1].sources:
             return panel.source
         shares = [rows.logit_share()[:-1] for rows in panel.rows]
-        sizes = [np.abs(np.asarray(pair_view.of_view(view, shares))) for view in pair_view.drawn(panel)]
+        sizes = [np.abs(np.asarray(pair_view.of_view(view, shares))) for view in pair_view.views_to_draw(panel)]
         return int(np.argmax(np.max(sizes, axis=0)))
 
     # drawing ----------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class SourceDetails:
         labels = self.panel.shown_rows[-1].labels
         rows = [(visible(labels[i]), *(decimals(float(share[i]), 2) for share in shares)) for i in self._listed[:5]]
         heads = ("part of", *(letter.strip() or "share" for letter in pair_view.letters(shares)))
-        about = f"Shares of the {aims(self.panel.shown_rows)}"
+        about = f"Shares of the {logit_names(self.panel.shown_rows)}"
         return Description(about, (f"All shares: {self._sums(shares)}.",), heads, tuple(rows))
 
     def _list_sources(self) -> None:
@@ -88,13 +88,13 @@ class SourceDetails:
         order = np.argsort(-np.max(np.abs(shares), axis=0), kind="stable")[:TABLE_ROWS]
         self._listed = [int(i) for i in order]
         lines = self._lines(shares)
-        about = f"norm and lens {self._where()}{after(panel.shown)}"
+        about = f"norm and lens {self._where()}{view_suffix(panel.shown)}"
         with self.sources.hold_sync():
             self.sources.rows = []
             self.sources.columns, self.sources.rows = self._heads(), [lines[i] for i in self._listed]
             self.sources.selected = self._listed.index(panel.source) if panel.source in self._listed else -1
             self.sources.caption = (
-                f"Sources by their share of the {aims(panel.shown_rows)} ({self._sums(shares)}); {about}"
+                f"Sources by their share of the {logit_names(panel.shown_rows)} ({self._sums(shares)}); {about}"
             )
 
     def _heads(self) -> list[dict[str, str]]:
@@ -104,15 +104,15 @@ class SourceDetails:
             heads.append({"label": name, "align": "right", "title": "Its contribution to the logit"})
         if comparing:
             heads.append({"label": "B − A", "align": "right", "title": "Difference of the shares"})
-        views = pair_view.drawn(self.panel)
+        views = pair_view.views_to_draw(self.panel)
         named = comparing and self.panel.shown != "difference"
         ends = [f" {view}" for view in views] if named else [""]
         norms = f"Share of the parts' norms {where}"
-        heads += [{"label": f"norm{end}", "align": "right", "title": norms + after(view)}
+        heads += [{"label": f"norm{end}", "align": "right", "title": norms + view_suffix(view)}
                   for view, end in zip(views, ends, strict=True)]  # fmt: skip
         heads.append({"label": "alone", "title": f"The top token of the part alone, {where}"})
         return heads + [
-            {"label": f"prob.{end}", "align": "right", "title": f"Probability of that token{after(view)}"}
+            {"label": f"prob.{end}", "align": "right", "title": f"Probability of that token{view_suffix(view)}"}
             for view, end in zip(views, ends, strict=True)
         ]
 
@@ -122,7 +122,7 @@ class SourceDetails:
         norms, chances = (
             [
                 pair_view.of_view(view, [rows.matrix(what)[:, self._within(rows)] for rows in panel.rows])
-                for view in pair_view.drawn(panel)
+                for view in pair_view.views_to_draw(panel)
             ]
             for what in ("norm_share", "probability")
         )

@@ -87,7 +87,7 @@ class SourceMap:
         low, high, signed = self._range(view, rows)
         with heat.hold_sync():
             heat.title = self._title(view)
-            heat.value_label = COLOR_LABELS[panel.color] + after(view)
+            heat.value_label = COLOR_LABELS[panel.color] + view_suffix(view)
             heat.set_matrix(
                 matrix, rows=shown[-1].labels, columns=shown[-1].columns, vmin=low, vmax=high, signed=signed,
                 texts=cell_texts(shown, panel.threshold), notes=self._notes(view, shown),
@@ -109,15 +109,15 @@ class SourceMap:
 
     def _paint_strip(self, view: str, strip: TokenStrip, rows: tuple[Rows, ...]) -> None:
         shares = [each.logit_share()[:-1] for each in rows]
-        largest = pair_view.largest(view, [shares])
+        largest = pair_view.symmetric_limit(view, [shares])
         letter = f"{view}: " if self.panel.shown == "beside" else ""
-        logit = aims(rows[index] for index in pair_view.models_of(view))
-        strip.label = f"{letter}Context: share of the {logit}{after(view)}"
-        strip.value_label = f"share of the logit{after(view)}"
+        logit = logit_names(rows[index] for index in pair_view.models_of(view))
+        strip.label = f"{letter}Context: share of the {logit}{view_suffix(view)}"
+        strip.value_label = f"share of the logit{view_suffix(view)}"
         strip.set_values(pair_view.of_view(view, shares), vmin=-largest, vmax=largest, signed=True)
         norms = [each.norm_share(-1)[:-1] for each in rows]
         density = None if view == "difference" else pair_view.of_view(view, norms)
-        strip.set_density(density, maximum=pair_view.largest(view, [norms]))
+        strip.set_density(density, maximum=pair_view.symmetric_limit(view, [norms]))
 
     def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
         """Shade the tokens of a screen by their shares of the logit; False if they are not the context's."""
@@ -127,15 +127,14 @@ class SourceMap:
         names = [*prompt.tokens, *response.tokens]
         if values is None or tuple(names[: len(values)]) != tuple(rows[0].result.tokens.tokens[: len(values)]):
             return False
-        largest, cut = pair_view.largest(view, [shares]), len(prompt.tokens)
+        largest, cut = pair_view.symmetric_limit(view, [shares]), len(prompt.tokens)
         all_values = np.concatenate([values, np.full(len(names) - len(values), np.nan)])
         for strip, what, part in (
             (prompt, "Prompt", all_values[:cut]), (response, "Response", all_values[cut:]),
         ):  # fmt: skip
-            strip.label = (
-                f"{what}: share of the {aims(rows[index] for index in pair_view.models_of(view))}{after(view)}"
-            )
-            strip.value_label = f"logit share{after(view)}"
+            logits = logit_names(rows[index] for index in pair_view.models_of(view))
+            strip.label = f"{what}: share of the {logits}{view_suffix(view)}"
+            strip.value_label = f"logit share{view_suffix(view)}"
             strip.labels = []
             strip.set_values(part, vmin=-largest, vmax=largest, signed=True)
         return True
@@ -149,7 +148,7 @@ class SourceMap:
         signed = kind == "logit" or view == "difference"
         label = "logit share" if kind == "logit" else "norm share"
         heat.set_row_bars(
-            pair_view.of_view(view, bars), maximum=pair_view.largest(view, [bars]), signed=signed, label=label
+            pair_view.of_view(view, bars), maximum=pair_view.symmetric_limit(view, [bars]), signed=signed, label=label
         )
 
     def _notes(self, view: str, shown: tuple[Rows, ...]) -> list[str]:
@@ -163,7 +162,7 @@ class SourceMap:
         signed = difference or color == "target_logit"
         if color in ("probability", "target_probability") and not difference:
             return 0.0, 1.0, False
-        largest = pair_view.largest(view, [[each.matrix(color) for each in rows]])
+        largest = pair_view.symmetric_limit(view, [[each.matrix(color) for each in rows]])
         return (-largest if signed else 0.0), largest, signed
 
     # words ------------------------------------------------------------------------------------------------------------
@@ -185,7 +184,7 @@ class SourceMap:
                 errors.append(f"{letter}not computed yet")
                 continue
             where = f" (worst: layer {rows.columns[int(np.nanargmax(tokens.error))]})" if worst >= NEGLIGIBLE else ""
-            errors.append(f"{letter}<b>{power(float(worst))}</b>{where}")
+            errors.append(f"{letter}<b>{format_power(float(worst))}</b>{where}")
         tokens = self.panel.rows[0].result.tokens
         if tokens.biases == "spread":
             terms = "Parts with the biases spread over them" + (" + BOS" if tokens.bos is not None else "")
@@ -206,7 +205,9 @@ class SourceMap:
                 terms.append(("biases", logit.bias - (logit.bos or 0.0)))
             words = " ".join(f"{'−' if term < 0 else '+'} {name} {abs(term):.2f}" for name, term in terms)
             total = f"<b>{signed(tokens + logit.bias)}</b>; the model says {signed(logit.logit)}"
-            sentences.append(f"{letter}{escape(aim(logit, capital=True))}: {words.removeprefix('+ ')} = {total}.")
+            sentences.append(
+                f"{letter}{escape(logit_name(logit, capital=True))}: {words.removeprefix('+ ')} = {total}."
+            )
         return "<br>".join(sentences)
 
     # what a user does -------------------------------------------------------------------------------------------------
@@ -221,17 +222,17 @@ class SourceMap:
             self.panel.source = -1
 
 
-def after(view: str) -> str:
+def view_suffix(view: str) -> str:
     """Suffix of the name of a view's quantity."""
     return ", B − A" if view == "difference" else ""
 
 
-def aims(rows: Iterable[Rows]) -> str:
+def logit_names(rows: Iterable[Rows]) -> str:
     """Names of the logits that are shared out."""
-    return " and ".join(sorted({aim(each.result.logit) for each in rows}))
+    return " and ".join(sorted({logit_name(each.result.logit) for each in rows}))
 
 
-def aim(logit: LogitShareResult, *, capital: bool = False) -> str:
+def logit_name(logit: LogitShareResult, *, capital: bool = False) -> str:
     """Name of the logit: ``logit of “·Paris”`` or ``logit of “·Paris” minus that of “·Rome”``."""
     name = f"{'Logit' if capital else 'logit'} of “{visible(logit.target_token)}”"
     return name if logit.foil is None else f"{name} minus that of “{visible(logit.foil_token)}”"
@@ -246,10 +247,10 @@ def signed(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def power(value: float) -> str:
+def format_power(value: float) -> str:
     """A small number by its power of ten.
 
-    >>> power(3.14e-7), power(0.0)
+    >>> format_power(3.14e-7), format_power(0.0)
     ('3e-7', '0')
     """
     if value == 0:
