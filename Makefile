@@ -38,6 +38,7 @@ $(VENV)/.tested: $(VENV)/.installed
 
 lab: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor
+	@$(PY) -m interp_widgets.command fetch smollm2 || echo "Going on without SmolLM2: the notebooks open on the demo models"
 	$(PY) -m jupyter lab --ip=127.0.0.1 --port=$(PORT) --ServerApp.root_dir='$(CURDIR)' $(AS_ROOT) $(LAB_OPTIONS) notebooks/00_start.ipynb
 
 browser: $(VENV)/.tested
