@@ -346,8 +346,8 @@ def check_folder(folder: Path) -> WeightFiles:
     """What the weight files of a folder hold; LoadError unless it holds a causal language model in safetensors."""
     if os.path.isfile(folder):
         raise LoadError(
-            f"{folder} is a file: give the folder that holds it, with config.json and the weights as .safetensors, or a "
-            "file in GGUF"
+            f"{folder} is a file: give the folder that holds it, with config.json and the weights as .safetensors, or "
+            "a GGUF file"
         )
     if not os.path.isdir(folder):
         raise LoadError(f"there is no folder {folder}: check the path, or give a hub name such as 'gpt2'")
