@@ -23,6 +23,7 @@ from interp_widgets import (
     ffn_concepts,
     head_word_pairs,
 )
+from interp_widgets.widgets.saliency.saliency_map import SaliencyMap
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import complaint
@@ -232,10 +233,15 @@ def test_what_is_no_model_is_told(nothing: Any) -> None:
             kind(nothing)
 
 
-def test_a_picture_that_fails_is_no_run_under_way(view: Callable[..., Any]) -> None:
-    panel = view(SaliencyExplorer, threshold=99)
-    assert panel.status.state == "failed"
-    assert "threshold must be in 0..10" in panel.status.error
+def test_a_picture_that_fails_is_no_run_under_way(view: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("this picture cannot be drawn")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SaliencyMap, "draw", fail)
+        panel = view(SaliencyExplorer, threshold=2)
+        assert panel.status.state == "failed"
+        assert "this picture cannot be drawn" in panel.status.error
     panel.threshold = 1
     settle(panel)
     assert panel.status.state == "done"

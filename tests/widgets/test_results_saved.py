@@ -78,6 +78,8 @@ def test_one_model_and_two(kind: str, opened: Callable[..., Any], pair: Any, tmp
     one = opened(kind, pair.base)
     assert formats(getattr(one, "current", one))[-1] == ".npz"
     again(one, tmp_path / "one.npz")
+    tuned = opened(kind, pair.tuned)
+    alone = getattr(tuned, "current", tuned).frame()
     two = opened(kind, pair)
     files = {}
     for view in ("A", "B", "difference"):
@@ -85,7 +87,10 @@ def test_one_model_and_two(kind: str, opened: Callable[..., Any], pair: Any, tmp
         assert two.wait(60)
         files[view] = again(two, tmp_path / f"{view}.npz")
         if (table := getattr(two, "current", two).frame()) is not None and "model" in table:
-            assert list(table["model"].unique()) == (["A", "B"] if view == "difference" else [view])
+            assert list(table["model"].unique()) == ["A", "B"], "a table holds both, whichever is in view"
+            own = table[table["model"] == "B"].drop(columns="model").reset_index(drop=True)
+            if kind != "LayerSimilarityExplorer":  # its control models are those of the pair
+                pd.testing.assert_frame_equal(own, alone, check_dtype=False)
     both = files["difference"]
     assert isinstance(both, Results)
     if kind not in ("TokenDecompositionExplorer", "ConceptBrowser"):

@@ -95,6 +95,11 @@ def symmetric_limit(view: str, arrays: Iterable[Sequence[NDArray[Any]]]) -> floa
     return max(sizes, default=0.0) or 1.0
 
 
+def by_letter(results: Sequence[V]) -> dict[str, V]:
+    """What there is of each model, by letter; a single model has none."""
+    return dict(zip([""] if len(results) == 1 else LETTERS, results, strict=False))
+
+
 def joined(tables: Mapping[str, Any]) -> Any:
     """The tables by letter in one, with a first column that says which model; that of a single model as it is.
 

@@ -325,8 +325,10 @@ class Panel(Shell):
         return what != "scene" and self.has_request and all(isinstance(result, Result) for result in self.results)
 
     def frame(self) -> Any:
-        """The numbers of the models in view as a table."""
-        return pair_view.joined({letter: self.table_of(result) for letter, result in self.by_letter().items()})
+        """The numbers of all models as a table, which says whose they are if there are two."""
+        return pair_view.joined(
+            {letter: self.table_of(result) for letter, result in pair_view.by_letter(self.results).items()}
+        )
 
     def scene(self) -> Any:
         """The picture on the screen, as `figures.static` draws it."""
@@ -447,11 +449,8 @@ class Panel(Shell):
 
         `results` are what to choose from: one thing per model, by default the panel's results.
         """
-        results = self.results if results is None else results
-        if len(self.request_models) == 1 or not results:
-            return dict(zip([""], results, strict=False))
-        letters = self.shown if self.shown in ("A", "B") else "AB"
-        return {letter: results["AB".index(letter)] for letter in letters}
+        found = pair_view.by_letter(self.results if results is None else results)
+        return {self.shown: found[self.shown]} if self.shown in found else found
 
     def require(self, *names: str) -> None:
         """Raise `Incomplete` if a required field (one of `names`, if given) is empty and its control is shown."""

@@ -514,8 +514,8 @@ class ConceptPanel(ConceptOptions, Panel):
         more, last_lines = self.own_lines(names[last], variables[last])
         return cell([*imports, "concept_map", "neighbours", *more], self.models, [*lines, *last_lines])
 
-    def frame(self) -> Any:
-        return pair_view.joined({letter: known.to_frame() for letter, known in self.by_letter(self.sets).items()})
+    def table_of(self, result: Any) -> Any:
+        return result.concepts.to_frame()
 
 
 def direction_variables(models: Sequence[Any]) -> tuple[str, ...]:

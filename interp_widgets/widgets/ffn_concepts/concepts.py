@@ -366,7 +366,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
     def frame(self) -> Any:
         """All components with their notes."""
         tables = {}
-        for letter, result in self.by_letter().items():
+        for letter, result in pair_view.by_letter(self.results).items():
             table, notes = result.to_frame(), self.notes_of(letter or "A")
             cells = zip(table.layer.tolist(), table.component.tolist(), strict=True)
             cell_notes = [notes.get(cell, Annotation()) for cell in cells]

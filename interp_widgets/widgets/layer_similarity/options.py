@@ -252,4 +252,6 @@ class ControlOptions(TaskOptions):
         return self.by_letter(self.estimated())
 
     def frame(self) -> Any:
-        return pair_view.joined({letter: result.to_frame() for letter, result in self.by_model().items()})
+        return pair_view.joined(
+            {letter: result.to_frame() for letter, result in pair_view.by_letter(self.estimated()).items()}
+        )

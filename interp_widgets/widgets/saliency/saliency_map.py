@@ -627,7 +627,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def frame(self) -> Any:
         return pair_view.joined(
-            {letter: self.table_of(result) for letter, result in self.by_letter(self._in_rows).items()}
+            {letter: self.table_of(result) for letter, result in pair_view.by_letter(self._in_rows).items()}
         )
 
     def table_of(self, result: SaliencyResult) -> Any:

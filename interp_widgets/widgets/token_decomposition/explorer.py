@@ -150,7 +150,7 @@ class TokenDecompositionExplorer(PredictionPanel):
         return request.code(self.models, "parts.to_frame()")
 
     def frame(self) -> Any:
-        return pair_view.joined({letter: rows.frame() for letter, rows in self.by_letter(self.rows).items()})
+        return pair_view.joined({letter: rows.frame() for letter, rows in pair_view.by_letter(self.rows).items()})
 
     def parts_of(self, result: Any) -> Mapping[str, Any]:
         return {"tokens": result.tokens, "logit": result.logit}
