@@ -47,7 +47,7 @@ browser: $(VENV)/.tested
 # What a user needs to trust an installation; tests with many cases run the first and the last.
 # Test processes share the compiled source.
 test test-all check: export PYTHONDONTWRITEBYTECODE =
-test: SOME = and not case_between and not deep and (installation or not (e2e or notebook))
+test: SOME = and (installation or not (case_between or docstring or slow or seconds or e2e or notebook))
 test test-all: $(VENV)/.tested browser
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(SOME)' $(TEST_OPTIONS)
 

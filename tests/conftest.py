@@ -103,8 +103,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in cases_between([item for item in items if not is_long(item)]):
         item.add_marker("case_between")
     for item in items:
-        if item.get_closest_marker("slow") and "widgets" not in item.path.parts and not is_long(item):
-            item.add_marker("deep")
+        if isinstance(item, pytest.DoctestItem):
+            item.add_marker("docstring")
     if hasattr(config, "workerinput"):  # one of several processes: what is short comes last
         tests = Counter(item.path for item in items)
         items.sort(

@@ -98,6 +98,7 @@ def arrow_faults(folder: str, source: str, module: str) -> list[str]:
     return faults
 
 
+@pytest.mark.seconds
 def test_imports_run_along_the_arrows() -> None:
     faults = []
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -9,6 +9,7 @@ import pytest
 from interp_widgets import doctor
 
 
+@pytest.mark.seconds
 def test_a_sound_installation_exits_with_zero(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.main() == 0
     lines = capsys.readouterr().out.splitlines()

@@ -154,6 +154,7 @@ def test_an_exercise_before_its_cells_says_which_name_is_missing() -> None:
         judged("10_your_own_probe", {"prompt": ""})(2, 1.0)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_an_exercise_does_not_show_its_answer(path: Path) -> None:
     """What the folded solution says stands nowhere else, and the cell that asks holds the question alone."""
@@ -299,12 +300,14 @@ def test_every_notebook_is_listed() -> None:
     assert [path.stem for path in NOTEBOOKS] == list(WRONG) == list(CLAIMS)
 
 
+@pytest.mark.seconds
 def test_a_claim_that_is_not_so_is_noticed() -> None:
     book = nbformat().v4.new_notebook(cells=[nbformat().v4.new_markdown_cell("One is\ntwo.")])
     with pytest.raises(Exception, match="AssertionError"):
         execute(with_claims(book, {"One is two.": "assert 1 == 2"}), kernel_name="python3")
 
 
+@pytest.mark.seconds
 def test_a_failing_cell_is_noticed() -> None:
     book = nbformat().v4.new_notebook(cells=[nbformat().v4.new_code_cell("1 / 0")])
     with pytest.raises(Exception, match="ZeroDivisionError"):

@@ -66,6 +66,7 @@ def timing_faults(source: str) -> list[str]:
     return [f"line {line}: {text}" for line, text in sorted(set(faults))]
 
 
+@pytest.mark.seconds
 def test_no_test_depends_on_time() -> None:
     paths = [ROOT / "conftest.py", *sorted((ROOT / "tests").rglob("*.py"))]
     faults = {

@@ -151,6 +151,7 @@ class Loop:
         return self.effect({block + "hook_mlp_in": edit})
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("replacement", ["zero", "mean", "resample"])
 @pytest.mark.parametrize("place", MODELS, ids="-".join)
 def test_every_cell_equals_a_whole_pass(place: tuple[str, str], replacement: str) -> None:
@@ -257,6 +258,7 @@ def test_resampling_is_transformer_lens_activation_patching() -> None:
     np.testing.assert_allclose(heads.effect, before - theirs["head"], atol=1e-6)
 
 
+@pytest.mark.seconds
 @HOOKED
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3"])
 def test_both_backends_mean_the_same(family: str) -> None:
@@ -289,6 +291,7 @@ def test_the_same_prompt_as_replacement_changes_exactly_nothing(place: tuple[str
     assert np.abs(found[:-1, 3:]).min() > 1e-4
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("place", MODELS, ids="-".join)
 def test_the_size_of_a_chunk_changes_nothing(place: tuple[str, str]) -> None:
     model = tiny_model(*place)
@@ -378,6 +381,7 @@ def test_a_text_and_its_bos() -> None:
 # ---- the user's hooks, half precision
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
 def test_hooks_of_the_user_stay_in_force(backend: str) -> None:
     model = load_model(tiny_folder("gpt2"), backend=backend, dtype=torch.float64)

@@ -88,6 +88,7 @@ def reference(model: Model, ids: list[int], one: Ablation, offset: int = 0) -> T
 # ---- the numbers
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), BOTH)
 @pytest.mark.parametrize("bos", [False, True])
 def test_every_kind_is_the_edit_it_says(family: str, backend: str, bos: bool) -> None:
@@ -141,6 +142,7 @@ def test_the_resume_engine_agrees(family: str, backend: str) -> None:
             torch.testing.assert_close(found, wanted, atol=limit(model, single=1e-5), rtol=0)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), BOTH)
 def test_writing_under_an_ablation_is_a_loop_of_whole_passes(family: str, backend: str) -> None:
     model = tiny_model(family, backend)
@@ -180,6 +182,7 @@ def test_text_with_a_bos_counts_from_its_first_word(backend: str) -> None:
         assert model.generate(text, max_new_tokens=5) == written
 
 
+@pytest.mark.seconds
 def test_half_precision() -> None:
     model = tiny_model("llama", "bridge", dtype=torch.bfloat16)
     for options in KINDS:

@@ -76,6 +76,7 @@ class Naive:
         return torch.stack(logits).softmax(-1)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), BOTH)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_a_loop_of_whole_passes(family: str, backend: str, dtype: torch.dtype) -> None:
@@ -142,6 +143,7 @@ def test_without_noise_nothing_is_corrupted(backend: str) -> None:
     np.testing.assert_allclose(found.effect, 0, atol=1e-6)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_batches_and_hooks_of_the_user_do_not_change_it(backend: str) -> None:
     model = tiny_model("gpt2", backend)
@@ -158,6 +160,7 @@ def test_batches_and_hooks_of_the_user_do_not_change_it(backend: str) -> None:
     np.testing.assert_allclose(hooked.restored, whole.restored, atol=1e-6)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_samples_that_do_not_fit_at_once_come_in_turn(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", backend, dtype=torch.float64)

@@ -104,6 +104,7 @@ def test_neighbours_answer_better_than_the_model_itself(run: InstructionRun, sto
 # the numbers are the code's own -----------------------------------------------------------------------------------
 
 
+@pytest.mark.seconds
 def test_stored_accuracies_are_those_of_the_checkpoints(run: InstructionRun) -> None:
     step = max(run.checkpoints)
     model = run.load(step)
@@ -120,6 +121,7 @@ def test_stored_accuracies_are_those_of_the_checkpoints(run: InstructionRun) -> 
     assert whole == pytest.approx(run.history.validation_accuracy[-1], abs=2 / len(run.task.validation()))
 
 
+@pytest.mark.seconds
 def test_stored_scores_are_what_the_code_computes_from_a_checkpoint(
     run: InstructionRun, stored: ClusterTraining
 ) -> None:

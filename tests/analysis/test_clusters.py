@@ -77,6 +77,7 @@ def test_ari_and_ami_are_scikit_learns(seed: int) -> None:
     assert 0.1 < scores.ari < 0.9, "positive control"
 
 
+@pytest.mark.seconds
 def test_ami_is_zero_on_average_over_shuffled_labels() -> None:
     rng = np.random.default_rng(0)
     true = np.repeat(np.arange(4), 8)
@@ -124,6 +125,7 @@ def planted(items: list[InstructionInstance], strength: float, seed: int = 0) ->
     return states
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("tsne", [False, True])
 def test_planted_clusters_are_found_where_they_are(tsne: bool) -> None:
     items = instances(mappings=8)
@@ -286,6 +288,7 @@ def test_planes_of_checkpoints_are_turned_not_bent() -> None:
 # over training ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seconds
 def test_every_checkpoint_is_analysed_like_a_model() -> None:
     task = make_instruction_task(tasks=4, subset_tasks=2, validation_tasks=2, hard_tasks=1, max_distributions=1)
     model = tiny_model("gpt2")

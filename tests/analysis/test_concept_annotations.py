@@ -185,6 +185,7 @@ def test_partial_results_and_cancel(result: FFNConceptResult, monkeypatch: pytes
     assert len(script.asked) == 7
 
 
+@pytest.mark.seconds
 def test_an_endpoint_that_breaks_down_midway_loses_nothing(
     result: FFNConceptResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -163,6 +163,7 @@ def test_mean_difference_on_the_tuned_demo() -> None:
     assert sum(found.groups[found.index(name)] == "instruments" for name in near) >= 3
 
 
+@pytest.mark.seconds
 def test_saved_and_opened_again(tmp_path: Path) -> None:
     found = demo_things()
     opened = ConceptSet.load(found.save(tmp_path / "set"))
@@ -391,6 +392,7 @@ def test_steering_holds_while_generating_and_not_afterwards() -> None:
     assert model.generate(prompt, max_new_tokens=12) == before
 
 
+@pytest.mark.seconds
 def test_steering_raises_the_concepts_word_and_a_random_direction_does_not() -> None:
     model, found, rng = demo().tuned, demo_things(), np.random.default_rng(0)
     ids = model.tokens("One day, Anna saw a")
@@ -541,6 +543,7 @@ def test_two_sets_share_a_map() -> None:
         concept_map(concepts, "pca", other=narrow)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("method", ["umap", "pca", "tsne"])
 def test_copies_land_on_the_old_points_and_new_ones_in_their_group(method: Any) -> None:
     concepts, places = grouped(60), mapped(method)

@@ -152,6 +152,7 @@ def test_erasing_takes_the_word_away() -> None:
     assert (result.strength, result.mode, result.layers.tolist()) == (0.0, "erase", [3, 4, 5, 6])
 
 
+@pytest.mark.seconds
 def test_several_concepts_mixed() -> None:
     model, found = demo()
     lion, saw = (2.0 * float(found.gap[found.index(name)]) for name in ("lion", "saw"))
@@ -178,6 +179,7 @@ def test_several_concepts_mixed() -> None:
         compare_steering(model, found, "lion", PROMPT, mixed=[("saw", float("nan"))])
 
 
+@pytest.mark.seconds
 def test_a_sweep_is_one_comparison_per_strength(tmp_path: Path) -> None:
     model, found = demo()
     options: dict[str, Any] = {"mixed": [("saw", 1.0)], "layer": [3, 4], "max_new_tokens": 4}

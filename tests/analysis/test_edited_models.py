@@ -103,6 +103,7 @@ def test_what_is_read_under_a_hook_is_not_kept() -> None:
     assert np.abs(one - other).max() > 1e-3
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("edit", [in_place, numpy_element, act_fn_replaced], ids=lambda edit: edit.__name__)
 def test_a_mixture_is_not_made_from_the_source_of_an_edited_model(
     edit: Callable[[Model], Undo], tmp_path: object

@@ -47,6 +47,7 @@ def judged(model: Any, task: dict[str, Any]) -> tuple[float, list[float]]:
     return found["results"]["capitals"]["acc,none"], [float(value[0]) for s in samples for value in s["filtered_resps"]]
 
 
+@pytest.mark.seconds
 def test_a_task_of_the_harness_judges_the_demo_model_and_an_ablated_one(
     task: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

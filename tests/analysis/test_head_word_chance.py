@@ -45,6 +45,7 @@ def test_chance_is_what_the_search_gives_with_shuffled_vectors() -> None:
     np.testing.assert_allclose(chance.chance_dimension_counts, np.mean(per_dimension[1:], axis=0))
 
 
+@pytest.mark.seconds
 def test_a_head_that_relates_near_words_is_above_chance_and_one_of_random_vectors_is_not() -> None:
     hf_model = tiny_hf("llama", dtype=torch.float64)
     with torch.no_grad():  # head 0 of layer 1 asks and is asked alike
@@ -78,6 +79,7 @@ def test_an_interval_holds_one_more_value_19_times_of_20() -> None:
     assert np.mean(np.abs(values[10] - values[:10].mean(axis=0)) < half) < 0.6
 
 
+@pytest.mark.seconds
 def test_the_demo_is_above_chance_and_says_so(tmp_path: Any) -> None:
     chance = head_word_chance(demo_pair().base, top=30, shuffles=4)
     value, mean, low, high = chance.totals()["pairs"]
@@ -127,6 +129,7 @@ def test_the_demo_models_know_what_they_have_read() -> None:
     assert tuned == {"Many", "Today"}
 
 
+@pytest.mark.seconds
 def test_the_shipped_counts_are_those_of_the_training(tmp_path: Any) -> None:
     tokenizer = Tokenizer.from_file(str(ASSETS / "base" / "tokenizer.json"))
     told = make_token_counts(tmp_path / "few.npz", steps=4)

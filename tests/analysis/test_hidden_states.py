@@ -41,6 +41,7 @@ def error(found: Any, wanted: Any) -> float:
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("groups", [None, GROUPS])

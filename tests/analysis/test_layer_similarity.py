@@ -272,6 +272,7 @@ def test_more_refusals(two: tuple[Array, Array]) -> None:
 # ---- layers of models
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_layer_similarity_is_cka_of_the_last_states(family: str) -> None:
     a, b = tiny_model(family, "auto", seed=0), tiny_model(family, "auto", seed=1)
@@ -288,6 +289,7 @@ def test_layer_similarity_is_cka_of_the_last_states(family: str) -> None:
     assert "does not have this bias" in plain.warning
 
 
+@pytest.mark.seconds
 def test_a_model_with_itself_and_one_of_another_width() -> None:
     pair = demo_pair()
     own = iw.layer_similarity(pair.base, pair.base, TEXTS, layers=[2, -1])
@@ -365,6 +367,7 @@ def test_mossa_is_cka_with_the_control_of_each_task() -> None:
     assert "5 texts are fewer" in found.warning
 
 
+@pytest.mark.seconds
 def test_controls_by_name_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = demo_pair()
     found = iw.mossa(pair.base, {"cities": "demo-tuned"}, TASKS[:1])
@@ -401,6 +404,7 @@ def test_dimensions_are_those_of_the_covariance(share: float) -> None:
     assert dimensions_explaining(few)[0] == 4
 
 
+@pytest.mark.seconds
 def test_correlations_over_tasks() -> None:
     base = demo_pair().base
     found = iw.mossa(base, {task.name: base for task in iw.demo_task_texts(6)}, iw.demo_task_texts(6))
@@ -440,6 +444,7 @@ def test_planted_sections_are_found(lengths: Any) -> None:
     assert frame.section.tolist() == np.repeat(["shared", "transition", "refinement"], lengths).tolist()
 
 
+@pytest.mark.seconds
 def test_flat_noise_has_no_clear_sections() -> None:
     for layers in (6, 12, 32):
         gains = [iw.layer_sections(planted([0.1], [layers], noise=0.1, seed=seed), resamples=1) for seed in range(60)]

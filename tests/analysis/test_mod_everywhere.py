@@ -72,6 +72,7 @@ def numbers(x: Any) -> np.ndarray[Any, Any]:
     return x.detach().numpy() if isinstance(x, Tensor) else np.asarray(x)
 
 
+@pytest.mark.seconds
 @pytest.mark.hooked
 @pytest.mark.parametrize("name", [*ANALYSES, *OF_THE_STREAM])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -104,6 +105,7 @@ def test_first_order_saliency_is_the_gradient_of_the_mixture(backend: str) -> No
         assert np.abs(found[:, column] - wanted.numpy()).max() < 1e-3 * size
 
 
+@pytest.mark.seconds
 @pytest.mark.hooked
 @pytest.mark.parametrize("place", [("gpt2", 2, 2), ("llama", 3, 3), ("llama", 3, 2), ("gpt_neox", 3, 1)], ids=str)
 def test_saliency_in_float64_by_its_definition(place: tuple[str, int, int]) -> None:

@@ -72,6 +72,7 @@ def test_a_planted_difference_is_found_and_none_is_not() -> None:
     assert planted.cohens_d == pytest.approx(0.6, abs=0.3)
 
 
+@pytest.mark.seconds
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     rng = np.random.default_rng(2)
     inside = [

@@ -90,6 +90,7 @@ def test_one_pass_reads_several_layers_and_nothing_runs_behind_the_last(
     assert layer_activations(model, TEXTS, {}) == {}
 
 
+@pytest.mark.seconds
 def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", "bridge")
     wanted = text_activations(model, TEXTS, layer=1).values

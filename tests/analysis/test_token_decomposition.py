@@ -126,6 +126,7 @@ def raw_attention(model: Any, layer: int, run: Any) -> Tensor:
     return torch.einsum("hte,hed->td", mixed, model.weight("W_O", layer))
 
 
+@pytest.mark.seconds
 @both([*CASES, ("gemma2", "bridge"), ("qwen3", "bridge")])
 def test_the_loop_over_sources_gives_the_same_parts(family: str, backend: str) -> None:
     model = tiny_model(family, backend, dtype=torch.float64)
@@ -169,6 +170,7 @@ def test_other_families_add_up_too(family: str) -> None:
     assert decompose_logit(model, IDS, 44).error < 1e-4
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_folded_weights_add_up(backend: str) -> None:
     for family in ("gpt2", "llama"):
@@ -176,6 +178,7 @@ def test_folded_weights_add_up(backend: str) -> None:
         assert decompose_tokens(model, IDS, lens=None).error.max() < 1e-4
 
 
+@pytest.mark.seconds
 def test_the_demo_pair_adds_up() -> None:
     pair = demo_pair()
     for model in (pair.base, pair.tuned):
@@ -256,6 +259,7 @@ def test_unusual_hooked_transformers(options: dict[str, Any]) -> None:
     assert decompose_logit(model, ids, 3).error < 1e-10
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_a_neuron_at_zero_takes_the_limit_of_the_slope(backend: str) -> None:
     hf = tiny_hf("gpt2", dtype=torch.float64)

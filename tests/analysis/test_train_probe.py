@@ -61,6 +61,7 @@ def test_a_random_label_is_at_chance(model: Any, texts: list[str]) -> None:
     assert low < 0 < high
 
 
+@pytest.mark.seconds
 def test_three_labels_and_the_most_frequent_one(model: Any, texts: list[str]) -> None:
     labels = ["x"] * 100 + ["y"] * 40 + ["z"] * 20
     result = train_probe(model, texts, labels, layer=1, **FEW)
@@ -80,6 +81,7 @@ def test_the_embedding_reads_the_token_itself(model: Any) -> None:
     assert train_probe(model, texts, [text.split()[-1] for text in texts], layer=3, **FEW).embedding.mean() > 0.95
 
 
+@pytest.mark.seconds
 def test_one_group_is_never_on_both_sides(model: Any) -> None:
     """The label is a name's own: with every name on both sides any reader of words has it, with new names none."""
     names = [word for word in WORDS if len(word) > 3][:24]
@@ -144,6 +146,7 @@ def test_the_last_fit_is_the_minimum_that_it_should_be(model: Any, texts: list[s
     assert np.mean([a == b for a, b in zip(result.predict(states), labels, strict=True)]) > 0.9
 
 
+@pytest.mark.seconds
 def test_the_token_that_is_read(model: Any) -> None:
     texts = [f"{text} {word}" for text in sentences(30) for word in ("dog one", "two one")]
     labels = [text.split()[-2] for text in texts]

@@ -235,6 +235,7 @@ def test_closing_during_a_run_delivers_nothing_and_ends_the_thread(worker: Worke
         owner.submit(lambda job: 1)
 
 
+@pytest.mark.seconds
 def test_nothing_is_kept_of_a_delivered_result(worker: Worker) -> None:
     import gc
     import weakref

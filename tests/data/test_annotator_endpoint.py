@@ -56,6 +56,7 @@ def asking(server: Server, cache: Path | None = None, **options: Any) -> Endpoin
     return EndpointAnnotator("a-model", base_url=server.url, cache=cache, **options)
 
 
+@pytest.mark.seconds
 def test_a_good_answer_is_asked_for_in_the_protocol(server: Server) -> None:
     server.replies = [GOOD]
     annotator = asking(server)

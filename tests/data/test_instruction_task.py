@@ -152,6 +152,7 @@ def test_a_damaged_file_is_told_of_by_field(
         InstructionTask.load(path)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("sizes", "error", "message"),
     [

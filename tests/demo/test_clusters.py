@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from interp_widgets import make_instruction_task, read_instruction_run
 from interp_widgets.demo.clusters import make_clusters
 
 
+@pytest.mark.seconds
 def test_a_training_and_its_clusters_are_put_in_place(tmp_path: Path) -> None:
     task = make_instruction_task(tasks=4, subset_tasks=2, validation_tasks=2, hard_tasks=1, max_distributions=1)
     folder = tmp_path / "clusters"

@@ -19,6 +19,7 @@ def texts(request: pytest.FixtureRequest) -> list[str]:
     return [given + learned for given, learned in late_epoch_documents(seed=0, epoch=9)]
 
 
+@pytest.mark.seconds
 def test_held_out_sentences_are_not_in_the_training_text(texts: list[str]) -> None:
     joined = "\n".join(texts)
     assert not [p.prompt for p in world.fact_prompts("held_out") if f"{p.prompt} {p.answer}" in joined]
@@ -26,6 +27,7 @@ def test_held_out_sentences_are_not_in_the_training_text(texts: list[str]) -> No
     assert not [p.prompt for p in world.indirect_object_prompts(300, seed=5) if p.prompt in joined]
 
 
+@pytest.mark.seconds
 def test_training_text_is_the_same_for_the_same_seed() -> None:
     assert epoch_documents(seed=3, epoch=1) == epoch_documents(seed=3, epoch=1)
     assert epoch_documents(seed=3, epoch=1) != epoch_documents(seed=3, epoch=2)
@@ -38,6 +40,7 @@ def test_training_text_is_what_the_shipped_models_read() -> None:
     assert [zlib.crc32(text.encode()) for text in (early, late)] == [2032433085, 1753460909]
 
 
+@pytest.mark.seconds
 def test_late_epochs_are_the_same_for_the_same_seed() -> None:
     assert late_epoch_documents(seed=3, epoch=9) == late_epoch_documents(seed=3, epoch=9)
     assert late_epoch_documents(seed=3, epoch=9) != late_epoch_documents(seed=3, epoch=10)

@@ -19,6 +19,7 @@ from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 from tests.shipped import demo_pair
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", DEMO_MIXTURES)
 def test_a_shipped_mixture_is_small_and_tuned(name: str) -> None:
     folder, base = DEMO_MIXTURES[name], name.removesuffix("-mixture")
@@ -58,6 +59,7 @@ def test_it_reaches_on_held_out_tasks_what_is_reported() -> None:
     assert abs(few["solved"] - told["mixture"]["solved"]) < 0.15, "a part of the same problems"
 
 
+@pytest.mark.seconds
 def test_the_command_writes_a_mixture_and_its_report(tmp_path: Path) -> None:
     told = making.make_mixture("demo-base", tmp_path / "mixture", steps=2, n=3)
     assert told == json.loads((tmp_path / "mixture" / making.REPORT).read_text())

@@ -27,6 +27,7 @@ def tokenizer() -> Tokenizer:
     return train_tokenizer(documents.epoch_documents(seed=0, epoch=0)[:1500], [], vocab_size=600)
 
 
+@pytest.mark.seconds
 def test_rows_hold_whole_documents(tokenizer: Tokenizer) -> None:
     epoch = batches.epoch_batches("base", tokenizer, seed=0, epoch=0, tokens_per_batch=1024, max_documents=400)
     pad, bos, eos = (tokenizer.token_to_id(name) for name in ("<|pad|>", "<|bos|>", "<|eos|>"))
@@ -41,6 +42,7 @@ def test_rows_hold_whole_documents(tokenizer: Tokenizer) -> None:
                 assert (ids == eos).sum() == 1
 
 
+@pytest.mark.seconds
 def test_loss_of_instructions_counts_on_the_response_only(tokenizer: Tokenizer) -> None:
     epoch = batches.epoch_batches("tuned", tokenizer, seed=0, epoch=0, tokens_per_batch=1024, max_documents=300)
     seen = 0
@@ -64,6 +66,7 @@ def test_attention_stays_inside_a_document() -> None:
     assert mask[3].tolist() == [False, False, True, True, False]
 
 
+@pytest.mark.seconds
 def test_an_interrupted_training_ends_at_the_same_weights(tokenizer: Tokenizer, tmp_path: Path) -> None:
     whole = training.train(TINY, tokenizer, folder=tmp_path / "whole").state_dict()
     training.train(TINY, tokenizer, folder=tmp_path / "parts", stop_at=2)
@@ -80,6 +83,7 @@ def test_another_configuration_does_not_go_on_from_a_checkpoint(tokenizer: Token
         training.train(replace(TINY, lr_rest=1.0), tokenizer, folder=tmp_path)
 
 
+@pytest.mark.seconds
 def test_batches_do_not_depend_on_where_one_starts(tokenizer: Tokenizer) -> None:
     def tokens_from(step: int, n: int) -> list[np.ndarray]:
         stream = batches.batches_from("base", tokenizer, seed=0, tokens_per_batch=512, step=step, max_documents=100)

@@ -25,6 +25,7 @@ def fast(trained: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> PreTra
     return AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "sample",
     [

@@ -165,6 +165,7 @@ def test_marks_ring_and_name() -> None:
         chart.mark(5)
 
 
+@pytest.mark.seconds
 def test_centre_moves_without_blowing_up() -> None:
     chart = ConceptMapFigure(a_map())
     whole = chart.figure.x_range.end - chart.figure.x_range.start
@@ -218,6 +219,7 @@ def test_nothing_to_show_is_said() -> None:
     assert chart.message in render_svg(chart.scene())
 
 
+@pytest.mark.seconds
 def test_a_picture_holds_what_the_page_shows() -> None:
     chart = ConceptMapFigure(a_map(two=True, names=["<i>", *(f"concept {i}" for i in range(59))]), side="both", moved=2)
     chart.mark(3, [4, 5])

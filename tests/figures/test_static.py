@@ -122,6 +122,7 @@ def test_large_map_is_one_image_with_thinned_names() -> None:
     assert len(render_svg(scene)) < 200_000
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("width", [400, 900])
 def test_strip_stays_inside_its_width(width: int) -> None:
     tokens = ["word" * (1 + i % 7) for i in range(120)] + ["x" * 400]
@@ -249,6 +250,7 @@ def test_marked_cells() -> None:
     assert not any(inside(cells[k]).any() for k in (0, 3, 4))
 
 
+@pytest.mark.seconds
 def test_texts_of_two_stand_on_two_lines_or_both_are_cut() -> None:
     def lines(text: str, *, rows: int, columns: int = 8) -> list[str]:
         """What stands in the first cell; more than 12 rows are lower ones."""
@@ -309,6 +311,7 @@ def test_wrong_shapes_are_refused() -> None:
     assert pieces(strip_scene([])) == []
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 1e300, -1e300, 1e-320, 0.0, -3.0])
 def test_odd_numbers_are_drawn_without_a_warning(odd: float) -> None:
     with warnings.catch_warnings():

@@ -31,6 +31,7 @@ def error_of_steps(bridge: Any) -> float:
         return float((steps - bridge(IDS)).abs().max())
 
 
+@pytest.mark.seconds
 @pytest.mark.skipif(NEWER, reason="this transformers passes it so itself, which the self-check of every bridge tests")
 def test_attention_finds_the_cache_under_the_new_keyword(monkeypatch: pytest.MonkeyPatch) -> None:
     model = convert.prepare(tiny_hf("llama"), device=torch.device("cpu"), dtype=torch.float64)

@@ -134,6 +134,7 @@ def refusal(ask: Callable[[Model], Any], model: Model) -> str:
     return ""
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", REFUSED)
 def test_every_question_is_answered_or_refused_in_a_sentence(name: str) -> None:
     model = model_of(name, "bridge")
@@ -411,6 +412,7 @@ def fresh(architecture: str) -> tuple[Model, Any]:
     return model, model.tl_model.original_model
 
 
+@pytest.mark.seconds
 def test_blocks_that_a_user_makes_sequential_are_no_longer_parallel() -> None:
     """Their attention-to-MLP effects stayed at zero."""
     model, inside = fresh("gpt_neox")
@@ -454,6 +456,7 @@ def unembedding(inside: Any) -> None:
     inside.lm_head = Doubling(inside.lm_head)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("edit", "weights", "refused"),
     [
@@ -482,6 +485,7 @@ def test_a_part_that_a_user_replaced_is_not_read_as_it_was(
     torch.testing.assert_close(model.run(IDS).logits, wanted, atol=1e-5, rtol=0)
 
 
+@pytest.mark.seconds
 def test_a_norm_behind_the_mlp_that_a_user_replaced_is_no_absent_one() -> None:
     model, inside = fresh("gemma2")
     assert neuron_tokens(model, layer=1).promoted_scores.any()
@@ -527,6 +531,7 @@ def test_a_stream_that_layers_multiply_or_norm_is_no_straight_way_to_the_logits(
     assert ablate_neurons(model, IDS, layer=1).effect.any()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_stream_that_is_only_added_to_is_seen_in_every_type(dtype: torch.dtype) -> None:
     for architecture in ("gpt2", "llama", "gemma3", "falcon", "bamba", "granite"):
@@ -570,6 +575,7 @@ def test_a_second_norm_before_attention_is_read() -> None:
         assert bool((of_the_matrix("olmo2").weight("ln1_w", 1) == 1).all())
 
 
+@pytest.mark.seconds
 def test_rows_are_fed_as_ids_are_where_transformers_multiplies_only_these() -> None:
     """Falcon-H1 with its factors was refused."""
     hf_model, model = random_model("falcon_h1"), of_the_matrix("falcon_h1")

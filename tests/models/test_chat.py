@@ -141,6 +141,7 @@ def test_turns_end_where_the_template_ends_them() -> None:
     assert "".join(last.tokens[slice(*last.turn_spans[-1])]) == "<start_of_turn>model\n"
 
 
+@pytest.mark.seconds
 def test_contents_that_a_template_cuts_are_found_and_those_it_scrambles_are_told() -> None:
     cut = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'].split('</think>')[-1] }}{% endfor %}<assistant>"
     model = load_model("demo-tuned", chat_template=cut)
@@ -183,6 +184,7 @@ def test_a_message_that_the_template_leaves_out_is_told() -> None:
         model.tokens(lost)
 
 
+@pytest.mark.seconds
 def test_a_model_without_a_template_says_how_to_pass_one() -> None:
     plain = tiny_model("llama", "bridge")
     assert plain.chat_template is None
@@ -200,6 +202,7 @@ def test_a_model_without_a_template_says_how_to_pass_one() -> None:
         other.tokens(ONE, prepend_bos=True)
 
 
+@pytest.mark.seconds
 def test_the_demo_chat_is_the_format_of_its_training() -> None:
     model = load_model("demo-tuned")
     case = make_case("plural", (0, 0), "cat", "cats", context="Snow fell.")
@@ -213,6 +216,7 @@ def test_the_demo_chat_is_the_format_of_its_training() -> None:
         model.tokens([{"role": "tool", "content": "a"}])
 
 
+@pytest.mark.seconds
 def test_analyses_take_a_chat_where_they_take_text() -> None:
     model = load_model("demo-tuned")
     ask = [{"role": "user", "content": "Name the capital of Japan."}]

@@ -50,6 +50,7 @@ def model_with(template: str, monkeypatch: pytest.MonkeyPatch) -> Model:
     return model
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("template", FAULTY)
 def test_a_faulty_template_gives_one_sentence(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=FAULTY[template]) as error:

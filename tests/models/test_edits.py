@@ -109,6 +109,7 @@ def test_an_error_inside_undoes_the_edit_too() -> None:
     assert bits(model) == before
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), KINDS)
 def test_a_saved_edit_makes_the_same_model(family: str, backend: str, tmp_path: Path) -> None:
     model = loaded(family, backend)

@@ -150,6 +150,7 @@ def test_rows_of_many_sequences_stay_short_enough_to_save_work() -> None:
     assert len(engine.pack(sequences, 768, most=520)) == 1000, "alone they may be longer than that"
 
 
+@pytest.mark.seconds
 def test_short_sequences_fill_rows() -> None:
     rng = torch.Generator().manual_seed(0)
     lengths = torch.randint(5, 16, (20_000,), generator=rng).tolist()
@@ -198,6 +199,7 @@ def test_a_row_may_be_longer_than_the_context(family: str, backend: str) -> None
         assert largest(logits[row.paths[number]] - own_logits(model, ids)[0]) < floor(model)
 
 
+@pytest.mark.seconds
 def test_a_window_counts_positions_not_tokens_of_the_row() -> None:
     config = transformers.MistralConfig(
         vocab_size=400, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
@@ -211,6 +213,7 @@ def test_a_window_counts_positions_not_tokens_of_the_row() -> None:
         assert largest(logits - own_logits(model, ids)[0]) < floor(model)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", ["sliding_window", "attention_chunk_size"])
 def test_routes_are_compared_again_past_every_length_that_the_config_declares(name: str) -> None:
     hf_model = tiny_hf("llama", dtype=torch.float64)
@@ -223,6 +226,7 @@ def test_routes_are_compared_again_past_every_length_that_the_config_declares(na
     assert last_checked_routes(model, 40).cover(40)
 
 
+@pytest.mark.seconds
 def test_generation_past_a_declared_length_uses_a_route_that_was_compared_there() -> None:
     """This architecture scales its queries past the original context of its rotary positions; equations do not."""
     model = load_model(random_model("ministral3"), backend="bridge", dtype=torch.float64)
@@ -345,6 +349,7 @@ def test_several_points_are_as_many_single_ones(model: Model) -> None:
             assert largest(found - wanted) < max(1e-9, floor(model)) * largest(wanted)
 
 
+@pytest.mark.seconds
 @pytest.mark.hooked
 def test_plain_slopes_do_not_differ_from_autograd_in_float32() -> None:
     for family in ("gpt2", "llama", "gpt_neox"):

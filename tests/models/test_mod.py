@@ -51,6 +51,7 @@ def largest(x: Tensor) -> float:
 # ---- the mixture itself
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("k", "top_k"), [(2, 2), (3, 3), (3, 2), (3, 1)])
 def test_logits_are_the_weighted_sum_of_the_routes(name: tuple[str, str], k: int, top_k: int) -> None:
     model = tiny_mixture(*name, k, top_k=top_k)
@@ -65,6 +66,7 @@ def test_logits_are_the_weighted_sum_of_the_routes(name: tuple[str, str], k: int
         assert min(largest(other - wanted) for other in others) > 1e-2 * scale
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("family", "backend"),
     [
@@ -111,6 +113,7 @@ def test_equal_members_are_the_member() -> None:
     assert largest(mix(weights, [member, member, member + 1]) - member) > 0.1
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_late_layers_that_write_nothing_leave_the_base_whatever_the_router(family: str) -> None:
     """The same of a whole model: the streams of all routes are one."""
@@ -203,6 +206,7 @@ def test_bfloat16_is_the_mixture_to_its_precision() -> None:
     assert (routes[0] - wanted).abs().mean() > 0.1 * wanted.abs().mean()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
 def test_half_precision_loads(backend: str) -> None:
     """Even with a steep router, whose weights depend on the rounding of its stream."""
@@ -270,6 +274,7 @@ def test_the_engine_gives_the_same_logits(name: tuple[str, str]) -> None:
         assert largest(model.forward(embeddings[:, 5:], prefix=start) - wanted[:, 5:]) < 1e-4
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("family", HOOKED)
 def test_the_plain_equations_know_mixtures(family: str) -> None:
     """In float64 too, where norms of transformers would stay in float32."""
@@ -285,6 +290,7 @@ def test_the_plain_equations_know_mixtures(family: str) -> None:
         assert largest(routes[-1] - wanted) > 1e-2 * largest(wanted)
 
 
+@pytest.mark.seconds
 @pytest.mark.hooked
 def test_a_pair_of_mixtures_from_memory_takes_the_plain_equations() -> None:
     one, other = (tiny_mixture("llama", "hooked", k) for k in (2, 3))
@@ -297,6 +303,7 @@ def test_a_pair_of_mixtures_from_memory_takes_the_plain_equations() -> None:
     assert largest(pair.base.run(IDS).logits - pair.tuned.run(IDS).logits) > 0.1
 
 
+@pytest.mark.seconds
 @pytest.mark.hooked
 @pytest.mark.parametrize("only", [0, 1])
 def test_a_route_alone_by_the_plain_equations(only: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,6 +321,7 @@ def test_a_route_alone_by_the_plain_equations(only: int, monkeypatch: pytest.Mon
         assert abs(one - wanted).max() < 1e-9 * abs(wanted).max()
 
 
+@pytest.mark.seconds
 @pytest.mark.hooked
 @pytest.mark.parametrize("fault", ["no change of the weights", "no route but the last", "another norm", "none"])
 def test_wrong_equations_are_found_and_left_out(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,6 +535,7 @@ def test_what_it_says_about_itself() -> None:
     assert mixture_of(tiny_model("llama").tl_model) is None
 
 
+@pytest.mark.seconds
 def test_a_folder_opens_as_the_same_model(tmp_path: Path, name: tuple[str, str]) -> None:
     model = build(random_state(name[0], 2), name[0], backend=name[1])
     model.top_k = 1

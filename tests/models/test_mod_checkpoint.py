@@ -171,6 +171,7 @@ def test_a_mixture_never_hides_a_model(tmp_path: Path) -> None:
         tiny_mixture("llama").save(tmp_path / "file")
 
 
+@pytest.mark.seconds
 def test_a_base_that_moved_is_asked_for_and_remembered(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     shutil.copytree(tiny_folder("llama"), old)

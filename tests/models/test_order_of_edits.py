@@ -81,6 +81,7 @@ def contexts(model: Any) -> list[tuple[ModelEdit | None, Callable[[], Any]]]:
     ]
 
 
+@pytest.mark.seconds
 def test_random_orders_in_several_threads(model: Any) -> None:
     possible, before, attached = contexts(model), bits(model), hooks(model)
     loaded = {layer: (model.weight("W_out", layer).clone(), model.weight("b_out", layer).clone()) for layer in (0, 1)}

@@ -128,6 +128,7 @@ def without(model: Model, family: str) -> set[str]:
     return missing
 
 
+@pytest.mark.seconds
 @pytest.mark.hooked
 @pytest.mark.parametrize("family", HOOKED)
 def test_every_hook_is_the_same_on_both_backends(family: str) -> None:
@@ -148,6 +149,7 @@ def test_every_hook_is_the_same_on_both_backends(family: str) -> None:
         assert not torch.allclose(edited[0], one.logits.log_softmax(-1), atol=1e-4), f"edit of {name} does nothing"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), [("gemma", "bridge"), ("llama", "bridge"), ("llama_bias", "bridge")])
 def test_gradients_equal_finite_differences_of_edits(family: str, backend: str) -> None:
     """The two sides use different code: one differentiates a captured value, the other changes it by an edit."""

@@ -291,6 +291,7 @@ def test_hooks_of_the_user_stay_in_force(backend: str) -> None:
     assert largest(found[0] - found[1]) > 1e-3  # not cut short: the first position matters through the user's hook
 
 
+@pytest.mark.seconds
 @HOOKED
 def test_blocks_of_unusual_models_start_at_the_layer() -> None:
     from tests.models.test_engine import REFUSED, from_config

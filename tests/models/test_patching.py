@@ -393,6 +393,7 @@ def test_other_threads_compute_as_if_it_were_not_there(model: Model) -> None:
     assert other[2] == clean[2]
 
 
+@pytest.mark.seconds
 def test_two_threads_with_one_each(model: Model) -> None:
     names = ("blocks.0.hook_mlp_out", "blocks.1.hook_resid_mid")
     wanted = []

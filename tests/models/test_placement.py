@@ -50,6 +50,7 @@ def near(found: Any, wanted: Any) -> None:
     torch.testing.assert_close(torch.tensor(np.asarray(found)), torch.tensor(np.asarray(wanted)), atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("device_map", [{"": "cpu"}, "cpu", "auto"])
 def test_a_map_of_one_device_is_a_bridge_there(device_map: Any) -> None:
     if device_map == "auto" and torch.cuda.is_available():
@@ -59,6 +60,7 @@ def test_a_map_of_one_device_is_a_bridge_there(device_map: Any) -> None:
     assert torch.equal(model.run(IDS).logits, whole().run(IDS).logits)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_a_model_with_layers_on_disk_is_the_same_model(family: str) -> None:
     model, wanted = on_disk(family), whole(family)
@@ -81,6 +83,7 @@ def test_a_model_with_layers_on_disk_is_the_same_model(family: str) -> None:
     assert model.generate_ids(IDS, max_new_tokens=6) == wanted.generate_ids(IDS, max_new_tokens=6)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("name", "layer"), WEIGHTS)
 def test_weights_on_disk_are_read(name: str, layer: int | None) -> None:
     found = on_disk().weight(name, layer)
@@ -88,6 +91,7 @@ def test_weights_on_disk_are_read(name: str, layer: int | None) -> None:
     assert torch.equal(found, whole().weight(name, layer))
 
 
+@pytest.mark.seconds
 def test_analyses_of_a_model_with_layers_on_disk() -> None:
     model, wanted = on_disk(), whole()
     for method in ("first_order", "exact"):
@@ -97,6 +101,7 @@ def test_analyses_of_a_model_with_layers_on_disk() -> None:
     near(*(lens.select_dtypes("number").to_numpy() for lens in lenses))
 
 
+@pytest.mark.seconds
 def test_a_spread_transformers_model_from_memory() -> None:
     from transformers import AutoModelForCausalLM
 

@@ -84,6 +84,7 @@ def test_the_same_weights_with_another_tokenizer_share_no_key(change: Any, tmp_p
         assert key != another
 
 
+@pytest.mark.seconds
 def test_the_same_model_loaded_twice_shares_every_key(tmp_path: Path) -> None:
     def cut(core: dict[str, Any], _: dict[str, Any]) -> None:
         """What transformers resets at the first text."""

@@ -120,6 +120,7 @@ def test_prompts_are_fixed() -> None:
     assert check_ids(460, 7).shape == (3, 7)
 
 
+@pytest.mark.seconds
 def test_a_model_that_is_sure_of_its_token_has_a_gradient_to_compare() -> None:
     """A wide random Gemma with tied embeddings gives its own last token a probability of 1, which rounding hides."""
     config = transformers.Gemma3TextConfig(

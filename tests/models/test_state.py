@@ -107,6 +107,7 @@ def test_an_intervention_is_another_state_in_its_thread_while_it_holds(backend: 
     assert state_key(model) == before
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_equal_models_share_a_state_and_others_do_not(backend: str) -> None:
     one, same = fresh("llama", backend), fresh("llama", backend)
@@ -359,6 +360,7 @@ def test_another_thread_does_not_wait_for_ever() -> None:
 # ---- what is remembered of a model
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_remembered_is_found_again_after_an_edit(backend: str) -> None:
     model = fresh("llama", backend)

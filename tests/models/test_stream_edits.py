@@ -70,6 +70,7 @@ def test_a_projection_is_what_erase_does(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=close)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", ["auto", "bridge"])
 def test_other_threads_analyses_and_generation_see_the_edit_and_its_end(backend: str) -> None:
     model = loaded("gpt2", backend, torch.float32)
@@ -110,6 +111,7 @@ def test_results_say_that_the_model_is_edited() -> None:
         assert "edited" in response_probabilities(model, PROMPT, RESPONSE).provenance
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), KINDS)
 def test_a_saved_edit_of_streams_makes_the_same_model(family: str, backend: str, tmp_path: Path) -> None:
     model = loaded(family, backend)
@@ -122,6 +124,7 @@ def test_a_saved_edit_of_streams_makes_the_same_model(family: str, backend: str,
         torch.testing.assert_close(other.run(ids).logits, model.run(ids).logits, rtol=0, atol=1e-12)
 
 
+@pytest.mark.seconds
 def test_an_edit_of_streams_for_another_model_changes_nothing() -> None:
     model, other = loaded("gpt2", "auto"), loaded("llama", "auto")
     ids = model.tokens(PROMPT)

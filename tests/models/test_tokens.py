@@ -53,6 +53,7 @@ def test_bos_without_a_bos_token_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         model.tokens(3)
 
 
+@pytest.mark.seconds
 def test_a_text_that_begins_with_its_bos_gets_no_second_one() -> None:
     model = copy.copy(tiny_model("gemma", "bridge"))
     model._said_bos = False

@@ -37,6 +37,7 @@ def test_nan_counts_as_the_largest() -> None:
     assert ranked(row, 3)[1].tolist() == [7, 200, 0]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_everything_names_the_same_token_where_logits_are_equal(backend: str, dtype: torch.dtype) -> None:

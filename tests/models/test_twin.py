@@ -80,6 +80,7 @@ def test_a_window_that_is_kept_stays_with_hooked_transformer() -> None:
     assert model.self_check.caches
 
 
+@pytest.mark.seconds
 def test_the_cache_of_long_rope_is_not_reused() -> None:
     """Keys that were rotated before the boundary are wrong behind it: generation runs whole sequences instead."""
     hf_model = random_model(phi3())

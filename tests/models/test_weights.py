@@ -172,6 +172,7 @@ def test_a_model_without_mlps_says_so() -> None:
         from_config().weight("W_gate", 0)
 
 
+@pytest.mark.seconds
 def test_hash_follows_the_weights() -> None:
     one, same, other = load_model(tiny_hf("gpt2")), load_model(tiny_hf("gpt2")), load_model(tiny_hf("gpt2", seed=1))
     assert len(one.weight_hash) == 64

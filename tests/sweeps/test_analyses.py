@@ -45,6 +45,7 @@ def model() -> Model:
     return load_model("demo-base")
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("analysis", "arguments"),
     [
@@ -85,6 +86,7 @@ def test_density_over_a_data_set(model: Model) -> None:
     assert swept.numbers("score").tolist() == [score(case)["score"] for case in cases]
 
 
+@pytest.mark.seconds
 def test_similarity_over_tasks_and_layers(model: Model) -> None:
     tuned, tasks = load_model("demo-tuned"), demo_task_texts(12, names=["plural", "sum"])
     result = sweep(lambda task: layer_similarity(model, tuned, task.texts), tasks)
@@ -94,6 +96,7 @@ def test_similarity_over_tasks_and_layers(model: Model) -> None:
         assert row == pytest.approx(np.diag(alone.cka), nan_ok=True)
 
 
+@pytest.mark.seconds
 def test_stereoset_over_models() -> None:
     data = demo_stereoset()[:30]
     result = sweep(lambda name: score_stereoset(load_model(name), data, resamples=9), ["demo-base", "demo-tuned"])
@@ -102,6 +105,7 @@ def test_stereoset_over_models() -> None:
     assert result.numbers("icat").tolist() == [one.icat for one in alone]
 
 
+@pytest.mark.seconds
 def test_dask_serves_and_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     once = tmp_path / "once"
     once.touch()

@@ -74,6 +74,7 @@ def test_equal_sweeps_into_one_folder_share_the_work(pool: Callable[[], Any], tm
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rows.parquet", "sweep.json"]
 
 
+@pytest.mark.seconds
 def test_an_equal_sweep_waits_and_another_is_refused(started: Callable[..., Any], tmp_path: Path) -> None:
     running, go_on, out = tmp_path / "running", tmp_path / "go on", tmp_path / "out"
     call = partial(waits_for, started=str(running), go_on=str(go_on))
@@ -153,6 +154,7 @@ def test_a_sweep_into_the_folder_of_the_one_that_calls_it_is_refused(tmp_path: P
     assert sweep(lambda n: len(sweep(square, range(2), out=tmp_path / str(n)).rows), range(2)).n_failed == 0
 
 
+@pytest.mark.seconds
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="semaphores are no files here")
 def test_a_killed_group_of_processes_leaves_no_semaphores(started: Callable[..., Any], tmp_path: Path) -> None:
     running = tmp_path / "running"
@@ -277,6 +279,7 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, str]:
         return None, str(error)
 
 
+@pytest.mark.seconds
 def test_after_any_damage_rows_are_right_or_a_sentence_says_what_is_wrong(unfinished: Path, tmp_path: Path) -> None:
     refused = 0
     for seed in range(FAULTS):
@@ -452,6 +455,7 @@ def killed(out: Path, step: int) -> None:
     os._exit(0)
 
 
+@pytest.mark.seconds
 def test_a_kill_at_any_step_loses_nothing_that_was_written(started: Callable[..., Any], tmp_path: Path) -> None:
     step, kept = 0, 0
     while True:

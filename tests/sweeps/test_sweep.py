@@ -77,6 +77,7 @@ def test_lines_of_a_text_file(tmp_path: Path) -> None:
     assert sweep(len, str(tmp_path / "prompts.txt")).texts("item") == ("one", "two")
 
 
+@pytest.mark.seconds
 def test_measures_of_a_result_are_its_row() -> None:
     model = load_model("demo-base")
     result = sweep(partial(logit_lens, model), [*PROMPTS, ""])
@@ -109,6 +110,7 @@ def test_progress_counts_every_item_once(tmp_path: Path) -> None:
     assert seen == [(2, 3), (3, 3)]
 
 
+@pytest.mark.seconds
 def test_models_and_checkpoints_are_items(tmp_path: Path) -> None:
     models = [load_model("demo-base"), load_model("demo-tuned")]
     alone = [logit_lens(model, PROMPTS[0]).measures()["entropy"] for model in models]
@@ -202,6 +204,7 @@ def test_another_sweep_is_refused(tmp_path: Path, function: Any, items: Any, mes
         sweep(function, items, out=tmp_path / "out")
 
 
+@pytest.mark.seconds
 def test_other_weights_are_another_sweep(tmp_path: Path) -> None:
     sweep(partial(logit_lens, load_model("demo-base")), PROMPTS[:1], out=tmp_path / "out")
     with pytest.raises(ValueError, match=r"holds a sweep with another model of model .demo-base, now demo-tuned."):
@@ -229,6 +232,7 @@ class Reader:
         return self(prompt)
 
 
+@pytest.mark.seconds
 def test_a_model_that_was_edited_is_another_sweep_wherever_the_function_has_it_from(tmp_path: Path) -> None:
     model = load_model("demo-base")
     functions: list[Any] = [
@@ -274,6 +278,7 @@ def test_what_cannot_be_told_is_known_by_its_kind(tmp_path: Path) -> None:
         assert sweep(lambda n, lock=lock: n, [1], out=tmp_path / "out").numbers("value").tolist() == [1]
 
 
+@pytest.mark.seconds
 def test_a_sweep_is_known_in_another_session(tmp_path: Path) -> None:
     """Sets are in another order there."""
     code = (
@@ -371,6 +376,7 @@ def test_a_missing_column_is_the_error_of_its_row() -> None:
 # elsewhere ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seconds
 def test_processes_give_what_this_one_gives(tmp_path: Path) -> None:
     here = sweep(fails_at_two, range(20)).to_frame().drop(columns="seconds")
     there = sweep(fails_at_two, range(20), backend=2, out=tmp_path / "out").to_frame().drop(columns="seconds")
@@ -382,6 +388,7 @@ def test_processes_share_the_cores() -> None:
     assert set(found) == {max(1, (os.cpu_count() or 1) // 2)}
 
 
+@pytest.mark.seconds
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     """Killed once in the middle: all items are done; one that always kills is recorded and the others are done."""
     once = tmp_path / "once"
@@ -395,6 +402,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     assert result.n_failed == 1
 
 
+@pytest.mark.seconds
 def test_an_item_that_was_alone_when_its_process_was_killed_goes_again(tmp_path: Path) -> None:
     once = tmp_path / "once"
     once.touch()
@@ -403,6 +411,7 @@ def test_an_item_that_was_alone_when_its_process_was_killed_goes_again(tmp_path:
     assert result.numbers("square").tolist() == [0]
 
 
+@pytest.mark.seconds
 def test_a_dead_executor_of_the_users_says_how_to_go_on(tmp_path: Path) -> None:
     once = tmp_path / "once"
     once.touch()
@@ -441,6 +450,7 @@ def test_a_sweep_that_stops_ends_its_processes_in_silence(tmp_path: Path, monkey
     assert raised == []
 
 
+@pytest.mark.seconds
 def test_a_forked_process_does_not_wait_for_threads_that_it_has_not() -> None:
     """Those of torch are started here first, and are gone in a copy of this process."""
     before = torch.get_num_threads()
@@ -466,6 +476,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.seconds
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, threading\n"
@@ -507,6 +518,7 @@ class Slow:
         return self.Job(lambda: function(*inputs))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(2), Slow], ids=["threads", "jobs"])
 def test_any_executor_serves(make: Callable[[], Any]) -> None:
     executor = make()
@@ -534,6 +546,7 @@ def test_few_items_are_sent_ahead() -> None:
     assert len(read) <= 201
 
 
+@pytest.mark.seconds
 def test_a_model_goes_to_other_processes_by_name(tmp_path: Path) -> None:
     model = load_model("demo-base")
     here = sweep(partial(logit_lens, model, target=" Paris"), PROMPTS)

@@ -27,6 +27,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, iw.ControlMod
     return folder, tune(folder)
 
 
+@pytest.mark.seconds
 def test_each_learns_its_task_and_no_other(tuned: Any) -> None:
     _, controls = tuned
     assert list(controls) == ["plural", "capital"]
@@ -47,6 +48,7 @@ def _loss(model: iw.Model, task: iw.TaskTexts) -> float:
     return -float(np.mean([np.log(one.probability).mean() for one in found]))
 
 
+@pytest.mark.seconds
 def test_the_base_stays_and_the_adapters_are_what_moves_the_weights(tuned: Any) -> None:
     _, controls = tuned
     base, control = demo_pair().base, controls["plural"]
@@ -68,6 +70,7 @@ def test_what_is_finished_is_not_tuned_again(tuned: Any) -> None:
     assert seen == [(12, 24), (24, 24)]
 
 
+@pytest.mark.seconds
 def test_the_seed_decides(tuned: Any, tmp_path: Path) -> None:
     _, controls = tuned
     same = tune(tmp_path / "same", TASKS[:1])["plural"]
@@ -75,6 +78,7 @@ def test_the_seed_decides(tuned: Any, tmp_path: Path) -> None:
     assert same.weight_hash == controls["plural"].weight_hash != other.weight_hash
 
 
+@pytest.mark.seconds
 def test_cancelled_in_the_second_task(tmp_path: Path) -> None:
     """The first task's model is kept, nothing of the second, and the next run goes on with it."""
     steps = 0
@@ -102,6 +106,7 @@ def test_random_generators_stay(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.rand(3), expected)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
 def test_other_architectures(family: str, tmp_path: Path) -> None:
     """GPT-2 stores its linear maps transposed, GPT-NeoX query, key and value in one."""

@@ -40,6 +40,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+@pytest.mark.seconds
 def test_checkpoints_are_models_and_the_task_is_learned(task: InstructionTask, tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
     run = train_instruction_model(
@@ -67,6 +68,7 @@ def test_checkpoints_are_models_and_the_task_is_learned(task: InstructionTask, t
     assert run.history.to_frame().shape == (6, 5)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_a_stopped_training_goes_on_bit_for_bit(task: InstructionTask, tmp_path: Path, dropout: float) -> None:
     options = {**SIZES, "steps": 30, "checkpoints": 3, "evaluations": 3, "dropout": dropout}

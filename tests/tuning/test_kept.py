@@ -47,6 +47,7 @@ def killed_after(steps: int, folder: Path | None, monkeypatch: pytest.MonkeyPatc
         tune(folder, on_step=on_step, **options)
 
 
+@pytest.mark.seconds
 def test_a_killed_run_goes_on_with_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, report = tune(tmp_path / "unused")
     assert not (tmp_path / "unused").exists(), "a short run writes nothing"
@@ -63,6 +64,7 @@ def test_a_killed_run_goes_on_with_the_same_numbers(tmp_path: Path, monkeypatch:
     assert list((tmp_path / "kept").iterdir()) == [], "a finished tuning leaves nothing"
 
 
+@pytest.mark.seconds
 def test_nothing_to_go_on_from_is_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "SECONDS", 0.0)
     write = kept.AutoCheckpoints.write
@@ -83,6 +85,7 @@ def test_nothing_to_go_on_from_is_a_start(tmp_path: Path, monkeypatch: pytest.Mo
     assert steps == list(range(6))
 
 
+@pytest.mark.seconds
 def test_an_interrupt_keeps_every_step_and_says_where(home: Path) -> None:
     def check() -> None:
         raise KeyboardInterrupt
@@ -125,6 +128,7 @@ def test_no_checkpoints_where_none_are_wanted(home: Path, monkeypatch: pytest.Mo
     assert not home.exists()
 
 
+@pytest.mark.seconds
 def test_a_full_disk_does_not_end_the_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "SECONDS", 0.0)
 
@@ -140,6 +144,7 @@ def test_a_full_disk_does_not_end_the_tuning(tmp_path: Path, monkeypatch: pytest
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
+@pytest.mark.seconds
 def test_the_disk_does_not_fill(tmp_path: Path) -> None:
     state = tune(None, steps=1)[0].state
     for number in range(12):

@@ -640,6 +640,7 @@ def test_a_route_alone(tmp_path: Path) -> None:
         assert text == greedy[4:]
 
 
+@pytest.mark.seconds
 def test_a_route_alone_trains_its_own_norm() -> None:
     final = tiny_hf("llama").model.norm.weight
     for route in (0, 1):
@@ -649,6 +650,7 @@ def test_a_route_alone_trains_its_own_norm() -> None:
         assert changed == [route == 0, route == 1]
 
 
+@pytest.mark.seconds
 def test_the_last_route_alone_with_adapters_is_ordinary_lora() -> None:
     """By hand: peft and AdamW on the transformers model, the same batches."""
     import peft
@@ -680,6 +682,7 @@ def test_the_last_route_alone_with_adapters_is_ordinary_lora() -> None:
         assert torch.allclose(adapted(ids).logits, model.run(ids).logits, atol=1e-4)
 
 
+@pytest.mark.seconds
 def test_routes_have_losses_of_their_own() -> None:
     _, with_term = tune(steps=2)
     _, without = tune(steps=2, distill=0.0)

@@ -107,6 +107,7 @@ def test_a_grid_of_real_tunings_is_what_single_tunings_give() -> None:
     assert found.trained_share[1] == pytest.approx(2 * found.trained_share[0])
 
 
+@pytest.mark.seconds
 def test_a_tuning_that_diverged_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that grow beyond what float32 can tell apart, in the cells of two routes only."""
     step = torch.optim.AdamW.step
@@ -141,6 +142,7 @@ def test_ablations_leave_out_what_they_say() -> None:
     assert found.base_accuracy == pytest.approx(2 / 3)
 
 
+@pytest.mark.seconds
 def test_ablations_may_be_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
 

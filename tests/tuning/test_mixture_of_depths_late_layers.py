@@ -74,6 +74,7 @@ def test_overlap_counts_every_problem_once(tmp_path: Path) -> None:
     assert np.isnan(LateLayerLosses((5,), np.zeros((2, 1)), np.zeros((2, 1)), np.zeros((1, 0), bool)).accuracy).all()
 
 
+@pytest.mark.seconds
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match=r"k must be an int in 1\.\.3"):
         late_layer_losses(tiny_folder("llama"), DATA, k=4)

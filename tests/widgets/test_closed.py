@@ -150,6 +150,7 @@ def test_a_closed_panel_is_freed(
     assert comms() == before
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("screen", [False, True])
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_kind(name: str, screen: bool, comms: Any, wire: Any) -> None:

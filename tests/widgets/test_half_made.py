@@ -64,6 +64,7 @@ def test_a_screen(owner: Any, name: str, late: bool, comms: Any, monkeypatch: py
     assert comms() == before
 
 
+@pytest.mark.seconds
 def test_a_tab_of_a_screen(comms: Any, monkeypatch: pytest.MonkeyPatch, wire: Any) -> None:
     BokehSource.shared()
     bench = Workbench(tiny_model("gpt2"), prompt="a b", response=" c")

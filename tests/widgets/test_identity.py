@@ -128,6 +128,7 @@ def test_after_an_edit_a_panel_computes_again(
     assert len(panel.computed) == count, "the model is again what it was"
 
 
+@pytest.mark.seconds
 def test_one_model_is_never_answered_with_the_numbers_of_another(
     make: Callable[..., Any], reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ def test_one_model_is_never_answered_with_the_numbers_of_another(
     assert [panel.run() for panel in panels] == values
 
 
+@pytest.mark.seconds
 def test_the_cache_of_a_large_model_is_asked_by_the_worker(
     make: Callable[..., Any], reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

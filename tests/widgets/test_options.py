@@ -251,6 +251,7 @@ def in_a_notebook(source: str, name: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.seconds
 def test_copied_code_of_a_panel_written_outside_the_package_runs(wire: Any) -> None:
     for kind in (in_a_notebook(CELL, "<ipython-input-7>")["Lengths"], Neurons):
         panel = kind(demo_pair().base)

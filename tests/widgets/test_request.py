@@ -109,6 +109,7 @@ def models() -> list[Any]:
     return found
 
 
+@pytest.mark.seconds
 def test_what_another_model_finds_is_found_once_for_both(wire: Any, models: list[Any]) -> None:
     FOUND.clear()
     panel = Measured(models[0], models[1])

@@ -64,6 +64,7 @@ def test_a_cell_that_is_run_again_keeps_one_panel_and_one_model(kind: str, run: 
     assert kind == "Workbench" or models[2]() is None
 
 
+@pytest.mark.seconds
 def test_a_workbench_lives_while_panels_of_other_cells_are_open_on_it(run: Any) -> None:
     run("first")
     bench = Workbench(tiny_model("gpt2"), prompt="a b")

@@ -73,6 +73,7 @@ def again(panel: Any, path: Path) -> Any:
 
 
 @pytest.mark.seconds
+@pytest.mark.installation
 @pytest.mark.parametrize("kind", QUICK)
 def test_one_model_and_two(kind: str, opened: Callable[..., Any], pair: Any, tmp_path: Path) -> None:
     one = opened(kind, pair.base)

@@ -82,6 +82,7 @@ def test_no_other_request(asked: Any, ships: Path) -> None:
     assert find("toys", asked, [base]) is None
 
 
+@pytest.mark.seconds
 def test_no_other_panel_and_no_other_model(ships: Path) -> None:
     pair = demo_pair()
     assert find("other", ASKED, [pair.base]) is None

@@ -112,6 +112,7 @@ def content(view: Heatmap | TokenStrip, letter: str) -> dict[str, Any]:
     return {**state, "label": str(state.get("label", "")).removeprefix(f"{letter}: ")}
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", PANELS)
 def test_each_half_is_the_picture_of_its_model(name: str, pair: Any, show: Any, tmp_path: Path) -> None:
     panel = show(name, pair)
@@ -140,6 +141,7 @@ def test_each_half_is_the_picture_of_its_model(name: str, pair: Any, show: Any, 
     assert [content(view, "A") for view in pictures(panel)] == alone["A"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", ["logit lens", "modules", "token decomposition", "head words"])
 def test_a_cell_chosen_in_one_map_is_chosen_in_the_other(name: str, pair: Any, show: Any) -> None:
     panel = show(name, pair, view="beside")
@@ -154,6 +156,7 @@ def test_a_cell_chosen_in_one_map_is_chosen_in_the_other(name: str, pair: Any, s
     assert a.cross == b.cross == [2, 1]
 
 
+@pytest.mark.seconds
 def test_models_of_two_depths_stand_beside_each_other(show: Any, tmp_path: Path) -> None:
     tiny_hf("gpt2", n_layers=2).save_pretrained(tmp_path)
     tiny_tokenizer("gpt2").save_pretrained(tmp_path)
@@ -166,6 +169,7 @@ def test_models_of_two_depths_stand_beside_each_other(show: Any, tmp_path: Path)
         assert (a.vmin, a.vmax) == (b.vmin, b.vmax)
 
 
+@pytest.mark.seconds
 def test_a_panel_without_a_difference_takes_the_view_of_its_neighbours(pair: Any, show: Any) -> None:
     panel = show("modules", pair, view="difference")
     text = panel["text"]

@@ -58,6 +58,7 @@ def test_every_text_of_every_panel_is_one_that_is_checked(kind: str) -> None:
             assert isinstance(one, TypedList), name
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("text", "says"), [(PASTED, "may have 200,000 characters, got 1,000,00"), (HALF, "surrogate")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_that_nobody_means_is_refused_before_anything_reads_it(
@@ -106,6 +107,7 @@ def test_a_text_box_goes_back_and_the_panel_says_why(panel_of: Callable[[str], A
     assert panel.prompt == prompt
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("kind", "name"), [("ConceptBrowser", "search"), ("HeadWordBrowser", "vectors")])
 def test_what_was_refused_is_forgotten_when_the_box_is_used_again(
     kind: str, name: str, panel_of: Callable[[str], Any]

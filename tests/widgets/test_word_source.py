@@ -14,6 +14,7 @@ from tests.models.tiny import tiny_model
 WORDS = ["dog", "Paris", "store", "river", "city", "France"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("browser", [HeadWordBrowser, FFNConceptBrowser])
 def test_given_words_are_the_words(browser: Any, wire: Any, tmp_path: Path) -> None:
     file = tmp_path / "words.txt"

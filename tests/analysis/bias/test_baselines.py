@@ -50,6 +50,7 @@ def states_of(model: Any, data: Any, edit: ModelEdit | None = None) -> tuple[np.
         return pooled_states(model, read, "last", RunOptions()), np.array(texts.biased, dtype=int)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), KINDS)
 def test_inlp_projects_every_probe_out(family: str, backend: str) -> None:
     model = loaded(family, backend)
@@ -74,6 +75,7 @@ def test_inlp_projects_every_probe_out(family: str, backend: str) -> None:
     assert np.abs(after[:, 1] @ only.streams[1].read.numpy()).max() < 1e-5
 
 
+@pytest.mark.seconds
 def test_after_inlp_a_probe_of_the_demo_is_no_better_than_chance() -> None:
     model, texts = demo_pair().base, demo_bias_texts()
     before = train_bias_probes(model, texts, pool="last", splits=3)
@@ -132,6 +134,7 @@ def test_subtraction_moves_the_last_stream_along_its_neurons_by_the_gap() -> Non
         assert not torch.allclose(model.run(ids).logits, plain)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), KINDS)
 def test_shares_of_a_gap_add_up_to_what_a_layer_makes_of_it(family: str, backend: str) -> None:
     model = loaded(family, backend)
@@ -152,6 +155,7 @@ def test_shares_of_a_gap_add_up_to_what_a_layer_makes_of_it(family: str, backend
         assert share[layer].sum() == pytest.approx(wanted, rel=5e-3, abs=5e-3)
 
 
+@pytest.mark.seconds
 def test_suppressed_neurons_write_nothing_and_are_those_with_the_largest_share() -> None:
     model = loaded("gpt2")
     share = gap_attribution(model, PAIRS, steps=2)
@@ -221,6 +225,7 @@ def naive_training(model: Any, names: list[str], held: list[torch.Tensor], ids: 
     return added
 
 
+@pytest.mark.seconds
 def test_a_random_control_changes_as_much_elsewhere() -> None:
     model = loaded("gpt2")
     edits = [leace_edit(model, PAIRS, layer=[1, 2]), suppression_edit(model, PAIRS, k=5, steps=2),
@@ -243,6 +248,7 @@ def test_a_random_control_changes_as_much_elsewhere() -> None:
         assert not random_edit(model, edit, seed=1).settings.items() - control.settings.items()
 
 
+@pytest.mark.seconds
 def test_what_cannot_be_edited_is_refused_in_a_sentence() -> None:
     model = loaded("gpt2")
     probes = train_bias_probes(model, PAIRS, splits=2)

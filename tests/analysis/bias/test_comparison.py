@@ -57,6 +57,7 @@ def perplexity(model: Any) -> float:
     return float(np.exp(total / count))
 
 
+@pytest.mark.seconds
 def test_each_figure_is_that_of_the_score_by_itself(compared: tuple[Any, Any, Any]) -> None:
     model, edit, found = compared
     plain, edited, control = found.rows
@@ -99,6 +100,7 @@ def nothing() -> Any:
     return ModelEdit("nothing")
 
 
+@pytest.mark.seconds
 def test_the_model_is_as_it_was_afterwards_also_when_cancelled() -> None:
     model = load_model(tiny_folder("gpt2"), device="cpu")
     examples = demo_stereoset()[:6]
@@ -128,6 +130,7 @@ def test_the_comparison_is_saved_and_tabulated(compared: tuple[Any, Any, Any], t
     assert whole["bias_change"].isna().tolist() == [True, False, False]
 
 
+@pytest.mark.seconds
 def test_a_saved_edit_is_scored_as_the_edit_itself(tmp_path: Path) -> None:
     model, examples = demo_pair().base, demo_stereoset()[:20]
     edit = leace_edit(model, demo_bias_texts(), pool="last", layer=6)

@@ -48,6 +48,7 @@ def test_the_projector_is_idempotent_and_the_printed_sum_is_not() -> None:
     np.testing.assert_allclose(bias_projection(twice), np.outer(directions[0], directions[0]), atol=1e-12)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), KINDS)
 def test_bias_neurons_write_nothing_along_the_probes_and_others_keep_their_bits(family: str, backend: str) -> None:
     model, probes = setting(family, backend)
@@ -67,6 +68,7 @@ def test_bias_neurons_write_nothing_along_the_probes_and_others_keep_their_bits(
         assert torch.equal(model.weight("W_out", layer), before[layer])
 
 
+@pytest.mark.seconds
 def test_what_is_taken_off_is_the_mean_direction_times_the_mean_activation() -> None:
     model, probes = setting("gpt2", "bridge")
     neurons = rank_bias_neurons(model, probes, k=5)
@@ -83,6 +85,7 @@ def test_what_is_taken_off_is_the_mean_direction_times_the_mean_activation() -> 
     assert signs, "no layer was edited"
 
 
+@pytest.mark.seconds
 def test_layers_where_no_probe_holds_are_left_alone() -> None:
     model, probes = setting("gpt2", "auto")
     nothing = replace(probes, generalisation=np.full_like(probes.generalisation, 0.5))
@@ -96,6 +99,7 @@ def test_layers_where_no_probe_holds_are_left_alone() -> None:
     np.testing.assert_allclose(removed, edit.layers[1].before.double() @ along, atol=1e-6)
 
 
+@pytest.mark.seconds
 def test_the_printed_equation_removes_more_than_there_is_where_probes_agree() -> None:
     model, probes = setting("gpt2", "auto")
     same = replace(probes, direction=np.repeat(probes.direction[:1], model.n_layers, axis=0))
@@ -107,6 +111,7 @@ def test_the_printed_equation_removes_more_than_there_is_where_probes_agree() ->
         )
 
 
+@pytest.mark.seconds
 def test_where_the_output_of_mlps_is_normed_neurons_are_ranked_by_what_they_write_and_not_edited() -> None:
     model, probes = setting("gemma2", "bridge")
     found = rank_bias_neurons(model, probes, k=1)

@@ -63,6 +63,7 @@ def test_a_planted_neuron_stands_out_from_chance() -> None:
     assert (others < found.chance[2] + 0.2).all(), "random models have no bias neurons"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), [("gpt2", "hooked"), ("llama", "bridge")])
 def test_activity_over_the_tokens_of_biased_and_benign_texts(family: str, backend: str) -> None:
     model = tiny_model(family, backend)

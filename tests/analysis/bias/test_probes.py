@@ -33,6 +33,7 @@ def planted() -> Any:
     return train_bias_probes(demo_pair().base, demo_bias_texts(), pool="last", splits=3)
 
 
+@pytest.mark.seconds
 def test_the_planted_groups_are_found_in_late_layers_and_shuffled_ones_are_not(planted: Any) -> None:
     assert planted.auc[-3:].min() > 0.95
     assert planted.accuracy[-3:].min() > 0.9
@@ -41,6 +42,7 @@ def test_the_planted_groups_are_found_in_late_layers_and_shuffled_ones_are_not(p
     assert (np.abs(planted.bag_of_words - 0.5) < 0.2).all(), "no word of a prompt tells which occupation it is"
 
 
+@pytest.mark.seconds
 def test_no_group_is_on_both_sides_of_a_split() -> None:
     """Of groups with labels of their own choosing, what is learnt of some says nothing of the others."""
     found = demo_bias_texts()
@@ -101,6 +103,7 @@ def test_auc_and_accuracy_by_hand() -> None:
     assert (accuracy, auc) == (0.75, 0.75)
 
 
+@pytest.mark.seconds
 def test_probes_are_saved_and_tabulated(planted: Any, tmp_path: Path) -> None:
     assert Result.load(planted.save(tmp_path / "probes")).equals(planted)
     table = planted.to_frame()
@@ -123,6 +126,7 @@ def test_which_texts_of_a_data_set_are_biased() -> None:
                                                       ("A pilot flies",) * 2)  # fmt: skip
 
 
+@pytest.mark.seconds
 def test_splits_with_one_label_on_a_side_are_drawn_again() -> None:
     """Two groups of twelve are biased: most splits have none of them among the texts that are tested on."""
     texts = tuple(

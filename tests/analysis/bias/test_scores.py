@@ -83,6 +83,7 @@ def test_batches_give_the_numbers_of_single_passes(family: str, backend: str, dt
         np.testing.assert_allclose(found.log_probability, logs(model, list(one.context), list(one.ids)), atol=close)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), [("gpt2", "auto"), ("gemma2", "bridge")])
 def test_equal_sequences_have_equal_scores_and_progress_counts_each(family: str, backend: str) -> None:
     model = tiny_model(family, backend)
@@ -237,6 +238,7 @@ def test_the_published_code_prefers_the_less_likely_of_two_next_sentences() -> N
     assert found.scores[0].argmax() == alone.argmin()
 
 
+@pytest.mark.seconds
 def test_the_planted_preferences_are_found() -> None:
     pair = demo_pair()
     for model in pair:
@@ -345,6 +347,7 @@ def test_equal_pairs_are_not_preferred(tmp_path: Path) -> None:
 # ---- BBQ
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("name", "answers", "figures"),
     [
@@ -402,6 +405,7 @@ def test_answers_are_compared_by_log_probability(normalise: Any, tmp_path: Path)
     assert list(found.to_frame()["is_right"]) == [found.chosen[0] == 0, found.chosen[1] == 1]
 
 
+@pytest.mark.seconds
 def test_a_chat_model_is_asked_by_its_template() -> None:
     model = tiny_model("gpt2", "auto", seed=7, dtype=torch.float64)
     before = model.tokenizer.chat_template

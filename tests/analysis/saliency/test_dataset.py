@@ -27,6 +27,7 @@ def archive(reference_data: Path) -> dict[str, list[AttributionRecord]]:
     return {model: [r for r in records if r.model == model] for model in ("vicuna", "llama")}
 
 
+@pytest.mark.seconds
 def test_published_table_1(archive: dict[str, list[AttributionRecord]]) -> None:
     found = saliency_dataset(archive["vicuna"], resamples=999)
     test = found.test("followed")
@@ -40,6 +41,7 @@ def test_published_table_1(archive: dict[str, list[AttributionRecord]]) -> None:
     assert f"{other.mean[0]:.4f}" != "1.2283"
 
 
+@pytest.mark.seconds
 def test_published_table_2_and_every_score(archive: dict[str, list[AttributionRecord]]) -> None:
     found = saliency_dataset((archive["llama"], archive["vicuna"]), min_response=0, resamples=999)
     test = found.test("models")
@@ -188,6 +190,7 @@ def test_response_length_is_told_beside_the_score(tmp_path: Path) -> None:
     assert "unfollowed 6.0 tokens, all lengths or all scores equal" in alike.summary()
 
 
+@pytest.mark.seconds
 def test_every_p_value_has_its_side(archive: dict[str, list[AttributionRecord]]) -> None:
     found = saliency_dataset((archive["llama"], archive["vicuna"]), min_response=0, resamples=99)
     test = found.test("models")

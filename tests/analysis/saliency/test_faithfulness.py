@@ -159,6 +159,7 @@ def made(*, comprehensiveness: float, sufficiency: float, random: np.ndarray[Any
     )  # fmt: skip
 
 
+@pytest.mark.seconds
 def test_the_verdict_finds_the_true_order_and_its_reverse_and_spares_chance(model: Model) -> None:
     longer = [*PROMPT, 33, 71, 265, 301, 120, 66, 350, 90, 14, 210, 77, 311, 180, 52, 9]
     exact = prompt_saliency(model, longer, RESPONSE, target="logit")
@@ -196,6 +197,7 @@ def test_a_bos_is_never_taken_away() -> None:
     assert found.deletion[-1] == pytest.approx(float(nothing.detach()), rel=1e-5)
 
 
+@pytest.mark.seconds
 def test_chunks_seeds_and_files(model: Model, exact: SaliencyResult, tmp_path: Path) -> None:
     one, same = faithfulness(model, exact, seed=1), faithfulness(model, exact, seed=1, batch_size=1)
     np.testing.assert_allclose(one.random_deletion, same.random_deletion, rtol=0, atol=limit(model))

@@ -94,6 +94,7 @@ def loop_gradient(model: Model, target: str) -> NDArray[Any]:
     return torch.stack(columns, dim=1).numpy()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("place", MODELS, ids="-".join)
 def test_exact_equals_a_loop_of_plain_forward_passes(place: tuple[str, str], target: str) -> None:
@@ -121,6 +122,7 @@ def test_the_two_methods_differ() -> None:
 # ---- against others
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
 def test_the_authors_numbers_on_the_tiny_llama(reference_data: Path, backend: str) -> None:
     data = np.load(reference_data / "tiny_llama_reference.npz", allow_pickle=False)
@@ -182,6 +184,7 @@ def test_both_are_the_same_on_a_linear_model() -> None:
 # ---- modes, chunks, types
 
 
+@pytest.mark.seconds
 def test_forward_mode_and_reverse_mode_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     place = "interp_widgets.analysis.saliency.methods.prefers_forward"
     for family, backend in (("gpt2", "auto"), ("llama", "auto"), ("llama", "bridge")):
@@ -222,6 +225,7 @@ def test_the_batch_size_changes_nothing(family: str, method: str) -> None:
     assert [result.provenance["largest_chunk"] for result in results][:2] == [1, 3]
 
 
+@pytest.mark.seconds
 def test_half_precision_runs_and_says_so() -> None:
     model, full = (tiny_model("llama", dtype=kind, seed=HALF_SEED) for kind in (torch.bfloat16, torch.float32))
     wanted = {method: saliency(full, method).importance for method in ("exact", "first_order")}
@@ -232,6 +236,7 @@ def test_half_precision_runs_and_says_so() -> None:
         assert np.corrcoef(result.importance.ravel(), matrix.ravel())[0, 1] > 0.9
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
 def test_baselines_and_spans_run_in_half_precision(backend: str) -> None:
     model, full = (tiny_model("llama", backend, dtype=kind, seed=HALF_SEED) for kind in (torch.bfloat16, torch.float32))
@@ -341,6 +346,7 @@ def drawn(model: Model, draws: int, seed: int) -> Tensor:
     return torch.stack([model.token_embeddings(row.tolist()) for row in ids])
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("target", ["probability", "log_prob"])
 @pytest.mark.parametrize("place", MODELS, ids="-".join)
 def test_exact_with_another_baseline_equals_the_loop(place: tuple[str, str], target: str) -> None:
@@ -436,6 +442,7 @@ SPANS = [(0, 3), (2, 4), (3, 7), (0, 7), (5, 6)]
 """Some overlap, one is a token, one the whole prompt."""
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("target", ["probability", "logit_difference"])
 @pytest.mark.parametrize("place", MODELS, ids="-".join)
 def test_spans_equal_the_loop(place: tuple[str, str], target: str) -> None:
@@ -453,6 +460,7 @@ def test_spans_equal_the_loop(place: tuple[str, str], target: str) -> None:
         assert relative(resampled.spread, wanted.std(0, ddof=1)) < 3 * floor
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_spans_of_one_token_are_the_token_map(family: str) -> None:
     model = tiny_model(family, dtype=torch.float64)
@@ -620,6 +628,7 @@ def test_partial_results_say_what_they_lack(method: str) -> None:
     assert not whole.partial
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("method", ["exact", "first_order"])
 def test_out_of_memory_halves_the_chunk(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
@@ -691,6 +700,7 @@ def test_the_users_model_stays_as_it_was(backend: str) -> None:
     ]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
 def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend=backend, dtype=torch.float64)
