@@ -201,9 +201,6 @@ class Panel(Shell):
         """Values of traits that the panel starts with; `keywords` names those set by the user or on the workbench."""
         return {}
 
-    def default_of(self, name: str) -> Any:
-        return self.usual[name] if name in self.usual else super().default_of(name)
-
     def build(self) -> None:
         """Make controls and views and put them into `self.inputs`, `self.plot` and `self.details`."""
         self.inputs.children = self.controls.rows()

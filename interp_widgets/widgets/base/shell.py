@@ -159,7 +159,8 @@ class Shell(Worded, W.VBox):
 
     def default_of(self, name: str) -> Any:
         """The value of an option that nobody has set."""
-        return self.traits()[name].default(self)
+        usual = getattr(self, "usual", {})  # of a panel or a stack
+        return usual[name] if name in usual else self.traits()[name].default(self)
 
     def on_click(self, button: Any, handler: Callable[[], object]) -> Any:
         """Call `handler()` when a button is clicked, through the guard. Returns the button."""
