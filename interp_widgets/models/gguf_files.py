@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +21,14 @@ from numpy.typing import NDArray
 from interp_widgets.arguments import short
 
 from .errors import LoadError, sentence
-from .library_messages import quiet
-from .memory import free_bytes, is_out_of_memory
+from .library_messages import issue, quiet
+from .memory import float32_fits, is_out_of_memory
 
 SUFFIX = ".gguf"
 INSTALL = "pip install gguf"
 CHUNK = 4_000_000
 """Bytes of a file that are dequantised at a time."""
-FLOAT32_SHARE = 0.8
-"""A file is read in float32 if that takes at most this share of the available memory, else in bfloat16."""
+_READING = threading.RLock()
 
 
 def gguf_file_in(path: Path) -> Path | None:
@@ -45,16 +47,17 @@ def gguf_file_in(path: Path) -> Path | None:
     return files[0] if files else None
 
 
-def read_gguf(path: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+def read_gguf(path: Path, dtype: torch.dtype | None, *, allow_mismatch: bool = False) -> tuple[Any, Any]:
     """A transformers model in evaluation mode on the CPU, and its tokenizer, from a GGUF file.
 
     Args:
         path: the file.
         dtype: of the weights; None for float32, or bfloat16 where float32 does not fit into the memory.
+        allow_mismatch: whether what transformers does not read of the file may be left out.
 
     Raises:
         LoadError: the file is damaged, of an architecture or a quantisation that transformers or gguf cannot read, or
-            gguf is not installed.
+            gguf is not installed; or transformers would leave weights or a scaling of positions out, and it may not.
     """
     try:
         import gguf
@@ -65,22 +68,21 @@ def read_gguf(path: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     local = {"trust_remote_code": False, "local_files_only": True}
-    with quiet(str(path)):
-        try:
-            reader = gguf.GGUFReader(path)
-        except Exception as error:  # it checks nothing by itself, so that anything may be raised
-            raise LoadError(f"{path} is damaged or no GGUF file ({sentence(error)}): download it again") from error
+    with quiet(str(path)), _one_reader(path) as reader:
         kind = _field(reader, "general.architecture")
         _check_whole(reader, path)
-        reader.fields.clear()  # an object for every token of the vocabulary
+        scaling = _field(reader, f"{kind}.rope.scaling.type")
         try:
             config = AutoConfig.from_pretrained(**where, **local)
             tokenizer = AutoTokenizer.from_pretrained(**where, **local)
+            reader.fields.clear()  # an object for every token of the vocabulary
             gc.collect()
             dtype = _usual_dtype(reader) if dtype is None else dtype
             with init_empty_weights(include_buffers=False):
                 model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-            model.load_state_dict(dict(_weights(reader, model, str(kind), dtype)), assign=True, strict=False)
+            left_out: list[str] = []
+            weights = dict(_weights(reader, model, str(kind), dtype, left_out))
+            model.load_state_dict(weights, assign=True, strict=False)
             model.tie_weights()
         except LoadError:
             raise
@@ -95,11 +97,68 @@ def read_gguf(path: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
         raise LoadError(
             f"{path} lacks {len(missing)} weights that its architecture has, first {missing[0]}: download it again"
         )
+    rope = config.get_text_config().to_dict().get("rope_parameters") or {}
+    if scaling not in (None, "none") and rope.get("rope_type", "default") == "default":
+        left_out.append(f"the scaling of positions {scaling!r}")
+    if left_out:
+        difference = (
+            f"transformers leaves {len(left_out)} part{'s' * (len(left_out) > 1)} of {path} out, first {left_out[0]}"
+        )
+        if not allow_mismatch:
+            raise LoadError(
+                f"{difference}: the model would compute other numbers; give its folder with config.json, or "
+                "allow_mismatch=True"
+            )
+        issue(difference)
     return model.eval(), tokenizer
 
 
-def _weights(reader: Any, empty: Any, kind: str, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and value of each weight of a file for the model `empty`, dequantised one after the other."""
+@contextmanager
+def _one_reader(path: Path) -> Iterator[Any]:
+    """The reader of a file, which transformers takes as well while the block runs.
+
+    A header holds an entry for every token of the vocabulary, and transformers reads it once for each thing it asks; it
+    also makes the map of names again for every module. Both are most of a load.
+    """
+    import gguf
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+        """Without the cost of a memory map for every entry."""
+
+        @property
+        def data(self) -> Any:
+            return self._plain
+
+        @data.setter
+        def data(self, mapped: Any) -> None:
+            self._plain = mapped.view(np.ndarray)
+
+    library: Any = gguf
+    with _READING:
+        usual = {name: getattr(library, name) for name in ("GGUFReader", "get_tensor_name_map")}
+        try:
+            reader = Reader(path)
+        except Exception as error:  # it checks nothing by itself, so that anything may be raised
+            raise LoadError(f"{path} is damaged or no GGUF file ({sentence(error)}): download it again") from error
+
+        def reader_of(other: Any, *mode: Any) -> Any:
+            return reader if os.path.samefile(other, path) else usual["GGUFReader"](other, *mode)
+
+        library.GGUFReader, library.get_tensor_name_map = reader_of, cache(usual["get_tensor_name_map"])
+        try:
+            yield reader
+        finally:
+            for name, value in usual.items():
+                setattr(library, name, value)
+
+
+def _weights(
+    reader: Any, empty: Any, kind: str, dtype: torch.dtype, left_out: list[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and value of each weight of a file for the model `empty`, dequantised one after the other.
+
+    The names of weights that the model does not have are put into `left_out`.
+    """
     from transformers.modeling_gguf_pytorch_utils import (
         TENSOR_PROCESSORS,
         TensorProcessor,
@@ -115,6 +174,8 @@ def _weights(reader: Any, empty: Any, kind: str, dtype: torch.dtype) -> Iterator
         )
         if found.name in names:
             yield names[found.name], torch.from_numpy(np.ascontiguousarray(found.weights)).to(dtype)
+        elif found.name is not None:  # else it is a part of what is collected
+            left_out.append(str(found.name))
     yield from ((name, value.to(dtype)) for name, value in made["tensors"].items())
 
 
@@ -140,8 +201,8 @@ def _dequantised(tensor: Any) -> NDArray[np.float32]:
 
 def _usual_dtype(reader: Any) -> torch.dtype:
     """float32, or bfloat16 where that does not fit."""
-    needed = sum(int(tensor.n_elements) for tensor in reader.tensors) * torch.float32.itemsize
-    return torch.float32 if needed <= FLOAT32_SHARE * free_bytes(torch.device("cpu")) else torch.bfloat16
+    numbers = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    return torch.float32 if float32_fits(numbers, torch.device("cpu")) else torch.bfloat16
 
 
 def _check_whole(reader: Any, path: Path) -> None:

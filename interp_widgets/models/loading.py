@@ -30,7 +30,7 @@ from .hub_files import (
     short_name,
 )
 from .library_messages import collected, issue
-from .memory import free_bytes, load_must_fit
+from .memory import float32_fits, load_must_fit
 from .model import Model
 from .network import Backend
 from .placement import is_kept_elsewhere, is_placed, quantisation
@@ -39,8 +39,6 @@ from .self_check import SelfCheckError, self_check
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """The dtypes that a model may be loaded in."""
-FLOAT32_SHARE = 0.8
-"""A half-precision file is loaded in float32 on a CPU if it takes at most this share of the available memory."""
 
 
 class Opener(Protocol):
@@ -228,8 +226,7 @@ def _default_dtype(source: Source, device: torch.device) -> torch.dtype:
         return torch.float32
     if not source.owned or device.type != "cpu":
         return own
-    needed = source.hf_model.num_parameters() * torch.float32.itemsize
-    return torch.float32 if needed <= FLOAT32_SHARE * free_bytes(device) else own
+    return torch.float32 if float32_fits(source.hf_model.num_parameters(), device) else own
 
 
 def _issue_rounding(source: Source, dtype: torch.dtype) -> None:

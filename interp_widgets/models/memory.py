@@ -11,6 +11,8 @@ import torch
 
 from interp_widgets.arguments import message_of
 
+FLOAT32_SHARE = 0.8
+"""Weights are read in float32 on a CPU if that takes at most this share of the available memory."""
 _OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot allocate", "bad alloc", "bad_alloc")
 
 
@@ -33,6 +35,11 @@ def free_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
     return int(psutil.virtual_memory().available)
+
+
+def float32_fits(numbers: int, device: torch.device) -> bool:
+    """Whether so many weights are read in float32 where nobody asked for a dtype."""
+    return numbers * torch.float32.itemsize <= FLOAT32_SHARE * free_bytes(device)
 
 
 @contextlib.contextmanager

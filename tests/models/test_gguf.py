@@ -16,7 +16,7 @@ import torch
 
 from interp_widgets import load_model
 from interp_widgets.command import main
-from interp_widgets.models import gguf_files, hub_files, pypi_models
+from interp_widgets.models import gguf_files, hub_files, memory, pypi_models
 from interp_widgets.models.errors import LoadError
 from interp_widgets.models.loading import needs_the_hub
 from tests.models.gguf_writer import TEMPLATE, tiny_llama, write_gguf
@@ -69,6 +69,23 @@ def test_the_numbers_are_those_that_transformers_reads(
 
 
 @pytest.mark.seconds
+def test_what_transformers_would_leave_out_is_refused(original: Any, tmp_path: Path) -> None:
+    import gguf
+    import numpy as np
+
+    factors = write_gguf(tmp_path / "factors.gguf", original, more={"rope_freqs.weight": np.ones(8, np.float32)})
+    scaled = write_gguf(tmp_path / "scaled.gguf", original, texts={"llama.rope.scaling.type": "linear"})
+    for path, part in ((factors, "rope_freqs.weight"), (scaled, "the scaling of positions 'linear'")):
+        with pytest.raises(
+            LoadError, match=f"transformers leaves 1 parts? of .* out, first {part}.*allow_mismatch=True"
+        ):
+            load_model(path)
+        with pytest.warns(UserWarning, match="transformers leaves"):
+            load_model(path, allow_mismatch=True, backend="bridge")
+    assert gguf.GGUFReader.__module__.startswith("gguf"), "the library is as it was"
+    assert gguf.GGUFReader.__name__ == "GGUFReader"
+
+
 def test_a_folder_with_a_file(original: Any, file: Path, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / file.name).write_bytes(file.read_bytes())
@@ -81,7 +98,7 @@ def test_a_folder_with_a_file(original: Any, file: Path, tmp_path: Path) -> None
 @pytest.mark.seconds
 def test_bfloat16_and_where_float32_does_not_fit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_model(file, dtype="bfloat16", backend="bridge").dtype == torch.bfloat16
-    monkeypatch.setattr(gguf_files, "free_bytes", lambda device: 100_000)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 100_000)
     assert gguf_files.read_gguf(file, None)[0].dtype == torch.bfloat16
 
 
