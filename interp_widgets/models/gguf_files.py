@@ -60,7 +60,7 @@ def read_gguf(path: Path, dtype: torch.dtype | None, *, allow_mismatch: bool = F
             gguf is not installed; or transformers would leave weights or a scaling of positions out, and it may not.
     """
     try:
-        import gguf
+        import gguf  # noqa: F401  (whether it is there)
     except ImportError as error:
         raise LoadError(f"{path} is a GGUF file, which needs the package gguf: run {INSTALL}") from error
     from accelerate import init_empty_weights
@@ -122,7 +122,7 @@ def _one_reader(path: Path) -> Iterator[Any]:
     """
     import gguf
 
-    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+    class Reader(gguf.GGUFReader):
         """Without the cost of a memory map for every entry."""
 
         @property
