@@ -211,6 +211,10 @@ def test_map_by_pointer(views: Any) -> None:
         expect(place).to_contain_text("‘·p4’")
         expect(place).to_contain_text("‘r5’")
         expect(place).to_contain_text(value)
+    nb.py(code="before, heat.data = heat.data, (M + 1).astype('float32').tobytes()")
+    expect(tip).to_contain_text(nb.py("f'{M[4, 5] + 1:.3g}'"))  # other numbers under a pointer that rests
+    nb.py(code="heat.data = before")
+    expect(tip).to_contain_text(value)
     assert nb.py("(heat.hovered, heat.cross)") == ([], [])
     nb.page.mouse.click(*at(7, 2))
     nb.wait_py("(heat.cross, heat.pinned)", ([7, 2], [7, 2]))

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from interp_widgets import Workbench
-from interp_widgets.models import LoadError, hub_files, load_model, loading
+from interp_widgets.models import LoadError, hub_files, load_model, loading, memory
 from interp_widgets.models.hub_files import Source
 from interp_widgets.models.library_messages import collected, quiet
 from interp_widgets.models.mixture_of_depths.checkpoint import base_hash
@@ -191,7 +191,7 @@ def test_weights_of_several_dtypes_are_not_rounded_without_a_word(
     assert torch.equal(
         found.source.hf_model.model.norm.weight, load_file(target / "model.safetensors")["model.norm.weight"]
     )
-    monkeypatch.setattr(loading, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
     found = read(target)
     assert found.dtype == torch.bfloat16
     assert len(found.messages) == 1

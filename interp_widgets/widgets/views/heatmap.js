@@ -573,7 +573,7 @@ function render({ model, el, signal }) {
     view = [r0, c0, r0 + h, c0 + w];
     model.set('window', zoomed() ? view : []);
     if (tell) model.save_changes();
-    over = null; tip.hide();
+    over = null; pointAt(null);
     refresh();
   }
   function zoom(factor, r, c, tell = true) {
@@ -613,14 +613,18 @@ function render({ model, el, signal }) {
     return inside ? [Math.min(R - 1, Math.floor(r)), Math.min(C - 1, Math.floor(c))] : null;
   };
   const sendSoon = perFrame(() => model.save_changes());
+  let labelled = false;
+  function pointAt(at) {
+    labelled = Boolean(at);
+    if (!at) { tip.hide(); return; }
+    const s = spanOf(at), b = top.getBoundingClientRect();
+    tip.show(describe(at), { left: b.left + s.x, top: b.top + s.y, bottom: b.top + s.y + s.h, width: s.w });
+  }
   function hover(at) {
     if (at?.[0] === over?.[0] && at?.[1] === over?.[1]) return;
     over = at;
     drawTop();
-    if (at) {
-      const s = spanOf(at), b = top.getBoundingClientRect();
-      tip.show(describe(at), { left: b.left + s.x, top: b.top + s.y, bottom: b.top + s.y + s.h, width: s.w });
-    } else tip.hide();
+    pointAt(at);
     if (model.get('live_hover')) { model.set('hovered', at ?? []); sendSoon(); }
   }
   top.addEventListener('pointerdown', event => {
@@ -683,7 +687,7 @@ function render({ model, el, signal }) {
     event.preventDefault();
     event.stopPropagation();
     if (to) {
-      over = null; tip.hide();
+      over = null; pointAt(null);
       to = [Math.max(0, Math.min(R - 1, to[0])), Math.max(0, Math.min(C - 1, to[1]))];
       keepInView(to);
       model.set('cross', to);
@@ -699,6 +703,7 @@ function render({ model, el, signal }) {
     if (what.has('data')) readData();
     else if (what.has('colours')) paintGrid();
     draw();
+    if (what.has('data') && labelled) pointAt(R && C ? over : null);  // the numbers under a pointer that rests
   });
   const mark = what => () => { if (what) dirty.add(what); refresh(); };
   let shown = 0;
