@@ -52,6 +52,7 @@ def generate_ids(
     temperature: float,
     seed: int,
     stop: Collection[int],
+    keep_end: bool,
     check: Callable[[], None] | None,
     on_token: Callable[[int], None] | None,
 ) -> list[int]:
@@ -70,7 +71,7 @@ def generate_ids(
         else:
             token = int(torch.multinomial(((last - last.max()) / temperature).softmax(-1), 1, generator=generator))
         if token in stop:
-            break
+            return [token] if keep_end and not generated else generated
         generated.append(token)
         if on_token is not None:
             on_token(token)

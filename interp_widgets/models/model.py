@@ -188,6 +188,11 @@ class Model(Network):
         """Whether ids begin with the model's BOS."""
         return self.bos_token_id is not None and len(ids) > 0 and ids[0] == self.bos_token_id
 
+    @checked
+    def is_end(self, ids: Sequence[int]) -> bool:
+        """Whether ids are one token at which the model ends its text."""
+        return len(ids) == 1 and ids[0] in self._stop_ids
+
     @property
     def own_bos_note(self) -> str:
         """The sentence about a text that brings its own BOS."""
@@ -288,14 +293,16 @@ class Model(Network):
         temperature: float = 0.0,
         seed: int = 0,
         prepend_bos: bool | None = None,
+        keep_end: bool = False,
         check: Callable[[], None] | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> str:
         """The text that the model generates after a prompt; options as in `generate_ids`."""
         ids, _ = self.split(prompt, None, prepend_bos=prepend_bos)
         new = self.generate_ids(
-            ids, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, check=check, on_token=on_token
-        )
+            ids, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, keep_end=keep_end, check=check,
+            on_token=on_token,
+        )  # fmt: skip
         # SentencePiece decoders drop a leading space, so the continuation is cut from the decoded full text
         before, whole = self.decode(ids), self.decode([*ids, *new])
         return whole[len(before) :] if whole.startswith(before) else self.decode(new)
@@ -308,16 +315,19 @@ class Model(Network):
         max_new_tokens: int = 40,
         temperature: float = 0.0,
         seed: int = 0,
+        keep_end: bool = False,
         check: Callable[[], None] | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> list[int]:
-        """Token ids that follow ``ids``, without the prompt and without the end token.
+        """Token ids that follow ``ids``, without the prompt.
 
         Args:
             ids: the prompt, at least one token.
             max_new_tokens: most tokens to write; prompt and these together must fit ``n_ctx``.
             temperature: 0 takes the likeliest token; above 0 samples from softmax(logits / temperature).
             seed: of the sampling; the same seed gives the same text.
+            keep_end: if the model ends at once, give its end token, such as ``</s>``, instead of nothing. Elsewhere
+                the end token is left out.
             check: called before every token; raises to cancel.
             on_token: called with every new token id.
 
@@ -346,6 +356,7 @@ class Model(Network):
             temperature=float(temperature),
             seed=seed,
             stop=self._stop_ids,
+            keep_end=keep_end,
             check=check,
             on_token=on_token,
         )

@@ -683,7 +683,7 @@ class Panel(Shell):
         if not self.has_request:
             self.refresh()
             return
-        self._show_remarks()
+        self.show_remarks()
         try:
             seconds = self.forecast(self._question()).seconds
             quick = seconds <= FIRST_SECONDS and not self.manual_run and not self.above
@@ -765,7 +765,8 @@ class Panel(Shell):
     def _hint(self, missing: Incomplete) -> bool:
         return any(controls.hint(missing.name, str(missing)) for controls in self._all_controls())
 
-    def _show_remarks(self) -> None:
+    def show_remarks(self) -> None:
+        """Show the remarks about the options as they are."""
         for name, remark in self.remarks().items():
             self._hint(Incomplete(name, remark))
 
@@ -773,7 +774,7 @@ class Panel(Shell):
         """Clear the hints, but not the remarks about the options as they are."""
         for controls in self._all_controls():
             controls.clear_hints()
-        self._show_remarks()
+        self.show_remarks()
 
     @guard
     def _cancelled_by_user(self) -> None:

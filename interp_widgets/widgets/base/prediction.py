@@ -21,6 +21,7 @@ from .controls import shown_if
 from .fields import Bounds, Refused, Text, field, hint_at
 from .panel import Panel
 from .request import FromModel, PerModel, Request, model_variables
+from .response import end_remark
 from .workbench import in_model
 
 OWN = "own text"
@@ -249,11 +250,12 @@ class PredictionPanel(Panel):
         return Request.of(self.analysis, self.arguments(), prediction.ids, prediction.answer)
 
     def remarks(self) -> dict[str, str]:
-        """Where a prompt brings its own BOS and a model would put one in front of it."""
+        """Where a prompt brings its own BOS and a model would put one in front of it, or the response is only an end."""
+        found = end_remark(self)
         for model in () if isinstance(self.prompt, ChatText) else self.models:
             if model.prepend_bos and self.prompt.startswith(model.tokenizer.bos_token):
-                return {"prompt": model.own_bos_note}
-        return {}
+                return {"prompt": model.own_bos_note, **found}
+        return found
 
     def text_inputs(self) -> list[Any]:
         """Rows of inputs: prompt, response, example, target, and a subclass's options in the group ``prediction``.
@@ -332,12 +334,11 @@ class TextInputs:
 
         def work(job: Any) -> str:
             room = model.n_ctx - len(model.tokens(prompt))
-            text: str = model.generate(prompt, max_new_tokens=max(1, min(MAX_NEW_TOKENS, room)), check=job.check)
+            length = max(1, min(MAX_NEW_TOKENS, room))
+            text: str = model.generate(prompt, max_new_tokens=length, keep_end=True, check=job.check)
             return text
 
         def done(text: str) -> None:
-            if not text:
-                raise ValueError("the model ended its response immediately: type a response, or change the prompt")
             if owner.prompt == prompt:
                 with owner.hold():
                     owner.response, owner.response_token, owner.target = text, 0, ""

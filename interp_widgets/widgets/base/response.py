@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from interp_widgets.models import Model
+from interp_widgets.models.chat import ChatText
 
 from .code import call
 from .fields import Text, field, variant
@@ -46,13 +47,12 @@ class Writing(PerModel):
     @property
     def options(self) -> dict[str, Any]:
         """Keywords of `generate`."""
-        return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
+        options = {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
+        return {**options, "keep_end": True}
 
     def write(self, models: tuple[Any, ...], prompt: str, check: Callable[[], None]) -> str:
-        """Let the model write; ValueError where it writes nothing."""
+        """Let the model write; its end token where it ends at once."""
         text: str = models[self.writer].generate(prompt, **self.options, check=check)
-        if not text:
-            raise ValueError("the model ended its response immediately: type a response, or change the prompt")
         return text
 
     def code(self, name: str) -> tuple[list[str], str]:
@@ -108,6 +108,9 @@ class WrittenResponse(Sampling, Panel):
         self.answers.remember(answered, model, result)
         return result
 
+    def remarks(self) -> dict[str, str]:
+        return end_remark(self)
+
     def depends_on(self, request: Request, model: Model) -> tuple[Any, ...]:
         response = request.inputs[1]
         return (self.models[response.writer],) if isinstance(response, Writing) else ()
@@ -118,6 +121,7 @@ class WrittenResponse(Sampling, Panel):
         if isinstance(response, Writing) and prompt.text == self.prompt and not self.response:
             with self.settled():
                 self.response = written_text(self.models[0], result)
+            self.show_remarks()
 
     def _writing(self) -> Writing:
         index = 0 if len(self.models) == 1 or self.writer == "A" else 1
@@ -129,6 +133,23 @@ class WrittenResponse(Sampling, Panel):
     def _clear_response(self, _: Any) -> None:
         if self.write_anew:
             self.response = ""
+
+
+def end_remark(owner: Any) -> dict[str, str]:
+    """What to say at the response if it is nothing but a model's end token."""
+    if not owner.response:
+        return {}
+    model = owner.models[-1]
+    try:
+        ended = model.is_end(model.split(owner.prompt, owner.response)[1])
+    except ValueError:
+        return {}  # the run reports what is wrong with the texts
+    if not ended:
+        return {}
+    said = f"after this prompt {model.name} ends its text at once"
+    if model.chat_template is None or isinstance(owner.prompt, ChatText):
+        return {"response": said}
+    return {"response": f"{said}: Chat writes the prompt as a message, as this model expects it"}
 
 
 def lengths(request: Request, model: Model) -> tuple[int, int]:

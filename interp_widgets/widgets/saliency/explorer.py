@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 
 import ipywidgets as W
 
-from interp_widgets.data.cases import opening_prompt
-
 from ..base.chat_box import ChatPrompt
+from ..base.opening import opening_of
 from ..base.stack import Stack
 from .check import SaliencyCheck
 from .dataset import DatasetSaliency
@@ -39,12 +38,12 @@ class SaliencyExplorer(Stack):
     panels: ClassVar = {"map": SaliencyMap, "check": SaliencyCheck, "data_set": DatasetSaliency}
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        start = opening_prompt()
         usual: dict[str, Any] = {} if len(self.models) == 1 else {"view": "B"}  # the model that writes the response
         if "prompt" not in keywords:
-            usual |= {"prompt": start.prompt} if "marks" in keywords else {
-                "prompt": start.prompt, "instruction": start.instruction,
-            }  # fmt: skip
+            start = opening_of(self.models)
+            usual["prompt"] = start.prompt
+            if "marks" not in keywords:
+                usual["instruction"] = start.instruction
         return {name: value for name, value in usual.items() if name not in keywords}
 
     def build(self) -> None:

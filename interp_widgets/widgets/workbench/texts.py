@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -10,7 +11,6 @@ import ipywidgets as W
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.response import ResponseProbabilities, response_cost, response_probabilities
-from interp_widgets.data.cases import opening_prompt
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -22,6 +22,7 @@ from ..base.chat_box import ChatPrompt
 from ..base.controls import row, shown_if
 from ..base.description import Description, decimals
 from ..base.fields import Bounds, field, variant
+from ..base.opening import Opening, opening_of
 from ..base.request import Request
 from ..base.response import WrittenResponse, lengths
 from ..views import TokenStrip
@@ -45,12 +46,16 @@ class Texts(WrittenResponse):
     """Its own controls are the shared ones."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        return {} if "prompt" in keywords else {"prompt": opening_prompt().prompt}
+        return {} if "prompt" in keywords else {"prompt": self._opening.prompt}
+
+    @cached_property
+    def _opening(self) -> Opening:
+        return opening_of(self.models)
 
     def build(self) -> None:
         super().build()
         self._axes: tuple[Any, ...] = ()
-        examples = {"opening": opening_prompt().prompt, **{one.name: one.prompt for one in PRESETS}}
+        examples = {"opening": self._opening.prompt, **{one.name: one.prompt for one in PRESETS}}
         self.example = W.Dropdown(description="Example", options=[OWN, *examples])
         self.write_button = W.Button(description="Regenerate", tooltip="Let the model write the response again")
         self.on_click(self.write_button, self.write)
@@ -112,7 +117,9 @@ class Texts(WrittenResponse):
         shown = results[pair_view.models_of(self._one_view)[-1]] if len(results) > 1 else first
         self.response_strip.set_density(shown.probability, maximum=1.0)
         if self.response_token < 0:
-            self.response_token = 0  # the prediction that the prompt leads to
+            # what the prompt leads to
+            opened = self.prompt == self._opening.prompt
+            self.response_token = self._opening.answer_in(first.response_tokens) if opened else 0
 
     @property
     def _one_view(self) -> str:

@@ -1,0 +1,46 @@
+"""The example that a panel on a prompt and its response opens on: one that suits the models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from interp_widgets.data.cases import opening_prompt
+from interp_widgets.data.presets import PRESETS
+from interp_widgets.models.hub_files import DEMO_NAMES
+
+from .controls import chat_text
+
+QUESTION = "What is the capital of France?"
+"""What a model with a chat template is asked."""
+ANSWER = "Paris"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A prompt to open on."""
+
+    prompt: str
+    """A text, or a chat."""
+    instruction: tuple[int, int] | None = None
+    """Characters [start, end) of the instruction in `prompt`, if it has one."""
+    answer: str = ""
+    """The word of the response that the prompt asks for; empty if it asks for no single word."""
+
+    def answer_in(self, tokens: Sequence[str]) -> int:
+        """The response token with which the answer begins; 0 where it does not occur."""
+        return next((at for at, token in enumerate(tokens) if self.answer and token.strip() == self.answer), 0)
+
+
+def opening_of(models: Sequence[Any]) -> Opening:
+    """The demo's own format for the demo models, a chat for models with a template, else the start of a sentence."""
+    if all(model.source in DEMO_NAMES for model in models):
+        case = opening_prompt()
+        return Opening(case.prompt, case.instruction)
+    if any(model.chat_template is not None for model in models):
+        try:
+            return Opening(chat_text(models, [{"role": "user", "content": QUESTION}]), answer=ANSWER)
+        except ValueError:
+            pass  # a template that refuses one message of a user is named when a chat is asked for
+    return Opening(PRESETS[0].prompt, answer=PRESETS[0].target.strip())
