@@ -52,9 +52,9 @@ def generate_ids(
     temperature: float,
     seed: int,
     stop: Collection[int],
-    keep_end: bool,
     check: Callable[[], None] | None,
     on_token: Callable[[int], None] | None,
+    keep_end: bool = False,
 ) -> list[int]:
     """Continue a checked prompt by a function from `stepper`; see `Model.generate_ids`."""
     generator = torch.Generator().manual_seed(int(seed) % 2**63)

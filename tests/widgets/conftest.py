@@ -104,7 +104,7 @@ def few_orders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """The check of a saliency map, which every one gets in the background, is of two random orders where a test is not
     about it (`all_orders`)."""
     if "all_orders" not in request.fixturenames:
-        monkeypatch.setattr("interp_widgets.widgets.saliency.verdict.ORDERS", 2)
+        monkeypatch.setattr("interp_widgets.widgets.saliency.verdict.usual_orders", lambda tokens, few: 2)
 
 
 @pytest.fixture

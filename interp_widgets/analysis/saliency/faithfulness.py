@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import scipy  # scipy.stats takes a second to import: scipy itself loads it on first use
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -30,10 +28,17 @@ from interp_widgets.models.engine import encode
 if TYPE_CHECKING:
     import pandas as pd
 
-Measure = Literal["aopc_comprehensiveness", "aopc_sufficiency", "deletion_area", "insertion_area"]
+Measure = Literal["top_gap", "aopc_comprehensiveness", "aopc_sufficiency", "deletion_area", "insertion_area"]
 """A faithfulness measure of an order of the prompt tokens."""
+HIGHER_IS_BETTER = ("top_gap", "aopc_comprehensiveness", "insertion_area")
 PERCENTS = (1.0, 5.0, 10.0, 20.0, 50.0)
 """Shares of the prompt, in percent, at which comprehensiveness and sufficiency are taken."""
+ORDERS, MANY_ORDERS = 39, 999
+"""Random orders; the larger number for short prompts."""
+SHORT = 9
+"""Most tokens of a short prompt, of which all sets together take no more passes than the orders of a longer one."""
+SIGNIFICANT = 0.05
+"""The one-sided p-value up to which a map is told apart from random orders."""
 
 
 @record
@@ -50,8 +55,8 @@ class FaithfulnessResult(Result):
         >>> measured = faithfulness(model, result)
         >>> measured.aopc_comprehensiveness > measured.random_summary()["aopc_comprehensiveness"][0]
         True
-        >>> measured.verdict.split(":")[0]
-        'better than a random order'
+        >>> measured.beats_random, measured.p_value() < 0.01
+        (True, True)
         >>> measured.to_frame().columns.tolist()
         ['curve', 'fraction', 'value', 'random_mean', 'random_std']
     """
@@ -121,51 +126,64 @@ class FaithfulnessResult(Result):
         """Area under the insertion curve, in units of the target; higher is better."""
         return float(np.trapezoid(self.insertion, self.fraction))
 
+    @property
+    def top_gap(self) -> float:
+        """How much higher the target is with only the top tokens than without them: the mean over 1, 2, 3, 4, 6, 8, 12,
+        … top tokens, up to half of the prompt; higher is better."""
+        return float((self.insertion - self.deletion)[self._top].mean())
+
+    @property
+    def _top(self) -> NDArray[np.bool_]:
+        """(s,) the points of the curves that count in `top_gap`."""
+        count = len(self.order)
+        return np.isin(np.rint(self.fraction * count), top_sizes(count))
+
     def random_summary(self) -> dict[str, tuple[float, float]]:
-        """Mean and standard deviation over the random orders of the four numbers above, by name."""
+        """Mean and standard deviation over the random orders of the five numbers above, by name."""
         return {name: (float(value.mean()), float(value.std())) for name, value in self._random().items()}
 
     def _random(self) -> dict[str, Floats]:
-        """(orders,) the four numbers above of every random order, by name."""
+        """(orders,) the five numbers above of every random order, by name."""
         return {
             "aopc_comprehensiveness": self.random_comprehensiveness.mean(axis=1),
             "aopc_sufficiency": self.random_sufficiency.mean(axis=1),
             "deletion_area": np.trapezoid(self.random_deletion, self.fraction, axis=1),
             "insertion_area": np.trapezoid(self.random_insertion, self.fraction, axis=1),
+            "top_gap": (self.random_insertion - self.random_deletion)[:, self._top].mean(axis=1),
         }
 
-    def advantage(self, measure: Measure = "aopc_comprehensiveness") -> tuple[float, float, float]:
-        """Advantage over a random order in units of the target: the mean, and its 95% interval low and high.
-
-        Above 0 is better, also for measures where lower is better. The interval is a prediction interval for one more
-        random order (Student's t), so that 95% of random orders have 0 in theirs; NaN for a single random order.
-        """
+    def advantages(self, measure: Measure = "top_gap") -> Floats:
+        """(orders,) advantage over every random order in units of the target; above 0 is better for every measure."""
         check_choice("measure", measure, Measure)
-        values, sign = self._random()[measure], 1 if measure in ("aopc_comprehensiveness", "insertion_area") else -1
-        count, mean = len(values), sign * (getattr(self, measure) - float(values.mean()))
-        if count < 2:
-            return mean, math.nan, math.nan
-        half = float(scipy.stats.t.ppf(0.975, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
-        return mean, mean - half, mean + half
+        sign = 1 if measure in HIGHER_IS_BETTER else -1
+        return np.asarray(sign * (getattr(self, measure) - self._random()[measure]))
+
+    def p_value(self, measure: Measure = "top_gap") -> float:
+        """One-sided permutation p-value of "better than a random order": (1 + orders at least as good) / (1 + orders).
+
+        The smallest possible value is 1 / (1 + orders), so fewer than 19 orders cannot reach 0.05.
+        """
+        advantages = self.advantages(measure)
+        return (1 + int((advantages <= 0).sum())) / (1 + len(advantages))
 
     @property
     def beats_random(self) -> bool | None:
-        """Whether the target falls more without the map's top tokens than without random ones; None if not clear."""
-        _, low, high = self.advantage()
-        return True if low > 0 else False if high < 0 else None
+        """Whether the map's order is better (True) or worse (False) than random orders, each with a one-sided p-value
+        of at most 0.05; None if neither."""
+        worse = (1 + int((self.advantages() >= 0).sum())) / (1 + len(self.random_deletion))
+        return True if self.p_value() <= SIGNIFICANT else False if worse <= SIGNIFICANT else None
 
     @property
     def verdict(self) -> str:
-        """The comparison with random orders in a sentence, with the interval."""
-        mean, low, high = self.advantage()
+        """The comparison with random orders in a sentence, with its p-value."""
         comparison = {True: "better than", False: "worse than", None: "not told apart from"}[self.beats_random]
-        orders = len(self.random_comprehensiveness)
-        over = (
-            f"95% interval {low:+.3g} to {high:+.3g} over {orders} random orders" if orders > 1 else "one random order"
-        )
+        orders, gained = len(self.random_deletion), float(self.advantages().mean())
+        number = f"{orders:,} random orders" if orders > 1 else "one random order"
+        few = ", too few to tell" if orders < round(1 / SIGNIFICANT) - 1 else ""
         return (
-            f"{comparison} a random order: without its top tokens the {_readable(self.target)} falls by "
-            f"{abs(mean):.3g} {'more' if mean >= 0 else 'less'} ({over})"
+            f"{comparison} {number} (p = {self.p_value():.2g}, one-sided{few}): keeping its top tokens "
+            f"instead of removing them gains {abs(gained):.3g} {'more' if gained >= 0 else 'less'} of the "
+            f"{_readable(self.target)} than random tokens do"
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -188,7 +206,7 @@ def faithfulness(
     *,
     percent: Sequence[float] = PERCENTS,
     steps: int = 10,
-    random_orders: int = 5,
+    random_orders: int | None = None,
     token: int | None = None,
     baseline: Baseline = "zero",
     draws: int = 8,
@@ -206,8 +224,9 @@ def faithfulness(
         model: the model that `result` belongs to.
         result: a complete saliency result.
         percent: shares of the prompt for comprehensiveness and sufficiency, in percent.
-        steps: of the deletion and insertion curves.
-        random_orders: number of random orders.
+        steps: equal steps of the deletion and insertion curves, which also have the points of `top_gap`.
+        random_orders: number of random orders; default: 39, or 999 for a prompt of at most 9 tokens, which need no more
+            passes. At least 19 are needed for a p-value of 0.05.
         token: index of one response token to judge, negative from the end; None for all.
         baseline, draws: replacement of the embeddings of removed tokens, as in `prompt_saliency`; use the map's own to
             evaluate it under the same perturbation.
@@ -226,58 +245,108 @@ def faithfulness(
         >>> bool(measured.aopc_comprehensiveness > random)
         True
     """
-    if result.partial:
+    (found,) = faithfulness_of_maps(
+        model, [result], percent=percent, steps=steps, random_orders=random_orders, token=token, baseline=baseline,
+        draws=draws, seed=seed, batch_size=batch_size, progress=progress, check=check,
+    )  # fmt: skip
+    return found
+
+
+def faithfulness_of_maps(
+    model: Model,
+    results: Sequence[SaliencyResult],
+    *,
+    percent: Sequence[float] = PERCENTS,
+    steps: int = 10,
+    random_orders: int | None = None,
+    token: int | None = None,
+    baseline: Baseline = "zero",
+    draws: int = 8,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> tuple[FaithfulnessResult, ...]:
+    """`faithfulness` of several maps of one prompt, response and target, with the same random orders for all."""
+    if any(result.partial for result in results):
         raise ValueError("faithfulness needs a complete saliency result, this one is partial: compute it to the end")
-    if result.spans is not None:
+    if any(result.spans is not None for result in results):
         raise ValueError("faithfulness removes single tokens, this map is by spans: compute it without spans")
+    first = results[0]
     shares = np.asarray(percent, dtype=float)
     if shares.ndim != 1 or not shares.size or not ((shares > 0) & (shares <= 100)).all():
         raise ValueError(f"percent must be one or more shares above 0 and up to 100, got {shares.tolist()}")
     check_range("steps", steps)
-    check_range("random_orders", random_orders)
+    if random_orders is not None:
+        check_range("random_orders", random_orders)
     check_range("draws", draws)
     check_choice("baseline", baseline, Baseline)
     if token is not None:
-        token = index(token, len(result.response_ids), "token", f"response of {len(result.response_ids)} tokens")
-    case = _case(model, result, check)
+        token = index(token, len(first.response_ids), "token", f"response of {len(first.response_ids)} tokens")
+    case = _case(model, first, check)
     count = case.n_prompt
     rng = np.random.default_rng(seed)
-    order = top_k_indices(_scores(result, token))
-    orders = np.stack([order, *(rng.permutation(count) for _ in range(random_orders))])
     at_share = np.maximum(1, np.ceil(shares / 100 * count)).astype(int)
-    at_step = np.unique(np.rint(np.linspace(0, count, steps + 1)).astype(int))
+    at_step = np.union1d(np.rint(np.linspace(0, count, steps + 1)).astype(int), top_sizes(count))
     sizes = np.union1d(at_share, at_step)
+    if random_orders is None:
+        random_orders = usual_orders(count)
+    ranked = [top_k_indices(_scores(result, token)) for result in results]
+    orders = np.stack([*ranked, *(rng.permutation(count) for _ in range(random_orders))])
     replaced = replacements(case, baseline, draws, seed)
     without = _measure(case, orders, sizes, token, replaced, Runner(model, case.n_fed, batch_size, check, progress))
     deletion, insertion = without[:, 0], without[:, 1]
     full = deletion[0, np.searchsorted(sizes, 0)]
     share, step = np.searchsorted(sizes, at_share), np.searchsorted(sizes, at_step)
-    return FaithfulnessResult(
-        percent=shares,
-        comprehensiveness=full - deletion[0, share],
-        sufficiency=full - insertion[0, share],
-        random_comprehensiveness=full - deletion[1:, share],
-        random_sufficiency=full - insertion[1:, share],
-        fraction=at_step / count,
-        deletion=deletion[0, step],
-        insertion=insertion[0, step],
-        random_deletion=deletion[1:, step],
-        random_insertion=insertion[1:, step],
-        order=order,
-        method=result.method,
-        target=result.target,
-        token=token,
-        baseline=baseline,
-        provenance=provenance(
-            model.provenance(),
+    random = slice(len(results), None)
+    return tuple(
+        FaithfulnessResult(
+            percent=shares,
+            comprehensiveness=full - deletion[row, share],
+            sufficiency=full - insertion[row, share],
+            random_comprehensiveness=full - deletion[random, share],
+            random_sufficiency=full - insertion[random, share],
+            fraction=at_step / count,
+            deletion=deletion[row, step],
+            insertion=insertion[row, step],
+            random_deletion=deletion[random, step],
+            random_insertion=insertion[random, step],
+            order=order,
             method=result.method,
             target=result.target,
-            seed=seed,
-            random_orders=random_orders,
+            token=token,
             baseline=baseline,
-            **({"draws": draws} if baseline == "resample" else {}),
-        ),
+            provenance=provenance(
+                model.provenance(),
+                method=result.method,
+                target=result.target,
+                seed=seed,
+                random_orders=random_orders,
+                baseline=baseline,
+                **({"draws": draws} if baseline == "resample" else {}),
+            ),
+        )
+        for row, (result, order) in enumerate(zip(results, ranked, strict=True))
     )
+
+
+def top_sizes(tokens: int) -> Ints:
+    """1, 2, 3, 4, 6, 8, 12, 16, … up to half of the tokens, rounded up, and that."""
+    half = -(-tokens // 2)
+    doubled = [size << k for k in range(half.bit_length()) for size in (2, 3)]
+    return np.unique([size for size in (1, *doubled, half) if size <= half])
+
+
+def usual_orders(tokens: int, few: int = ORDERS) -> int:
+    """Number of random orders for a prompt of so many tokens, ``few`` for one that is not short."""
+    return MANY_ORDERS if tokens <= SHORT else few
+
+
+def faithfulness_passes(tokens: int, *, steps: int = 10, maps: int = 1, orders: int | None = None) -> int:
+    """Most forward passes of `faithfulness` for one draw: every set of kept tokens takes one."""
+    sizes = min(tokens, steps + len(PERCENTS) + len(top_sizes(tokens)))
+    orders = usual_orders(tokens) if orders is None else orders
+    return min(1 << tokens, 2 * (maps + orders) * sizes)
 
 
 def _readable(target: str) -> str:

@@ -250,7 +250,7 @@ class PredictionPanel(Panel):
         return Request.of(self.analysis, self.arguments(), prediction.ids, prediction.answer)
 
     def remarks(self) -> dict[str, str]:
-        """Where a prompt brings its own BOS and a model would put one in front of it, or the response is only an end."""
+        """Where a model would put a second BOS in front of the prompt, or the response is only an end token."""
         found = end_remark(self)
         for model in () if isinstance(self.prompt, ChatText) else self.models:
             if model.prepend_bos and self.prompt.startswith(model.tokenizer.bos_token):

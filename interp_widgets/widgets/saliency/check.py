@@ -13,11 +13,11 @@ from interp_widgets.analysis._core.result import Result, Results
 from interp_widgets.analysis.saliency import (
     FaithfulnessResult,
     SaliencyResult,
-    faithfulness,
     prompt_saliency,
     rank_agreement,
     saliency_cost,
 )
+from interp_widgets.analysis.saliency.faithfulness import faithfulness_of_maps, faithfulness_passes
 from interp_widgets.analysis.saliency.methods import Baseline
 from interp_widgets.figures.saliency import FaithfulnessCurves
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -43,7 +43,7 @@ CURVES = ("deletion", "insertion", "comprehensiveness", "sufficiency")
 COLUMNS = {
     "method": "Attribution method",
     "agreement with exact": "Spearman's rank correlation over the prompt tokens, mean over the response tokens",
-    "against random orders": "Whether the target drops more without the map's top tokens than without random ones",
+    "against random orders": "One-sided permutation test: the target with only the top tokens minus that without them",
     "comprehensiveness ↑": "Mean drop of the target without the top 1 to 50% of the prompt tokens",
     "sufficiency ↓": "Mean drop of the target with only the top 1 to 50%",
     "deletion ↓": "Area under the target's curve as tokens are deleted, top ones first",
@@ -70,25 +70,22 @@ def check_methods(
 
     All orders are judged with one baseline, by default zero, which is used for the maps too where a method has one.
     """
-    parts: dict[str, Result] = {}
+    maps: dict[str, SaliencyResult] = {}
     seconds: dict[str, float] = {}
     for number, method in enumerate(METHOD_LABELS):
         began = time.perf_counter()
-        parts[method] = result = prompt_saliency(
+        maps[method] = prompt_saliency(
             model, prompt, response, method=method, steps=steps, seed=seed, check=check,  # type: ignore[arg-type]
-            progress=_part(progress, 2 * number), **_own(method, baseline, draws), **options,
+            progress=_part(progress, number), **_own(method, baseline, draws), **options,
         )  # fmt: skip
         seconds[f"seconds of {method}"] = time.perf_counter() - began
-        parts[faithful_name(method)] = faithfulness(
-            model,
-            result,
-            baseline=baseline or "zero",
-            draws=draws,
-            seed=seed,
-            check=check,
-            progress=_part(progress, 2 * number + 1),
-        )
-    made = {name: value for name, value in parts["exact"].provenance.items() if name != "method"}
+    judged = faithfulness_of_maps(
+        model, list(maps.values()), baseline=baseline or "zero", draws=draws, seed=seed, check=check,
+        progress=_part(progress, len(METHOD_LABELS)),
+    )  # fmt: skip
+    parts: dict[str, Result] = {**maps}
+    parts |= {faithful_name(method): measured for method, measured in zip(maps, judged, strict=True)}
+    made = {name: value for name, value in maps["exact"].provenance.items() if name != "method"}
     return Results(tuple(parts), tuple(parts.values()), provenance={**made, **seconds})
 
 
@@ -148,8 +145,8 @@ class SaliencyCheck(ResponsePanel):
             )
             for method in METHOD_LABELS
         ]
-        # each order, the map's and five random ones, takes a pass per number of tokens deleted and per number kept
-        orders = 12 * len(METHOD_LABELS) * saliency_cost(model, n_prompt, n_response, "exact", draws=draws).flops
+        passes = faithfulness_passes(n_prompt, maps=len(METHOD_LABELS)) / (n_prompt / 2)
+        orders = passes * saliency_cost(model, n_prompt, n_response, "exact", draws=draws).flops
         return Cost(sum(cost.flops for cost in maps) + orders, max(cost.bytes for cost in maps))
 
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
@@ -235,12 +232,11 @@ def _rows(results: Results, model: str = "") -> list[list[Any]]:
 
 
 def _against_random(faithful: FaithfulnessResult) -> str:
-    """The verdict of a table cell: in words, and the difference with its interval."""
-    mean, low, high = faithful.advantage()
+    """The verdict of a table cell: in words, with its p-value."""
     words = {True: "better", False: "worse", None: "cannot tell"}[faithful.beats_random]
-    return f"{words}: {mean:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
+    return f"{words}: p = {faithful.p_value():.2g}"
 
 
 def _part(progress: Callable[[int, int], None], number: int) -> Callable[[int, int], None]:
     """The progress of one part of the whole: a map and a check of each method."""
-    return lambda done, total: progress(number * total + done, 2 * len(METHOD_LABELS) * total)
+    return lambda done, total: progress(number * total + done, (len(METHOD_LABELS) + 1) * total)

@@ -103,7 +103,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.table = Table(empty="Click a response token: the prompt tokens it depends on are listed here.", height=240)
         marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
         clear = self.on_click(W.Button(description="Clear marks"), lambda: setattr(self, "marks", []))
-        self.scores, self.verdict = W.HTML(""), VerdictLine(self, self._title_maps)
+        self.scores, self.verdict = W.HTML(""), VerdictLine(self)
         self.inside = W.Button(description="Look inside", tooltip="Show the single tokens of the selected row")
         self.outside = W.Button(description="Back to all rows", tooltip="Show the rows of the whole prompt")
         for button in (self.inside, self.outside):
@@ -362,11 +362,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             f", {RULE_LABELS[rule].replace('its', 'their')}" if rule is not None and self._rows.kind != "tokens" else ""
         )
         what = f"Importance of each prompt {self._rows.name}"
-        return f"{which}{what} ({method}, {result.target}{made}{rest}){self.verdict.warning(view)}"
-
-    def _title_maps(self) -> None:
-        for view, heat in self.maps.drawn():
-            heat.title = self._title(view, self.results[0])
+        return f"{which}{what} ({method}, {result.target}{made}{rest})"
 
     def draw_selection(self) -> None:
         if not self._matrices:

@@ -20,6 +20,7 @@ from interp_widgets.analysis.saliency import (
     rank_agreement,
     saliency_cost,
 )
+from interp_widgets.analysis.saliency.faithfulness import faithfulness_passes, usual_orders
 from interp_widgets.models import Model
 
 from ...compute.memory import speedometer
@@ -31,8 +32,8 @@ from ..base.jobs import Derived
 from .attribution import METHOD_LABELS, own_baseline
 from .rows import LONG
 
-ORDERS = 5
-"""Random orders that a map is compared with, as in the check."""
+ORDERS = 19
+"""Random orders that the map of a prompt that is not short is compared with: the fewest that can reach p = 0.05."""
 KIND = "check of a saliency map"
 """The speedometer's key for checks."""
 SLOW = 1e10
@@ -53,17 +54,10 @@ class Verdict:
     faithful: FaithfulnessResult
 
     @property
-    def warning(self) -> str:
-        """A short warning about a map that cannot be trusted; empty otherwise."""
-        if self.agreement is not None and not self.agreement >= PARTLY:
-            return f"agrees poorly with exact: rank correlation {_signed(self.agreement)}"
-        return {True: "", False: "worse than random", None: "not told apart from random"}[self.faithful.beats_random]
-
-    @property
     def sentences(self) -> str:
         """The verdict in full."""
         name = METHOD_LABELS[self.method].split(":")[0].capitalize()
-        order = f"is {self.faithful.verdict}".replace("-", "−").replace("log−", "log-")
+        order = f"is {self.faithful.verdict}"
         if self.agreement is None:
             return f"{name} {order}."
         words = "well" if self.agreement >= WELL else "partly" if self.agreement >= PARTLY else "poorly"
@@ -91,27 +85,29 @@ def judge(
             target=result.target, foil=result.foil, **by, **reports,  # type: ignore[arg-type]
         )  # fmt: skip
         agreement = rank_agreement(result, exact).mean
-    return Verdict(
-        result.method, agreement, faithfulness(model, result, steps=1, random_orders=ORDERS, **by, **reports)
-    )
+    orders = usual_orders(len(result.prompt_ids), ORDERS)
+    faithful = faithfulness(model, result, steps=1, random_orders=orders, **by, **reports)
+    return Verdict(result.method, agreement, faithful)
 
 
 def judging_cost(model: Model, result: SaliencyResult, draws: int) -> Cost:
     """FLOPs and bytes of `judge`."""
-    exact = saliency_cost(model, len(result.prompt_ids), len(result.response_ids), "exact", draws=draws)
-    # five shares of the prompt, deleted and kept, in the map's order and the random ones
-    passes = 10 * (1 + ORDERS) / (len(result.prompt_ids) / 2)
+    count = len(result.prompt_ids)
+    exact = saliency_cost(model, count, len(result.response_ids), "exact", draws=draws)
+    passes = faithfulness_passes(count, steps=1, orders=usual_orders(count, ORDERS)) / (
+        count / 2
+    )  # exact reads half of the prompt on average
     return Cost(exact.flops * (passes + (result.method != "exact")), exact.bytes)
 
 
 class VerdictLine:
     """The verdict on the maps on the screen, in a line with a button that opens the full check.
 
-    It is computed in the background if the prompt is short and the check quick; `changed()` is called when it is ready.
+    It is computed in the background if the prompt is short and the check quick.
     """
 
-    def __init__(self, panel: Any, changed: Callable[[], object]) -> None:
-        self._panel, self._changed = panel, changed
+    def __init__(self, panel: Any) -> None:
+        self._panel = panel
         self.text = W.HTML("")
         for style in ("iw-hint", "iw-grow"):
             self.text.add_class(style)
@@ -131,16 +127,6 @@ class VerdictLine:
         if self._wanted(results):
             self._judging.ask(self._key(), partial(self._work, results, *own_baseline(panel), panel.random_seed))
         self._say()
-
-    def warning(self, view: str) -> str:
-        """A short warning for the title of a map that cannot be trusted."""
-        verdicts = self._verdicts()
-        shown = [verdicts[index] for index in pair_view.models_of(view)] if verdicts else []
-        starts = pair_view.all_starts(shown)
-        warnings = [start + verdict.warning for start, verdict in zip(starts, shown, strict=True) if verdict.warning]
-        if len(shown) > 1 and len({verdict.warning for verdict in shown}) == 1:
-            warnings = [f"both {shown[0].warning}"] * bool(warnings)
-        return f" · {', '.join(warnings)}" if warnings else ""
 
     def _wanted(self, results: tuple[SaliencyResult, ...]) -> bool:
         if any(result.partial or result.spans is not None for result in results):
@@ -173,7 +159,6 @@ class VerdictLine:
     def _judged(self) -> None:
         if self._panel.results:
             self._say()
-            self._changed()
 
     def _say(self) -> None:
         verdicts, results = self._verdicts(), self._panel.results
