@@ -261,6 +261,23 @@ def test_the_map_says_what_its_check_found(pair: Any, explore: Any, all_orders: 
     assert "which this is not" in settle(panel)["map"].verdict.text.value
 
 
+def test_a_map_that_cannot_rank_its_tokens_says_so(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the contrast that can, with the likeliest other token as its foil unless another is typed."""
+    panel = settle(explore(pair.tuned))
+    assert "cannot rank" not in panel["map"].verdict.text.value
+    monkeypatch.setattr(SaliencyResult, "saturated", property(lambda self: np.ones(len(self.response_ids), bool)))
+    panel.levels = 5
+    assert "cannot rank them; with the logit difference as target" in panel["map"].verdict.text.value
+    monkeypatch.undo()
+    panel.target = "logit_difference"
+    settle(panel)
+    assert not panel["map"].hints
+    expected = prompt_saliency(pair.tuned, PROMPT, RESPONSE, target="logit_difference", foil="runner_up")
+    np.testing.assert_allclose(panel.result.importance, expected.importance, atol=1e-4)
+    assert panel.result.foil == expected.foil
+    assert "foil='runner_up'" in panel["map"].code(panel["map"].request())
+
+
 def test_a_long_check_is_a_button_away(pair: Any, explore: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp_widgets.widgets.saliency.verdict.QUICK_SECONDS", 0.0)
     panel = settle(explore(pair.base, pair.tuned))
@@ -409,7 +426,6 @@ def test_a_response_of_another_writer_is_not_taken_from_the_cache(pair: Any, exp
     ("change", "sentence"),
     [
         ({"prompt": ""}, "the prompt is empty"),
-        ({"target": "logit_difference"}, "needs a foil"),
         ({"target": "logit_difference", "foil": "New York"}, "the foil must be one token, 'New York' is"),
         ({"prompt": "word " * 3000}, "shorten it by at least"),
         ({"response": " word" * 3000}, "shorten"),

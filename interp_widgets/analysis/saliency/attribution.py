@@ -66,6 +66,9 @@ def prompt_saliency(
     ``"exact"`` and ``"first_order"`` are different quantities (correlations of 0.25 to 0.75 are usual): a token can be
     important although its gradient is small. Report both.
 
+    Where a model needs nearly every token of a short prompt, each costs all of the probability and the map tells them
+    apart no more (`SaliencyResult.saturated`): contrast the response with its ``"runner_up"`` then.
+
     A zero embedding is not a neutral word. The last prompt token is also the query that predicts the first response
     token; zeroing its embedding removes the query, so that the token may rank first whatever it means. Compare with the
     ``"mean"`` or ``"resample"`` baseline before interpreting its score.
@@ -79,7 +82,8 @@ def prompt_saliency(
             ``"random"`` for comparison.
         target: ``"probability"`` of the response token, ``"log_prob"`` (nats), its ``"logit"``, or
             ``"logit_difference"`` to the ``foil``.
-        foil: a token id, the text of one token, or one id per response token.
+        foil: a token id, the text of one token, one id per response token, or ``"runner_up"``: the likeliest other token
+            in the place of each.
         steps: of integrated gradients (midpoint rule).
         baseline: replacement of embeddings, for exact and integrated gradients: ``"zero"`` (as in the paper),
             ``"mean"`` (of all token embeddings) or ``"resample"`` (embeddings of random tokens; the importance is the

@@ -13,11 +13,14 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt_and_response, single_token
 from interp_widgets.analysis._core.run import Check
 from interp_widgets.analysis._core.targets import Target, Targets, check_foil, read
-from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import encode
+from interp_widgets.models.engine import decode, encode
+from interp_widgets.models.top_k import ranked
 
+RUNNER_UP = "runner_up"
+"""As a foil: the likeliest other token in the place of each response token."""
 _ROUNDINGS = 16
 """The rounding error of a pass through a model, in roundings of a single number."""
 
@@ -104,20 +107,36 @@ def make_case(
     tokens, response_ids = read_prompt_and_response(
         model, prompt, response, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check
     )
-    foils = _foil_ids(model, foil, target, len(response_ids))
+    embeddings = model.token_embeddings([*tokens.ids, *response_ids[:-1]])[None]
+    check_foil("target", target, foil)
+    foils = (
+        _runner_ups(model, embeddings, len(tokens.ids) - 1, response_ids)
+        if foil == RUNNER_UP
+        else _foil_ids(model, foil, len(response_ids))
+    )
     foil_tensor = None if foils is None else torch.tensor(foils, device=model.device)
     return Case(
         model=model,
         prompt=tokens,
         response_ids=response_ids,
-        embeddings=model.token_embeddings([*tokens.ids, *response_ids[:-1]])[None],
+        embeddings=embeddings,
         targets=Targets(target, torch.tensor(response_ids, device=model.device), foil_tensor),
         foil=None if foils is None else foils[0] if len(set(foils)) == 1 else tuple(foils),
     )
 
 
-def _foil_ids(model: Model, foil: str | int | Sequence[int] | None, target: Target, count: int) -> list[int] | None:
-    check_foil("target", target, foil)
+@torch.no_grad()
+def _runner_ups(model: Model, embeddings: Tensor, first: int, response_ids: Sequence[int]) -> list[int]:
+    """The likeliest other token in the place of each response token."""
+    hidden = encode(model, embeddings, positions=slice(first, None))[0]
+    found: list[int] = []
+    for state, own in zip(hidden, response_ids, strict=True):
+        best, second = ranked(wide(decode(model, state[None]))[0], 2)[1].tolist()
+        found.append(second if best == own else best)
+    return found
+
+
+def _foil_ids(model: Model, foil: str | int | Sequence[int] | None, count: int) -> list[int] | None:
     if foil is None:
         return None
     if isinstance(foil, str | int):

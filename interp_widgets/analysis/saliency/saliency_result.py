@@ -117,6 +117,15 @@ class SaliencyResult(Result):
         if isinstance(self.foil, Sequence):
             object.__setattr__(self, "foil", tuple(self.foil))
 
+    @property
+    def saturated(self) -> NDArray[np.bool_]:
+        """(response,) where at least 60% of the prompt tokens each cost at least 90% of the response token's
+        probability, so that the map cannot tell them apart; only of exact maps of the probability."""
+        if self.target != "probability" or self.method != "exact":
+            return np.zeros(len(self.response_ids), dtype=bool)
+        each = (self.importance >= 0.9 * self.probability).mean(axis=0) >= 0.6
+        return np.asarray(each & (self.probability >= FLOOR))
+
     def normalised(self, *, levels: int = 10, threshold: float = 0, min_importance: float = 0.0) -> NDArray[np.float64]:
         """(prompt, response) scores 0..levels (see :func:`normalise_importance`); uncomputed cells score 0."""
         return normalise_importance(self._computed, levels=levels, threshold=threshold, min_importance=min_importance)

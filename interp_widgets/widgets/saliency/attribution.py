@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from interp_widgets.analysis._core.prompts import single_token
 from interp_widgets.analysis.saliency import FLOOR
+from interp_widgets.analysis.saliency.case import RUNNER_UP
 
 from ..base.fields import Bounds, Seed, field, hint_at
 from ..base.panel import Panel
@@ -52,9 +53,9 @@ class Attribution(Panel):
         help="The quantity of each response token that is attributed to the prompt",
     )  # fmt: skip
     foil = field(
-        str, label="Foil", placeholder="one token", width="short", group="attribution",
-        help="The token to compare each response token with", shown_if=lambda panel: panel.target == "logit_difference",
-        required="a logit difference needs a foil: type the token to compare the response with",
+        str, label="Foil", placeholder="the runner-up", width="short", group="attribution",
+        help="The token to compare each response token with; empty: the likeliest other token in its place",
+        shown_if=lambda panel: panel.target == "logit_difference",
     )  # fmt: skip
     steps = field(
         Annotated[int, Bounds(1, 1024)], 32, label="Steps", width="short", group="attribution",
@@ -81,6 +82,8 @@ class Attribution(Panel):
         arguments = super().arguments()
         if arguments.get("baseline") == "usual":
             del arguments["baseline"]  # each method has its own default
+        if self.target == "logit_difference":
+            arguments["foil"] = self.foil or RUNNER_UP
         return arguments
 
 
@@ -89,7 +92,7 @@ class ResponsePanel(WrittenResponse, Attribution):
 
     def request(self) -> Request:
         request = super().request()
-        if self.target == "logit_difference":
+        if self.target == "logit_difference" and self.foil:
             with hint_at("foil"):
                 single_token(self.models[0], self.foil, what="foil")
         return request

@@ -34,6 +34,10 @@ from .rows import LONG
 
 ORDERS = 19
 """Random orders that the map of a prompt that is not short is compared with: the fewest that can reach p = 0.05."""
+SATURATED = (
+    "Most tokens of the prompt are each worth the whole probability of a response token, so that this map cannot rank "
+    "them; with the logit difference as target, without a foil, it can."
+)
 KIND = "check of a saliency map"
 """The speedometer's key for checks."""
 SLOW = 1e10
@@ -171,7 +175,9 @@ class VerdictLine:
             text = "Checking whether this map can be trusted…"
         else:
             text = "This map has not been checked."
-        self.text.value = escape(text)
+        starts = pair_view.all_starts(results)
+        full = [start for start, result in zip(starts, results, strict=True) if result.saturated.any()]
+        self.text.value = escape(" ".join([*(start + SATURATED for start in full), text]))
 
 
 def _seconds(model: Model, cost: Cost) -> float:

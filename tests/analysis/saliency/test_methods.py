@@ -573,6 +573,33 @@ def test_generation_stops_at_the_end_of_the_context() -> None:
     assert len(prompt_saliency(model, [5] * 126, max_new_tokens=40, method="random").response_ids) <= 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_runner_up_is_the_likeliest_other_token(dtype: torch.dtype) -> None:
+    model = tiny_model("llama", dtype=dtype)
+    found = prompt_saliency(model, PROMPT, RESPONSE, target="logit_difference", foil="runner_up")
+    logits = model.run([*PROMPT, *RESPONSE[:-1]]).logits[0, len(PROMPT) - 1 :].double()
+    logits[torch.arange(len(RESPONSE)), torch.tensor(RESPONSE)] = -torch.inf
+    assert isinstance(found.foil, tuple)
+    assert list(found.foil) == logits.argmax(-1).tolist()
+    named = prompt_saliency(model, PROMPT, RESPONSE, target="logit_difference", foil=found.foil)
+    np.testing.assert_array_equal(found.importance, named.importance)
+    with pytest.raises(ValueError, match="a foil is only used by target='logit_difference'"):
+        prompt_saliency(model, PROMPT, RESPONSE, foil="runner_up")
+
+
+def test_a_saturated_column_is_named() -> None:
+    """Three of five tokens are worth nine tenths of the probability: enough, but not below the floor, nor for logits."""
+    column = np.array([0.74, 0.0, 0.73, 0.72, 0.1])
+    importance = np.stack([column, column * [1, 1, 0, 1, 1], column / 1000], axis=1)
+    made = SaliencyResult(
+        importance=importance, prompt_tokens=list("abcde"), response_tokens=list("xyz"), prompt_ids=range(5),
+        response_ids=range(3), prompt_special=[False] * 5, probability=np.array([0.76, 0.76, 0.00076]), method="exact",
+    )  # fmt: skip
+    assert made.saturated.tolist() == [True, False, False]
+    assert not replace(made, target="logit").saturated.any()
+    assert not replace(made, method="random").saturated.any()
+
+
 def test_a_foil_may_be_text_or_differ_by_token() -> None:
     model = tiny_model("gpt2")
     text = model.token_strings([FOIL])[0]
