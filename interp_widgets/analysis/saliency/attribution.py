@@ -82,8 +82,8 @@ def prompt_saliency(
             ``"random"`` for comparison.
         target: ``"probability"`` of the response token, ``"log_prob"`` (nats), its ``"logit"``, or
             ``"logit_difference"`` to the ``foil``.
-        foil: a token id, the text of one token, one id per response token, or ``"runner_up"``: the likeliest other token
-            in the place of each.
+        foil: a token id, the text of one token, one id per response token, or ``"runner_up"``: the likeliest other
+            token in the place of each.
         steps: of integrated gradients (midpoint rule).
         baseline: replacement of embeddings, for exact and integrated gradients: ``"zero"`` (as in the paper),
             ``"mean"`` (of all token embeddings) or ``"resample"`` (embeddings of random tokens; the importance is the

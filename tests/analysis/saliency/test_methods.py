@@ -588,7 +588,7 @@ def test_the_runner_up_is_the_likeliest_other_token(dtype: torch.dtype) -> None:
 
 
 def test_a_saturated_column_is_named() -> None:
-    """Three of five tokens are worth nine tenths of the probability: enough, but not below the floor, nor for logits."""
+    """Three of five tokens that are worth nine tenths of the probability are enough, except under the floor."""
     column = np.array([0.74, 0.0, 0.73, 0.72, 0.1])
     importance = np.stack([column, column * [1, 1, 0, 1, 1], column / 1000], axis=1)
     made = SaliencyResult(
