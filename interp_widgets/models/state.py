@@ -70,7 +70,7 @@ _KNOWN_CODE = {
 FACTS = ("weight_hash", "dtype", "backend", "processed", "tokenizer", "chat_template", "adds_bos", "edited", "edit_key")
 """What a model's numbers depend on, by the names in its provenance; the last two only of an edited model."""
 _REMEMBERED_FACTS = 1000
-_NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "tokenizer"}
+_NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "name_or_path", "tokenizer"}
 """Attributes of modules that are names, hooks (read from PyTorch's tables) or caches of earlier passes."""
 _NO_CONFIG = {"device", "dtype", "model_name", "name_or_path", "seed", "tokenizer_name", "torch_dtype"}
 SELF_SCALING = {"dynamic", "longrope"}
