@@ -127,8 +127,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
-SET_AT_IMPORT = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
-"""How the environment variables begin that pytest, scikit-learn and torch set for themselves."""
+SET_AT_IMPORT = ("PYTEST_", "KMP_", "TORCHINDUCTOR_", "HF_XET_")
+"""How the environment variables begin that pytest, scikit-learn, torch and lm_eval set for themselves."""
 
 
 def process_state() -> dict[str, Any]:

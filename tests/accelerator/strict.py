@@ -24,6 +24,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import filelock
 import torch
 
 SOURCE = Path(__file__).with_name("strict.cpp")
@@ -72,7 +73,11 @@ def register() -> Any:
         raise RuntimeError(missing)
     folder = BUILD / f"torch-{torch.__version__}-python-{platform.python_version()}"
     folder.mkdir(parents=True, exist_ok=True)
-    extension = cpp_extension.load("strict_device", [str(SOURCE)], extra_cflags=["-O1"], build_directory=str(folder))
+    with filelock.FileLock(folder / "building"):  # one process at a time, and it ends with its process
+        (folder / "lock").unlink(missing_ok=True)  # torch's own outlives a killed build, which the next waits for
+        extension = cpp_extension.load(
+            "strict_device", [str(SOURCE)], extra_cflags=["-O1"], build_directory=str(folder)
+        )
     torch.utils.rename_privateuse1_backend("strict")
     torch._register_device_module("strict", _device_module(extension.devices))
     torch.utils.generate_methods_for_privateuse1_backend()

@@ -15,7 +15,7 @@ import torch
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 import interp_widgets as iw
-from interp_widgets.models import convert
+from interp_widgets.models.library_messages import quiet
 from tests.accelerator import table
 from tests.accelerator.same import assert_same
 from tests.accelerator.table import ROWS, Setup
@@ -46,7 +46,7 @@ def spread(setup: Setup, *, seed: int) -> iw.Model:
     hf_model.config.architectures = [type(hf_model).__name__]
     hf_model.set_attn_implementation("eager")
     places = {name: f"strict:{index}" for name, index in MAPS[setup.family].items()}
-    with convert.quiet():
+    with quiet(setup.family):
         bridge = build_bridge_from_module(
             accelerate.dispatch_model(hf_model, places), type(hf_model).__name__,
             hf_config=copy.deepcopy(hf_model.config), tokenizer=None, dtype=torch.float32,
