@@ -157,30 +157,23 @@ class DirectionMap(ConceptPanel):
 
     def answer(self, request: MapRequest, model: Model, concepts: ConceptSet, progress: Any, check: Any) -> Any:
         first, last = self.models[0], self.models[-1]
-        if model is not last and not self._whole_map_is_there(request):  # shown while the second model computes
-            return MappedConcepts(concepts=concepts, map=request.draft(concepts, check))
         base, tuned = (
             concepts if each is model else self.directions(request.source, each, progress, check)
             for each in (first, last)
         )
         apart = base.d_model != tuned.d_model
-        other = None if first is last or apart else tuned
+        mapped, other = (concepts, None) if apart or first is last else (base, tuned)
 
         def compute() -> ConceptMap | None:
             began = time.monotonic()
-            places = request.map_of(tuned if apart else base, other, check)
+            places = request.map_of(mapped, other, check)
             if places is not None:
-                cost = concept_map_cost(len(tuned.names), tuned.d_model, two=other is not None)
+                cost = concept_map_cost(len(mapped.names), mapped.d_model, two=other is not None)
                 speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
             return places
 
-        return MappedConcepts(concepts=concepts, map=self.answers.cached_or_compute(Places(request), last, compute))
-
-    def _whole_map_is_there(self, request: MapRequest) -> bool:
-        """Whether the map of both models and its directions are probably cached, so that no draft is needed."""
-        first, last = self.models[0], self.models[-1]
-        cached = (self.answers.expected(part, last) for part in (Places(request), request.source))
-        return first.d_model == last.d_model and not self.answers.fresh and all(cached)
+        owner = model if apart else last  # one map of both, where they share their axes
+        return MappedConcepts(concepts=concepts, map=self.answers.cached_or_compute(Places(request), owner, compute))
 
     def own_forecast(self, request: MapRequest, model: Model) -> Forecast:
         if model is not self.models[-1] or self.answers.expected(Places(request), model):
