@@ -366,7 +366,7 @@ class Soak:
                     if panel.request() != request or panel.answers.measured(request, panel.models[0]).seconds > LONGEST:
                         continue
                 except SENTENCES as error:  # a setting is not filled in
-                    if not panel._stale:
+                    if panel.active and not panel._stale:  # a hidden one takes up changes when it is shown again
                         self.fault(f"{type(panel).__name__} shows its last result as if it were new, beside: {error}")
                     continue
                 try:
