@@ -563,6 +563,19 @@ def test_what_a_neuron_raises_hangs_on_the_sign_of_its_activation(pair: Any, bro
     assert "raises the tokens it suppresses" in neurons(panel).tokens.caption
 
 
+def test_a_neuron_may_be_typed_before_there_is_a_result(pair: Any, wire: Any) -> None:
+    panel = FFNConceptBrowser(pair.base, tab="neurons", live_seconds=0.0)
+    assert panel.wait(60)
+    part = neurons(panel)
+    part.forget_results()
+    assert not part.results
+    wire.type(part.number, value=7)
+    assert panel.wait(60)
+    assert part.status.error == ""
+    assert panel.neuron == 7
+    panel.close()
+
+
 def test_a_clicked_neuron_shows_its_tokens(pair: Any, browse: Any, wire: Any) -> None:
     panel = browse(pair.base, tab="neurons")
     held = panel.result

@@ -295,7 +295,7 @@ class LayerNeurons(TextOptions, PredictionPanel):
             self.pick_neuron(self._listed[change.new])
 
     def _number_typed(self, change: Any) -> None:
-        if change.new != min(self.chosen, self.number.max):  # else the program has set it
+        if not self.results or change.new != min(self.chosen, self.number.max):  # else the program has set it
             self.pick_neuron(change.new)
 
     def _token_picked(self, change: Any) -> None:
