@@ -189,9 +189,9 @@ class Model(Network):
         return self.bos_token_id is not None and len(ids) > 0 and ids[0] == self.bos_token_id
 
     @checked
-    def is_end(self, ids: Sequence[int]) -> bool:
-        """Whether ids are one token at which the model ends its text."""
-        return len(ids) == 1 and ids[0] in self._stop_ids
+    def is_end(self, text: str) -> bool:
+        """Whether a text is nothing but one of the tokens at which the model ends its text."""
+        return self.tokenizer is not None and text.strip() in {self.decode([token]).strip() for token in self._stop_ids}
 
     @property
     def own_bos_note(self) -> str:

@@ -85,8 +85,9 @@ def test_the_end_token_is_an_answer(pair: Any) -> None:
     assert model.generate_ids(model.tokens(prompt)) == []
     text = model.generate(prompt, keep_end=True)
     assert text == model.tokenizer.eos_token
-    assert model.is_end(model.split(prompt, text)[1])
-    assert not model.is_end(model.tokens("a b"))
+    assert model.split(prompt, text)[1] == [model.eos_token_id]
+    assert model.is_end(text)
+    assert not model.is_end(f"a{text}")
     case = opening_prompt()  # elsewhere the end is left out
     ids = model.tokens(case.prompt)
     assert model.generate_ids(ids, max_new_tokens=100, keep_end=True) == model.generate_ids(ids, max_new_tokens=100)

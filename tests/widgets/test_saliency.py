@@ -267,7 +267,7 @@ def test_a_map_that_cannot_rank_its_tokens_says_so(pair: Any, explore: Any, monk
     assert "cannot rank" not in panel["map"].verdict.text.value
     monkeypatch.setattr(SaliencyResult, "saturated", property(lambda self: np.ones(len(self.response_ids), bool)))
     panel.levels = 5
-    assert "cannot rank them; with the logit difference as target" in panel["map"].verdict.text.value
+    assert "cannot rank them: the logit difference to another token" in panel["map"].verdict.text.value
     monkeypatch.undo()
     panel.target = "logit_difference"
     settle(panel)
@@ -276,6 +276,18 @@ def test_a_map_that_cannot_rank_its_tokens_says_so(pair: Any, explore: Any, monk
     np.testing.assert_allclose(panel.result.importance, expected.importance, atol=1e-4)
     assert panel.result.foil == expected.foil
     assert "foil='runner_up'" in panel["map"].code(panel["map"].request())
+
+
+def test_two_models_are_compared_with_one_foil(pair: Any, explore: Any) -> None:
+    """Each has a runner-up of its own, and a difference of logit differences to two tokens means nothing."""
+    panel = settle(explore(pair.base, pair.tuned))
+    panel.target = "logit_difference"
+    settle(panel)
+    assert panel["map"].hints == {"foil": "each model has a runner-up of its own: type one token to compare both with"}
+    panel.foil = " dog"
+    settle(panel)
+    assert not panel["map"].hints
+    assert panel.result[0].foil == panel.result[1].foil
 
 
 def test_a_long_check_is_a_button_away(pair: Any, explore: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,11 +104,11 @@ def make_case(
 
     Raises ValueError for an input that `read_prompt_and_response` refuses, or a bad foil.
     """
+    check_foil("target", target, foil)
     tokens, response_ids = read_prompt_and_response(
         model, prompt, response, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check
     )
     embeddings = model.token_embeddings([*tokens.ids, *response_ids[:-1]])[None]
-    check_foil("target", target, foil)
     foils = (
         _runner_ups(model, embeddings, len(tokens.ids) - 1, response_ids)
         if foil == RUNNER_UP

@@ -137,14 +137,8 @@ class WrittenResponse(Sampling, Panel):
 
 def end_remark(owner: Any) -> dict[str, str]:
     """What to say at the response if it is nothing but a model's end token."""
-    if not owner.response:
-        return {}
     model = owner.models[-1]
-    try:
-        ended = model.is_end(model.split(owner.prompt, owner.response)[1])
-    except ValueError:
-        return {}  # the run reports what is wrong with the texts
-    if not ended:
+    if not owner.response or not model.is_end(owner.response):
         return {}
     said = f"after this prompt {model.name} ends its text at once"
     if model.chat_template is None or isinstance(owner.prompt, ChatText):

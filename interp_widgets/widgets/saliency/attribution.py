@@ -8,7 +8,7 @@ from interp_widgets.analysis._core.prompts import single_token
 from interp_widgets.analysis.saliency import FLOOR
 from interp_widgets.analysis.saliency.case import RUNNER_UP
 
-from ..base.fields import Bounds, Seed, field, hint_at
+from ..base.fields import Bounds, Incomplete, Seed, field, hint_at
 from ..base.panel import Panel
 from ..base.request import Request
 from ..base.response import WrittenResponse
@@ -92,6 +92,8 @@ class ResponsePanel(WrittenResponse, Attribution):
 
     def request(self) -> Request:
         request = super().request()
+        if self.target == "logit_difference" and not self.foil and len(self.models) > 1:
+            raise Incomplete("foil", "each model has a runner-up of its own: type one token to compare both with")
         if self.target == "logit_difference" and self.foil:
             with hint_at("foil"):
                 single_token(self.models[0], self.foil, what="foil")

@@ -36,7 +36,7 @@ ORDERS = 19
 """Random orders that the map of a prompt that is not short is compared with: the fewest that can reach p = 0.05."""
 SATURATED = (
     "Most tokens of the prompt are each worth the whole probability of a response token, so that this map cannot rank "
-    "them; with the logit difference as target, without a foil, it can."
+    "them: the logit difference to another token, as target, can."
 )
 KIND = "check of a saliency map"
 """The speedometer's key for checks."""
@@ -98,9 +98,8 @@ def judging_cost(model: Model, result: SaliencyResult, draws: int) -> Cost:
     """FLOPs and bytes of `judge`."""
     count = len(result.prompt_ids)
     exact = saliency_cost(model, count, len(result.response_ids), "exact", draws=draws)
-    passes = faithfulness_passes(count, steps=1, orders=usual_orders(count, ORDERS)) / (
-        count / 2
-    )  # exact reads half of the prompt on average
+    orders = faithfulness_passes(count, steps=1, orders=usual_orders(count, ORDERS))
+    passes = orders / (count / 2)  # a pass of exact reads half of the prompt on average
     return Cost(exact.flops * (passes + (result.method != "exact")), exact.bytes)
 
 

@@ -117,9 +117,10 @@ class Texts(WrittenResponse):
         shown = results[pair_view.models_of(self._one_view)[-1]] if len(results) > 1 else first
         self.response_strip.set_density(shown.probability, maximum=1.0)
         if self.response_token < 0:
-            # what the prompt leads to
-            opened = self.prompt == self._opening.prompt
-            self.response_token = self._opening.answer_in(first.response_tokens) if opened else 0
+            example = self._opening if self.prompt == self._opening.prompt else Opening(self.prompt)
+            self.response_token = example.answer_in(
+                first.response_tokens
+            )  # without an answer, what the prompt leads to
 
     @property
     def _one_view(self) -> str:
