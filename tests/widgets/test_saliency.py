@@ -17,6 +17,7 @@ import torch
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench
 from interp_widgets.analysis.saliency import FLOOR, faithfulness, prompt_saliency, rank_agreement
 from interp_widgets.analysis.saliency.faithfulness import usual_orders
+from interp_widgets.figures.labels import visible
 from interp_widgets.widgets.saliency.saliency_map import SaliencyMap
 from interp_widgets.widgets.saliency.verdict import ORDERS
 from interp_widgets.widgets.views import TokenStrip
@@ -276,6 +277,12 @@ def test_a_map_that_cannot_rank_its_tokens_says_so(pair: Any, explore: Any, monk
     np.testing.assert_allclose(panel.result.importance, expected.importance, atol=1e-4)
     assert panel.result.foil == expected.foil
     assert "foil='runner_up'" in panel["map"].code(panel["map"].request())
+    names = [
+        visible(pair.tuned.single_token_strings([one])[0])
+        for one in np.broadcast_to(expected.foil, len(expected.response_ids)).tolist()
+    ]
+    assert all(f"compared with “{name}”" in note for name, note in zip(names, panel["map"].heat.notes, strict=False))
+    assert ("to each runner-up" if len(set(names)) > 1 else f"to “{names[0]}”") in panel["map"].heat.title
 
 
 def test_two_models_are_compared_with_one_foil(pair: Any, explore: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -267,8 +267,16 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         result, floor = self._in_rows[view == "B"], self.min_importance
         cached = self._noted.get(view)
         if cached is None or cached[0] is not result or cached[1] != floor:  # most redraws change neither
-            self._noted[view] = cached = (result, floor, _cell_notes(result, floor, self._rows))
+            self._noted[view] = cached = (result, floor, _cell_notes(result, floor, self._rows, self._foils(result)))
         return cached[2]
+
+    def _foils(self, result: SaliencyResult) -> tuple[str, ...]:
+        """The token that each response token is compared with; empty for a target without a foil."""
+        if result.foil is None:
+            return ()
+        ids = [result.foil] if isinstance(result.foil, int) else list(result.foil)
+        names = tuple(map(visible, self.models[0].single_token_strings(ids)))
+        return names * len(result.response_ids) if len(names) == 1 else names
 
     def _range(self, view: str) -> tuple[float, float]:
         """One colour scale for A and B, and one centred on 0 for their difference."""
@@ -361,8 +369,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         made = (
             f", {RULE_LABELS[rule].replace('its', 'their')}" if rule is not None and self._rows.kind != "tokens" else ""
         )
-        what = f"Importance of each prompt {self._rows.name}"
-        return f"{which}{what} ({method}, {result.target}{made}{rest})"
+        what, foils = f"Importance of each prompt {self._rows.name}", set(self._foils(result))
+        against = f" to “{foils.pop()}”" if len(foils) == 1 else " to each runner-up" if foils else ""
+        return f"{which}{what} ({method}, {result.target}{against}{made}{rest})"
 
     def draw_selection(self) -> None:
         if not self._matrices:
@@ -643,12 +652,13 @@ def _score(score: float, sign: str = "") -> str:
     return format(score, f"{sign}.3f").replace("-", "−") if np.isfinite(score) else "none"
 
 
-def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows) -> list[str]:
+def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows, foils: Sequence[str]) -> list[str]:
     """Tooltips of all cells, row by row: importance, probability, and why some have no score."""
     under = f"; no score: under the floor of {floor:g}"
+    against = [f", compared with “{foil}”" for foil in foils] or [""] * len(result.response_ids)
     ends = [
-        f", probability {chance:.3g}" + under * bool(faint)
-        for chance, faint in zip(result.probability.tolist(), result.under_floor(floor), strict=True)
+        f", probability {chance:.3g}{versus}" + under * bool(faint)
+        for chance, versus, faint in zip(result.probability.tolist(), against, result.under_floor(floor), strict=True)
     ]
     notes = [
         ("importance within rounding" if tiny else f"importance {number:+.3g}") + end if number == number else ""
