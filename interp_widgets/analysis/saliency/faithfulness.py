@@ -178,10 +178,10 @@ class FaithfulnessResult(Result):
         """The comparison with random orders in a sentence, with its p-value."""
         comparison = {True: "better than", False: "worse than", None: "not told apart from"}[self.beats_random]
         orders, gained = len(self.random_deletion), float(self.advantages().mean())
-        number = f"{orders:,} random orders" if orders > 1 else "one random order"
+        number = f"{orders:,} orders" if orders > 1 else "one order"
         few = ", too few to tell" if orders < round(1 / SIGNIFICANT) - 1 else ""
         return (
-            f"{comparison} {number} (p = {self.p_value():.2g}, one-sided{few}): keeping its top tokens "
+            f"{comparison} random orders (p = {self.p_value():.2g}, one-sided, {number}{few}): keeping its top tokens "
             f"instead of removing them gains {abs(gained):.3g} {'more' if gained >= 0 else 'less'} of the "
             f"{_readable(self.target)} than random tokens do"
         )

@@ -53,7 +53,7 @@ class Attribution(Panel):
         help="The quantity of each response token that is attributed to the prompt",
     )  # fmt: skip
     foil = field(
-        str, label="Foil", placeholder="the runner-up", width="short", group="attribution",
+        str, label="Foil", placeholder="runner-up", width="short", group="attribution",
         help="The token to compare each response token with; empty: the likeliest other token in its place",
         shown_if=lambda panel: panel.target == "logit_difference",
     )  # fmt: skip
