@@ -28,6 +28,7 @@ RIGHT: dict[str, Callable[[Model], dict[str, Any]]] = {
     "token_spans": lambda model: {"text": "a b"},
     "single_token_strings": lambda model: {"ids": IDS},
     "is_special": lambda model: {"ids": IDS},
+    "is_end": lambda model: {"text": "a b"},
     "decode": lambda model: {"ids": IDS},
     "generate": lambda model: {"prompt": "a b", "max_new_tokens": 1},
     "generate_ids": lambda model: {"ids": IDS, "max_new_tokens": 1, "temperature": 0.5},
