@@ -167,6 +167,25 @@ def test_every_metric(place: tuple[str, str], metric: str) -> None:
 
 
 @pytest.mark.parametrize("place", MODELS, ids="-".join)
+def test_what_all_logits_share_stands_beside_the_logit(place: tuple[str, str]) -> None:
+    """Effect on the logit = effect on the log-probability + what all logits share, in every map and every cell."""
+    model = tiny_model(*place, dtype=torch.float64)
+    near: dict[str, Any] = {"atol": limit(model, single=1e-5)}
+    for run, options in ((ablate_modules, {}), (ablate_heads, {}), (ablate_neurons, {"layer": 1, "neurons": [7, 50]})):
+        logit, log_prob = (run(model, IDS, TARGET, metric=kind, **options) for kind in ("logit", "log_prob"))
+        np.testing.assert_allclose(logit.effect - logit.common, log_prob.effect, **near)
+        assert log_prob.common is None
+        assert logit.clean != log_prob.clean < 0
+        assert "common" in logit.to_frame().columns
+        assert "common" not in log_prob.to_frame().columns
+    loop = Loop(model, "zero", "logit")
+    after = model.run(loop.ids, edit=loop.put("blocks.1.hook_mlp_out", [3])).logits[0, -1]
+    found = ablate_modules(model, with_bos(model, IDS), TARGET, metric="logit", kinds=("mlp",)).common
+    assert found is not None
+    assert found[0, 1, 2] == pytest.approx(float(loop.before.logsumexp(-1) - after.logsumexp(-1)), abs=near["atol"])
+
+
+@pytest.mark.parametrize("place", MODELS, ids="-".join)
 def test_every_cell_in_single_precision(place: tuple[str, str]) -> None:
     check_modules(tiny_model(*place), "zero", "logit", SOME)
 
@@ -224,6 +243,7 @@ def test_neurons_equal_whole_passes(place: tuple[str, str]) -> None:
         layer=-2,
         position=position,
         neurons=chosen,
+        metric="logit",
         **replacing(model, replacement),
     )
     wanted = [loop.effect(loop.put("blocks.1.mlp.hook_post", [position + 1], i)) for i in chosen]
@@ -250,7 +270,7 @@ def test_resampling_is_transformer_lens_activation_patching() -> None:
             "mlp": patching.get_act_patch_mlp_out(model.tl_model, ids, cache, metric),
             "head": patching.get_act_patch_attn_head_out_all_pos(model.tl_model, ids, cache, metric),
         }
-    options = replacing(model, "resample")
+    options = {"metric": "logit", **replacing(model, "resample")}
     found = ablate_modules(model, ids[0].tolist(), TARGET, kinds=("mlp", "attn"), **options)
     for kind in found.kinds:
         np.testing.assert_allclose(found.of(kind), (before - theirs[kind])[:, 1:], atol=1e-6)  # theirs are float32
@@ -347,7 +367,7 @@ def test_the_mean_per_position() -> None:
     model = tiny_model("llama", dtype=torch.float64)
     texts = [OTHER, [9, 8, 7, 30, 31, 12]]
     found = ablate_modules(
-        model, IDS, TARGET, kinds=("mlp",), replacement="mean", reference=texts, pooled=False
+        model, IDS, TARGET, kinds=("mlp",), metric="logit", replacement="mean", reference=texts, pooled=False
     )  # fmt: skip
     name = "blocks.1.hook_mlp_out"
     mean = torch.stack([model.run(ids, capture=name).activations[name][0] for ids in texts]).mean(0)
@@ -385,13 +405,13 @@ def test_a_text_and_its_bos() -> None:
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
 def test_hooks_of_the_user_stay_in_force(backend: str) -> None:
     model = load_model(tiny_folder("gpt2"), backend=backend, dtype=torch.float64)
-    plain = ablate_modules(model, with_bos(model, IDS), TARGET)
+    plain = ablate_modules(model, with_bos(model, IDS), TARGET, metric="logit")
 
     def mixing(value: Tensor, hook: Any) -> Tensor:
         return value + value.mean(1, keepdim=True)  # every position sees all others
 
     model.tl_model.hook_dict["blocks.2.hook_resid_post"].add_hook(mixing, is_permanent=True)
-    check = ablate_modules(model, with_bos(model, IDS), TARGET)
+    check = ablate_modules(model, with_bos(model, IDS), TARGET, metric="logit")
     loop = Loop(model, "zero", "logit")
     wanted = np.array([[[loop.module(kind, i, p) for p in range(len(IDS))] for i in range(3)] for kind in KINDS])
     assert distance(check.effect, wanted, loop.size) < 1e-10
@@ -538,7 +558,7 @@ def test_the_forecast_is_near_the_count(what: Any, words: int) -> None:
         ({"replacement": "noise"}, "replacement must be 'zero', 'mean' or 'resample', got 'noise'"),
         ({"metric": "loss"}, "metric must be 'logit', 'probability', .* got 'loss'"),
         ({"metric": "logit_difference"}, "metric 'logit_difference' needs a foil"),
-        ({"foil": " is"}, "a foil is only used by metric='logit_difference', got metric='logit': leave foil out"),
+        ({"foil": " is"}, "a foil is only used by metric='logit_difference', got metric='log_prob': leave foil out"),
         ({"metric": "logit_difference", "foil": "Eiffel Tower"}, "the foil must be one token"),
         (
             {"kinds": ("block",)},

@@ -30,6 +30,7 @@ from interp_widgets.compute.cache import results as cache
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.ablation.ablation_spec import AblationSpec
+from interp_widgets.widgets.ablation.maps import amount
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
@@ -84,7 +85,8 @@ def test_opens_with_four_maps_of_its_first_example_on_one_scale(pair: Any, ablat
         np.testing.assert_allclose(heat.matrix, expected.of(kind), atol=1e-5)
         assert heat.column_labels == list(expected.tokens)
         assert (heat.vmin, heat.vmax) == (-heat.vmax, pytest.approx(np.abs(expected.effect).max(), rel=1e-5))
-    assert "14.6" in panel["modules"].words.value
+    assert "log-probability of" in panel["modules"].words.value
+    assert "4.41" in panel["modules"].words.value
     assert not np.allclose(expected.effect, ablate_modules(pair.tuned, PROMPT, TARGET).effect, atol=1e-2)
 
 
@@ -109,6 +111,29 @@ def test_what_is_asked_is_computed(pair: Any, ablate: Any, traits: Any, options:
     assert panel.status.state == "done", panel.status.error
     expected = ablate_modules(pair.base, PROMPT, **{"target": TARGET, **options})
     np.testing.assert_allclose(panel.result.effect, expected.effect, atol=1e-4)
+
+
+@pytest.mark.parametrize("tab", ["modules", "heads"])
+def test_with_the_logit_what_all_logits_share_stands_at_each_cell(pair: Any, ablate: Any, tab: str) -> None:
+    panel = ablate(*pair, metric="logit", tab=tab, view="B")
+    name, heat = next(iter(panel.current.maps.maps.items()))
+    effect, common = (getattr(panel.current.results[1], part) for part in ("effect", "common"))
+    cells = common if tab == "heads" else common[panel.current.results[1].kinds.index(name)]
+    assert heat.notes == [f"all logits share {amount(float(x))} of it" for x in cells.ravel()]
+    at = np.unravel_index(np.abs(effect).argmax(), effect.shape)
+    assert f"<b>{amount(float(effect[at]))}</b> (all logits share {amount(float(common[at]))} of it)" in words(panel)
+    panel.view = "difference"
+    assert next(iter(panel.current.maps.maps.values())).notes[0].startswith("A all logits share")
+    panel.metric = "log_prob"
+    settle(panel)
+    assert all(not heat.notes for heat in panel.current.maps.maps.values())
+    assert "share" not in words(panel)
+
+
+def words(panel: Any) -> str:
+    """What the tab in front says above its maps."""
+    text: str = panel.current.words.value
+    return text
 
 
 def test_controls_appear_with_what_they_are_for(pair: Any, ablate: Any, wire: Any) -> None:
@@ -224,7 +249,7 @@ def test_of_two_models_the_next_tokens_are_those_of_the_one_looked_at(pair: Any,
     assert panel.status.error == ""
     caption = panel.current.next_token.table.caption
     effect = float(panel.result[1].of("mlp")[0, LAST])
-    assert f"B: logit {'drops' if effect >= 0 else 'rises'} by {abs(effect):.3g}" in caption
+    assert f"B: log-probability {'drops' if effect >= 0 else 'rises'} by {abs(effect):.3g}" in caption
     assert "A: " not in caption
 
 

@@ -14,16 +14,16 @@ from interp_widgets.models.patching import Patch
 
 @torch.no_grad()
 def run_cells(
-    values: Tensor,
+    count: int,
     trace: Trace,
     runner: Runner,
     patches: Callable[[Tensor], list[Patch]],
     first: Callable[[int], int],
-    read: Callable[[Tensor, Tensor], Tensor],
+    write: Callable[[Tensor, Tensor], None],
     *,
     sequence: Callable[[Tensor], Tensor] | None = None,
 ) -> None:
-    """Fill ``values`` chunk by chunk. Cells are numbered in row-major order.
+    """Run ``count`` cells chunk by chunk.
 
     Args:
         trace: the run that the cells continue; it may hold several sequences.
@@ -31,7 +31,7 @@ def run_cells(
         patches: maps cell numbers (n,) to patches, in which these cells are rows 0..n - 1.
         first: maps a cell to its first patched position, counted with the BOS; neighbouring cells should have similar
             ones.
-        read: maps the last position's hidden states (n, width) and the cell numbers (n,) to values (n,).
+        write: receives the last position's hidden states (n, width) and the cell numbers (n,).
         sequence: maps cell numbers to the sequence of the trace that each continues; by default the first.
     """
 
@@ -39,7 +39,6 @@ def run_cells(
         cells = torch.arange(start, stop)
         sequences = None if sequence is None else sequence(cells)
         hidden = patched(runner.model, trace, patches(cells), len(cells), sequence=sequences)
-        indices = slice(start, stop) if values.ndim == 1 else torch.unravel_index(cells, values.shape)
-        values[indices] = read(hidden, cells)
+        write(hidden, cells)
 
-    runner.run(values.numel(), lambda start: trace.computed(first(start)), work)
+    runner.run(count, lambda start: trace.computed(first(start)), work)

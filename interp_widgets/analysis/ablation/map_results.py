@@ -61,7 +61,7 @@ class AblationResult(NextTokenEffect):
         (('attn', 'mlp'), (2, 6, 8))
         >>> result.to_frame().nlargest(1, "effect").round(1)
            kind  layer  position token  effect
-        7  attn      0         7    of     8.7
+        7  attn      0         7    of     4.2
     """
 
     effect: Floats = with_axes("kinds", "layers", "positions")
@@ -76,6 +76,10 @@ class AblationResult(NextTokenEffect):
 
     positions: Sequence[int] = with_axes("positions")
     """Places in the prompt."""
+
+    common: Floats | None = with_axes("kinds", "layers", "positions", default=None)
+    """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
+    log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -101,9 +105,9 @@ class AblationResult(NextTokenEffect):
         return row | {"clean": self.clean}
 
     def to_frame(self) -> DataFrame:
-        """One row per kind, layer and position: kind, layer, position, token, effect."""
+        """One row per kind, layer and position: kind, layer, position, token, effect, and common with the logit."""
         axes = {"kind": self.kinds, "layer": self.layers, "position": self.positions}
-        return table(axes, {"token": self.tokens, "effect": self.effect})
+        return table(axes, {"token": self.tokens, "effect": self.effect, "common": self.common})
 
 
 @record
@@ -118,6 +122,10 @@ class HeadAblationResult(NextTokenEffect):
 
     position: int | None
     """Position at which the heads were removed; None for every position, including a BOS."""
+
+    common: Floats | None = with_axes("layers", "heads", default=None)
+    """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
+    log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
     def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
         """(layer, head) of the ``count`` heads with the largest effect, largest first, among those computed."""
@@ -134,8 +142,9 @@ class HeadAblationResult(NextTokenEffect):
         return {"target_token": self.target_token, "effect": effect, "head": name, "clean": self.clean}
 
     def to_frame(self) -> DataFrame:
-        """One row per layer and head: layer, head, effect."""
-        return table({"layer": self.layers, "head": range(self.effect.shape[1])}, {"effect": self.effect})
+        """One row per layer and head: layer, head, effect, and common with the logit."""
+        axes = {"layer": self.layers, "head": range(self.effect.shape[1])}
+        return table(axes, {"effect": self.effect, "common": self.common})
 
 
 @record
@@ -157,6 +166,11 @@ class NeuronAblationResult(NextTokenEffect):
     position: int
     """Position at which the neurons were removed."""
 
+    common: Floats | None = with_axes("neurons", default=None)
+    """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
+    log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
+
     def to_frame(self) -> DataFrame:
-        """One row per neuron: neuron, activation, effect."""
-        return table({"neuron": self.neurons}, {"activation": self.activation, "effect": self.effect})
+        """One row per neuron: neuron, activation, effect, and common with the logit."""
+        columns = {"activation": self.activation, "effect": self.effect, "common": self.common}
+        return table({"neuron": self.neurons}, columns)

@@ -70,7 +70,7 @@ def ablate_modules(
     reference: Sequence[PromptInput] | None = None,
     pooled: bool = True,
     corrupted: PromptInput | None = None,
-    metric: Metric = "logit",
+    metric: Metric = "log_prob",
     foil: str | int | None = None,
     prepend_bos: bool | None = None,
     batch_size: int | None = None,
@@ -101,8 +101,9 @@ def ablate_modules(
         pooled: True for one mean over all positions of the texts, False for one per position, which needs texts as long
             as the prompt.
         corrupted: text or token ids for ``"resample"``.
-        metric: ``"logit"`` of the target, its ``"probability"`` or ``"log_prob"`` (nats), ``"logit_difference"`` to the
-            ``foil``, or ``"kl"``: KL(before‖after) of the whole next-token distribution, in nats.
+        metric: ``"log_prob"`` of the target (nats), its ``"probability"`` or ``"logit"``, ``"logit_difference"`` to the
+            ``foil``, or ``"kl"``: KL(before‖after) of the whole next-token distribution, in nats. The raw logit, which
+            the source draws, also moves with what all logits share: the result has that part in ``common``.
         foil: text or id of one token, for ``"logit_difference"``.
         prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
         batch_size: cells per chunk; by default what 60% of the free memory holds.
@@ -125,7 +126,7 @@ def ablate_modules(
         (4, 6, 9)
         >>> result.to_frame().nlargest(1, "effect").round(1)
            kind  layer  position token  effect
-        8  attn      0         8    of     8.0
+        8  attn      0         8    of     4.4
     """
     options = MapOptions(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
@@ -148,10 +149,14 @@ def ablate_modules(
         changed = {site: torch.tensor([site in SITES[name] for name in names])[kind].nonzero()[:, 0] for site in sites}
         return [study.replacement.patch(site, layer, rows, fed[rows]) for site, rows in changed.items()]
 
-    def result(effect: Floats, partial: bool) -> AblationResult:
-        by_position = effect.reshape(len(at_layers), len(at_positions), count)[:, np.argsort(order)]
+    def by_kind(cells: Floats) -> Floats:
+        by_position = cells.reshape(len(at_layers), len(at_positions), count)[:, np.argsort(order)]
+        return np.ascontiguousarray(rearrange(by_position, "layer position kind -> kind layer position"))
+
+    def result(effect: Floats, common: Floats | None, partial: bool) -> AblationResult:
         return AblationResult(
-            effect=np.ascontiguousarray(rearrange(by_position, "layer position kind -> kind layer position")),
+            effect=by_kind(effect),
+            common=None if common is None else by_kind(common),
             kinds=names,
             layers=at_layers,
             positions=at_positions,
@@ -178,7 +183,7 @@ def ablate_heads(
     reference: Sequence[PromptInput] | None = None,
     pooled: bool = True,
     corrupted: PromptInput | None = None,
-    metric: Metric = "logit",
+    metric: Metric = "log_prob",
     foil: str | int | None = None,
     prepend_bos: bool | None = None,
     batch_size: int | None = None,
@@ -208,7 +213,7 @@ def ablate_heads(
     Example:
         >>> result = ablate_heads(model, "The Eiffel Tower is located in the city of", " Paris")
         >>> result.effect.shape, result.strongest(1)
-        ((6, 6), ((0, 4),))
+        ((6, 6), ((0, 1),))
     """
     model.capabilities.require("residual_stream", "ablate_heads")
     model.capabilities.require("heads", "ablate_heads", "use ablate_modules(kinds=('attn',))", using="attention")
@@ -225,9 +230,11 @@ def ablate_heads(
         rows = torch.arange(len(cells)).repeat_interleave(len(at))
         return [study.replacement.patch("head", layer, rows, at.repeat(len(cells)), cells[rows])]
 
-    def result(effect: Floats, partial: bool) -> HeadAblationResult:
+    def result(effect: Floats, common: Floats | None, partial: bool) -> HeadAblationResult:
         fields = study.fields(layers=str(at_layers), position=where)
-        return HeadAblationResult(effect=effect, layers=at_layers, position=where, partial=partial, **fields)
+        return HeadAblationResult(
+            effect=effect, common=common, layers=at_layers, position=where, partial=partial, **fields
+        )
 
     return study.map(
         at_layers, model.n_heads, patches, result, on_partial,
@@ -249,7 +256,7 @@ def ablate_neurons(
     reference: Sequence[PromptInput] | None = None,
     pooled: bool = True,
     corrupted: PromptInput | None = None,
-    metric: Metric = "logit",
+    metric: Metric = "log_prob",
     foil: str | int | None = None,
     prepend_bos: bool | None = None,
     batch_size: int | None = None,
@@ -276,11 +283,12 @@ def ablate_neurons(
     Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 (neurons as key and value vectors).
 
     Example:
-        >>> result = ablate_neurons(model, "The Eiffel Tower is located in the city of", " Paris", layer=5)
-        >>> result.to_frame().nlargest(2, "effect")[["neuron", "effect"]].round(1)
-             neuron  effect
-        53       53     1.6
-        233     233     0.3
+        >>> prompt = "The Eiffel Tower is located in the city of"
+        >>> result = ablate_neurons(model, prompt, " Paris", layer=5, metric="logit")
+        >>> result.to_frame().nlargest(2, "effect").round(1)  # every logit falls, no other answer gains
+             neuron  activation  effect  common
+        53       53  -69.300003     1.6     1.6
+        233     233   21.799999     0.3     0.3
     """
     model.capabilities.require("residual_stream", "ablate_neurons")
     model.capabilities.require("mlp_neurons", "ablate_neurons", "use ablate_modules(kinds=('mlp',))", using="mlp")
@@ -299,9 +307,10 @@ def ablate_neurons(
         rows = torch.arange(len(cells))
         return [study.replacement.patch("neuron", layer, rows, torch.full_like(rows, fed), index[cells])]
 
-    def result(effect: Floats, partial: bool) -> NeuronAblationResult:
+    def result(effect: Floats, common: Floats | None, partial: bool) -> NeuronAblationResult:
         return NeuronAblationResult(
             effect=effect[0],
+            common=None if common is None else common[0],
             neurons=chosen,
             activation=activation,
             layer=at_layer,
@@ -360,7 +369,7 @@ class AblationRun:
         layers: Sequence[int],
         cells: int,
         patches: Callable[[int, Tensor], list[Patch]],
-        result: Callable[[Floats, bool], R],
+        result: Callable[[Floats, Floats | None, bool], R],
         on_partial: Callable[[R], None] | None,
         *,
         first: Callable[[int], int],
@@ -371,25 +380,31 @@ class AblationRun:
         Args:
             layers, cells: the size of the map.
             patches: maps a layer and cell numbers (n,) to patches, see `run_cells`.
-            result: makes a result from effects (layers, cells), NaN where not computed yet, and whether it is partial.
+            result: makes a result from effects (layers, cells), NaN where not computed yet, the part of them that all
+                logits share, the same for the logit and None for the other metrics, and whether it is partial.
             on_partial: receives a partial result a few times.
             first: maps a cell to its first changed position, counted with the BOS.
             name: describes what a cell of a layer removes, for the error where its effect is not finite.
         """
-        effect = torch.full(
-            (len(layers), cells), torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device
-        )
-        self.runner.total = effect.numel()
+        shape = (len(layers), cells, 1 if self.metric.log_prob is None else 2)
+        effects = torch.full(shape, torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device)
+        self.runner.total = len(layers) * cells
+
+        def measured(partial: bool) -> R:
+            effect, *common = (to_numpy(values).copy() for values in effects.unbind(-1))
+            if not partial:
+                check_finite(effect, lambda row, cell: f"the effect of removing {name(layers[row], cell)}")
+            return result(effect, common[0] if common else None, partial)
+
         if on_partial is not None:
-            self.runner.deliver = lambda: on_partial(result(to_numpy(effect).copy(), True))
-        for row, layer in zip(effect, layers, strict=True):
-            run_cells(
-                row, self.clean, self.runner, partial(patches, layer), first,
-                lambda hidden, cells: self.metric.effect(hidden),
-            )  # fmt: skip
-        effects = to_numpy(effect)
-        check_finite(effects, lambda row, cell: f"the effect of removing {name(layers[row], cell)}")
-        return result(effects, False)
+            self.runner.deliver = lambda: on_partial(measured(True))
+        for row, layer in zip(effects, layers, strict=True):
+
+            def write(hidden: Tensor, cells: Tensor, row: Tensor = row) -> None:
+                row[cells] = self.metric.effects(hidden)
+
+            run_cells(cells, self.clean, self.runner, partial(patches, layer), first, write)
+        return measured(False)
 
     def fields(self, **details: Any) -> dict[str, Any]:
         """The result's fields on the prompt, the target, the metric and its provenance."""
@@ -454,6 +469,7 @@ def ablation_cost(
     what: Literal["modules", "heads", "neurons"] = "modules",
     layers: Sequence[int] | None = None,
     positions: Sequence[int] | None = None,
+    metric: Metric = "log_prob",
 ) -> Cost:
     """Operations and peak bytes of `ablate_modules`, `ablate_heads` or `ablate_neurons` for a prompt of n_tokens.
 
@@ -464,12 +480,13 @@ def ablation_cost(
         what: which of the three maps.
         layers: all by default; for neurons the one layer, by default the first, which takes longest.
         positions: all by default; for heads and neurons the one position, by default all at once and the last.
+        metric: as in `ablate_modules`; ``logit_difference`` needs two rows of the unembedding, the others all.
 
     It never waits for the model: before the first pass, the faster route is expected to be usable.
 
     Example:
         >>> round(ablation_cost(model, 32).flops / 1e9, 1)
-        23.7
+        24.9
     """
     chosen = list(range(model.n_layers)) if layers is None else [layer % model.n_layers for layer in layers]
     match what:
@@ -486,7 +503,8 @@ def ablation_cost(
         case _:
             raise ValueError(f"what must be one of 'modules', 'heads', 'neurons', got {what!r}")
     short = expects_native(model)
-    unembedding = 4.0 * model.d_model if short else unembedding_flops(model)  # of the target and a foil, or of all
+    two_rows = short and metric == "logit_difference"
+    unembedding = 4.0 * model.d_model if two_rows else unembedding_flops(model)
     rows = n_tokens if what == "heads" and positions is None else 1
     passed = sum(_tokens_recomputed(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers
     flops = n_tokens * flops_per_token(model) + pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding

@@ -18,7 +18,10 @@ from interp_widgets.models.engine import decode, decode_blocks, decodes_in_block
 from interp_widgets.models.top_k import likeliest
 
 Metric = Literal["logit", "probability", "log_prob", "logit_difference", "kl"]
-"""Which number of the next-token distribution is compared; ``kl`` is KL(before‖after) of the distribution, in nats."""
+"""Which number of the next-token distribution is compared; ``kl`` is KL(before‖after) of the distribution, in nats.
+
+The raw logit also moves with what all logits share, which changes no prediction: a map of it can have the wrong sign.
+"""
 
 _ROWS, _COLUMNS = 256, 2048
 """Size of the block of logits that the divergence holds: 4 MB in float64."""
@@ -37,6 +40,8 @@ class NextTokenMetric:
     """(1, width) hidden state of the last position in the clean run."""
     clean: float
     """The metric before: logits, probability or nats; 0 for ``kl``."""
+    log_prob: NextTokenMetric | None = None
+    """The log-probability of the same token beside its logit, which tells what all logits share; None for the rest."""
 
     def read(self, hidden: Tensor) -> Tensor:
         """(n,) the metric for hidden states (n, width) of the last position, float32 or wider."""
@@ -50,11 +55,16 @@ class NextTokenMetric:
         targets = Targets(self.metric, torch.tensor([self.target], device=hidden.device))
         return read(self.model, rows[:, None], targets)[:, 0]
 
-    def effect(self, hidden: Tensor) -> Tensor:
-        """(n,) metric before minus after, or the divergence; exactly 0 where the hidden state is the same."""
+    def effects(self, hidden: Tensor) -> Tensor:
+        """(n, 1) metric before minus after, or the divergence; exactly 0 where the hidden state is the same.
+
+        (n, 2) with the logit: the second is the part that all logits share, their log-sum-exp before minus after.
+        """
         value = self.read(hidden)
-        moved = value if self.metric == "kl" else self.clean - value
-        return moved.masked_fill((hidden == self.hidden).all(-1), 0.0)
+        moved = [value if self.metric == "kl" else self.clean - value]
+        if self.log_prob is not None:
+            moved.append(moved[0] - (self.log_prob.clean - self.log_prob.read(hidden)))
+        return torch.stack(moved, -1).masked_fill((hidden == self.hidden).all(-1)[:, None], 0.0)
 
 
 def check_metric(metric: str, foil: str | int | None) -> None:
@@ -65,7 +75,12 @@ def check_metric(metric: str, foil: str | int | None) -> None:
 
 @torch.no_grad()
 def next_token_metric(
-    model: Model, hidden: Tensor, target: str | int | None, *, metric: Metric = "logit", foil: str | int | None = None
+    model: Model,
+    hidden: Tensor,
+    target: str | int | None,
+    *,
+    metric: Metric = "log_prob",
+    foil: str | int | None = None,
 ) -> NextTokenMetric:
     """The metric of the token that follows a hidden state (1, width) of the last position.
 
@@ -84,7 +99,8 @@ def next_token_metric(
     check_finite(logits, lambda token: f"the model's logit of token {token} for this prompt")
     target_id = likeliest(logits) if target_id is None else target_id
     result = NextTokenMetric(model, metric, target_id, foil_id, hidden, 0.0)
-    return result if metric == "kl" else replace(result, clean=float(result.read(hidden)[0]))
+    result = result if metric == "kl" else replace(result, clean=float(result.read(hidden)[0]))
+    return replace(result, log_prob=next_token_metric(model, hidden, target_id)) if metric == "logit" else result
 
 
 @torch.no_grad()

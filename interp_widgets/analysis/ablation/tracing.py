@@ -437,14 +437,14 @@ class _CorruptedRuns:
         def patches(cells: Tensor) -> list[Patch]:
             return self._patches(kind, layer, torch.arange(len(cells)), cells // samples + start)
 
-        def read(hidden: Tensor, cells: Tensor) -> Tensor:
+        def write(hidden: Tensor, cells: Tensor) -> None:
             sample = cells % samples
             # rounding differs between batches: an unchanged hidden state has exactly the corrupted run's probability
             same = (hidden == self.corrupted.hidden[sample]).all(-1)
-            return torch.where(same, self.base[sample], study.metric.read(hidden))
+            rows[cells // samples, sample] = torch.where(same, self.base[sample], study.metric.read(hidden))
 
         run_cells(
-            rows, self.corrupted, study.runner, patches, lambda cell: cell // samples + start, read,
+            rows.numel(), self.corrupted, study.runner, patches, lambda cell: cell // samples + start, write,
             sequence=lambda cells: cells % samples,
         )  # fmt: skip
 

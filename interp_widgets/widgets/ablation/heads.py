@@ -18,7 +18,7 @@ from ..base.fields import field
 from ..base.prediction import checked, position_in
 from ..base.request import Request
 from .ablation_spec import AblationSpec, at_token
-from .maps import UNITS, Maps, amount
+from .maps import UNITS, Maps, amount, cell_notes, shared_part, shared_parts
 from .removal import Removal
 
 LISTED = 3
@@ -88,7 +88,8 @@ class HeadAblation(Removal):
     def cost(self, request: Request, model: Model) -> Any:
         at = dict(request.arguments)["position"]
         length = len(request.inputs[0].read_by(model))
-        return ablation_cost(model, length, what="heads", positions=None if at is None else [at])
+        places = None if at is None else [at]
+        return ablation_cost(model, length, what="heads", positions=places, metric=dict(request.arguments)["metric"])
 
     def draw(self, results: tuple[HeadAblationResult, ...], request: Request) -> None:
         first = results[0]
@@ -97,7 +98,10 @@ class HeadAblation(Removal):
         where = "every token" if first.position is None else at_token(first.position, first.prompt_tokens)
         rest = ", partial" if any(result.partial for result in results) else ""
         title = f"Attention heads at {where}{rest}"
-        self.maps.paint(arrays, heads, unit=UNITS[first.metric], titles={"head": title})
+        self.maps.paint(
+            arrays, heads, unit=UNITS[first.metric], titles={"head": title},
+            notes=lambda view: {"head": cell_notes(view, results, shared_parts)},
+        )  # fmt: skip
         self.draw_words(_strongest(results))
 
     def draw_selection(self) -> None:
@@ -146,7 +150,7 @@ def _strongest(results: tuple[HeadAblationResult, ...]) -> str:
         order = np.argsort(-sizes, axis=None, kind="stable")[:LISTED]
         cells = [np.unravel_index(int(flat), sizes.shape) for flat in order]
         named = [
-            f"<b>{amount(float(result.effect[at]))}</b>, head {at[1]} of layer {at[0]}"
+            f"<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, head {at[1]} of layer {at[0]}"
             for at in cells
             if sizes[at] >= 0
         ]

@@ -24,17 +24,17 @@ from ..views import Heatmap
 Array = NDArray[np.float64]
 
 UNITS = {
-    "logit": "drop in logit",
-    "probability": "drop in probability",
     "log_prob": "drop in log p, nats",
+    "probability": "drop in probability",
+    "logit": "drop in logit",
     "logit_difference": "drop in difference",
     "kl": "KL, nats",
 }
 """Units of an ablation map by metric."""
 METRIC_NAMES = {
-    "logit": "logit",
-    "probability": "probability",
     "log_prob": "log-probability",
+    "probability": "probability",
+    "logit": "logit",
     "logit_difference": "logit difference",
 }
 
@@ -167,6 +167,28 @@ def amount(value: float) -> str:
         raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
         return f"{float(head):g}×10{raised}".replace("-", "−")
     return (f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}").replace("-", "−")
+
+
+def cell_notes(view: str, results: Sequence[Any], texts: Callable[[Any], Sequence[str]]) -> list[str]:
+    """The tooltips of a view: ``texts`` of a result's cells, row by row, for each model in view with its letter."""
+    shown = [results[index] for index in pair_view.models_of(view)]
+    lettered = zip(pair_view.letters(shown), shown, strict=True)
+    each = [[letter + text for text in texts(result)] for letter, result in lettered]
+    return ["; ".join(cell) for cell in zip(*each, strict=True)]
+
+
+def shared_parts(result: Any, at: Any = ...) -> list[str]:
+    """How much of each cell's effect on the logit all logits share, in words; empty for the other metrics."""
+    return (
+        []
+        if result.common is None
+        else [f"all logits share {amount(float(x))} of it" for x in np.ravel(result.common[at])]
+    )
+
+
+def shared_part(result: Any, at: Any) -> str:
+    """The words of one cell in brackets; empty for other metrics than the logit."""
+    return "" if result.common is None else f" ({shared_parts(result, at)[0]})"
 
 
 def clean_value(panel: Any, results: Sequence[Any]) -> str:

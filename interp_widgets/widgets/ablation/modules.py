@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..base import pair_view
 from ..base.description import Description, decimals, plain
 from ..base.request import Request
 from .ablation_spec import KIND_LABELS, AblationSpec
-from .maps import UNITS, Maps, amount
+from .maps import UNITS, Maps, amount, cell_notes, shared_part, shared_parts
 from .removal import Removal
 
 
@@ -31,11 +32,17 @@ class ModuleAblation(Removal):
         return maps
 
     def cost(self, request: Request, model: Model) -> Any:
-        return ablation_cost(model, len(request.inputs[0].read_by(model)))
+        return ablation_cost(model, len(request.inputs[0].read_by(model)), metric=dict(request.arguments)["metric"])
 
     def draw(self, results: tuple[AblationResult, ...], request: Request) -> None:
         arrays = {kind: [np.asarray(result.of(kind), dtype=np.float64) for result in results] for kind in KIND_LABELS}
-        self.maps.paint(arrays, results[0].tokens, unit=UNITS[results[0].metric], titles=self._titles(results))
+        self.maps.paint(
+            arrays, results[0].tokens, unit=UNITS[results[0].metric], titles=self._titles(results),
+            notes=lambda view: {
+                kind: cell_notes(view, results, partial(shared_parts, at=results[0].kinds.index(kind)))
+                for kind in KIND_LABELS
+            },
+        )  # fmt: skip
         self.draw_words(_strongest(results))
 
     def draw_selection(self) -> None:
@@ -90,5 +97,6 @@ def _strongest(results: tuple[AblationResult, ...]) -> str:
             sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
             kind, layer, position = (int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
             where = escape(AblationSpec(result.kinds[kind], layer, position).where(result.tokens))
-            parts.append(f"{letter}<b>{amount(float(result.effect[kind, layer, position]))}</b>, {where}")
+            at = (kind, layer, position)
+            parts.append(f"{letter}<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, {where}")
     return f"Strongest: {'; '.join(parts)}." if parts else "Nothing computed yet."

@@ -30,9 +30,9 @@ REPLACEMENT_LABELS = {
     "resample": "its value in a corrupted prompt",
 }
 METRIC_LABELS = {
-    "logit": "logit of the target",
-    "probability": "probability",
     "log_prob": "log-probability",
+    "probability": "probability",
+    "logit": "logit of the target",
     "logit_difference": "logit difference to a foil",
     "kl": "KL divergence of all tokens",
 }
@@ -51,7 +51,7 @@ class Removal(MapPanel):
         REPLACEMENT_LABELS, "zero", label="Replaced by", new_row=True, help="What a removed activation is replaced by"
     )
     metric = field(
-        METRIC_LABELS, "logit", label="Measured", help="The metric: what is compared before and after removal"
+        METRIC_LABELS, "log_prob", label="Measured", help="The metric: what is compared before and after removal"
     )
     corrupted = field(
         str, label="Corrupted prompt", placeholder="as many tokens as the prompt", width="grow",

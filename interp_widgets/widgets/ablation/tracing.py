@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import field as data
+from functools import partial
 from html import escape
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from ..base.prediction import checked
 from ..base.request import PerModel, Request
 from ..views import TokenStrip
 from .ablation_spec import at_token
-from .maps import MapPanel, Maps, amount, quoted
+from .maps import MapPanel, Maps, amount, cell_notes, quoted
 
 TRACED = {"state": "State", "mlp": "MLPs", "attn": "Attention"}
 """The restored activation."""
@@ -211,7 +212,7 @@ class CausalTracing(MapPanel):
         }
         self.maps.paint(
             arrays, first.tokens, unit=UNIT, titles=titles, marks=[first.subject],
-            notes=lambda view: {kind: self._notes(view, kind) for kind in TRACED},
+            notes=lambda view: {kind: cell_notes(view, results, partial(_intervals, kind=kind)) for kind in TRACED},
         )  # fmt: skip
         self._shade(arrays)
         self.words.value = "<br>".join([*map(_in_words, pair_view.letters(results), results), SHADING])
@@ -246,15 +247,6 @@ class CausalTracing(MapPanel):
         """The results that a view shows, with letters if there are two."""
         results = [self.results[index] for index in pair_view.models_of(view)]
         return list(zip(pair_view.letters(results), results, strict=True))
-
-    def _notes(self, view: str, kind: str) -> list[str]:
-        """The interval of each cell, for the tooltip."""
-        shown = self._seen(view)
-        shapes = {result.effect.shape[1:] for _, result in shown}
-        if len(shapes) > 1:
-            return []
-        each = [[letter + text for text in _intervals(result, kind)] for letter, result in shown]
-        return ["; ".join(texts) for texts in zip(*each, strict=True)]
 
     def _cell(self) -> str:
         """The selected cell in words."""
