@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from interp_widgets import AblationPanel, Workbench
+from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.analysis.ablation import (
     Ablation,
     AblationResult,
@@ -449,6 +450,19 @@ def test_tracing_of_the_examples_subject(pair: Any, traced: AblationPanel) -> No
     assert "has probability <b>0.999</b> in the clean run" in panel["tracing"].words.value
     assert "on “Eiffel Tower”" in panel["tracing"].words.value
     assert panel.window == 1
+
+
+def test_a_subject_that_begins_the_text_takes_the_sink_away(
+    pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prompt, "first_is_sink", True)
+    panel = ablate(
+        pair.base, tab="tracing", samples=1, prompt="Paris is the capital of", subject="Paris", target=" France"
+    )
+    assert "noise there takes the sink away too" in panel["tracing"].words.value
+    panel.subject = "capital"
+    settle(panel)
+    assert "sink" not in panel["tracing"].words.value
 
 
 def test_the_subject_is_marked_by_a_drag_or_typed(pair: Any, traced: AblationPanel, wire: Any) -> None:

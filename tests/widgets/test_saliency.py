@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench
+from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.analysis.saliency import FLOOR, faithfulness, prompt_saliency, rank_agreement
 from interp_widgets.analysis.saliency.faithfulness import usual_orders
 from interp_widgets.figures.labels import visible
@@ -283,6 +284,27 @@ def test_a_map_that_cannot_rank_its_tokens_says_so(pair: Any, explore: Any, monk
     ]
     assert all(f"compared with “{name}”" in note for name, note in zip(names, panel["map"].heat.notes, strict=False))
     assert ("to each runner-up" if len(set(names)) > 1 else f"to “{names[0]}”") in panel["map"].heat.title
+
+
+def test_a_first_token_that_carries_the_sink_is_marked(
+    pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = settle(explore(pair.tuned))
+    words = panel["map"].verdict.text
+    assert "sink" not in words.value + "".join(panel["map"].heat.notes)
+    monkeypatch.setattr(Prompt, "first_is_sink", True)
+    panel.prompt = PROMPT.replace("cat", "dog")
+    settle(panel)
+    assert panel.result.sink
+    assert words.value.count("carries the model&#x27;s attention sink") == 1
+    notes, columns = panel["map"].heat.notes, len(panel.result.response_tokens)
+    assert all("; this token carries the model's attention sink" in note for note in notes[:columns])
+    assert "sink" not in "".join(notes[columns:])
+    panel.rows = "words"
+    settle(panel)
+    assert all(
+        "; its first token carries the model's attention sink" in note for note in panel["map"].heat.notes[:columns]
+    )
 
 
 def test_two_models_are_compared_with_one_foil(pair: Any, explore: Any) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.checks import check_range, check_span, index, indices, whole_number
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.run import Check
+from interp_widgets.analysis._core.sink import first_is_sink
 from interp_widgets.models import Model
 from interp_widgets.models.chat import TEMPLATE, Chat, ChatText, Part, PromptInput, is_chat
 from interp_widgets.models.tokens import encoded
@@ -99,6 +100,11 @@ class Prompt:
         last = len(self.chat.messages)
         pairs = zip(contents, around, strict=True)
         return tuple(part.message if (part := content or turn) is not None else last for content, turn in pairs)
+
+    @cached_property
+    def first_is_sink(self) -> bool:
+        """Whether the first token on the axis carries the model's attention sink; with a BOS, that one does."""
+        return self.offset == 0 and first_is_sink(self.model, self.ids)
 
     @property
     def n_shown(self) -> int:

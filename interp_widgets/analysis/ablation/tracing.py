@@ -92,6 +92,10 @@ class CausalTraceResult(PromptResult):
     seed: int = 0
     """Seed of the noise."""
 
+    sink: bool = False
+    """Whether the subject begins with the token that carries the model's attention sink: noise there takes the sink
+    away too, which restoring a state of the fact does not bring back."""
+
     @property
     def n_layers(self) -> int:
         """Number of layers."""
@@ -400,6 +404,7 @@ class _TraceStudy:
             noise=float(self.noise),
             noise_std=self.noise_std,
             seed=self.seed,
+            sink=self.subject[0] == 0 and self.prompt.first_is_sink,
             partial=partial,
             provenance=provenance(
                 model.provenance(), **options, window=self.window, bos=self.prompt.offset == 1,

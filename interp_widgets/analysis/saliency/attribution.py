@@ -21,6 +21,7 @@ from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.saliency.case import Case, make_case
 from interp_widgets.analysis.saliency.methods import (
     Baseline,
+    FirstToken,
     default_baseline,
     first_order,
     integrated_gradients,
@@ -48,6 +49,7 @@ def prompt_saliency(
     steps: int = 32,
     baseline: Baseline | None = None,
     draws: int = 8,
+    first_token: FirstToken = "mean",
     spans: SpanKind | Sequence[Sequence[int]] | None = None,
     within: Sequence[int] | None = None,
     seed: int = 0,
@@ -73,6 +75,10 @@ def prompt_saliency(
     token; zeroing its embedding removes the query, so that the token may rank first whatever it means. Compare with the
     ``"mean"`` or ``"resample"`` baseline before interpreting its score.
 
+    In a model with an attention sink and no BOS, the first token of the prompt carries the sink
+    (`SaliencyResult.sink`): replacing its embedding by zeros measures what the sink is worth, not the word. The mean
+    embedding keeps the sink.
+
     Args:
         model: what `load_model` returns.
         prompt: text, token ids (then nothing is added), or the messages of a chat (`chat_prompt`).
@@ -90,6 +96,8 @@ def prompt_saliency(
             mean over ``draws``, and the result has its ``spread``). Default ``"zero"``, but ``"mean"`` for integrated
             gradients of models with RMSNorm, which is discontinuous at zero.
         draws: number of random tokens per position for ``"resample"``, from the vocabulary without special tokens.
+        first_token: what replaces a first token that carries the attention sink, for exact and integrated gradients:
+            ``"mean"`` of all token embeddings, or ``"baseline"``, as all other tokens.
         spans: rows of the map are these spans of the prompt: ``"words"``, ``"sentences"``, a chat's ``"roles"`` or
             ``"turns"``, or a list of [start, end) tokens, in the order of the prompt. Exact importance replaces all
             tokens of a span in one run, which differs from the sum over its tokens (`SaliencyResult.by_spans`);
@@ -120,13 +128,13 @@ def prompt_saliency(
         >>> prompt_saliency(model, "Add 1 and 2. Now say it.", " 3", spans="sentences").prompt_tokens
         ('Add 1 and 2.', ' Now say it.')
     """
-    kind = _check_method(model, method, target, baseline, steps=steps, draws=draws)
+    kind = _check_method(model, method, target, baseline, steps=steps, draws=draws, first_token=first_token)
     case = make_case(
         model, prompt, response,
         target=target, foil=foil, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check,
     )  # fmt: skip
-    options = {"steps": steps, "baseline": kind, "draws": draws, "seed": seed}
-    replaced = replacements(case, kind, draws, seed)
+    options = {"steps": steps, "baseline": kind, "draws": draws, "seed": seed, "first_token": first_token}
+    replaced = replacements(case, kind, draws, seed, first_token)
     saliency = _Map.empty(case, method, kind, spans, within, len(replaced))
     runner = Runner(model, case.n_fed, batch_size, check, progress)
     if on_partial is not None and method != "integrated_gradients":  # some of its steps give no part of the map
@@ -145,7 +153,9 @@ def prompt_saliency(
     return result
 
 
-def _check_method(model: Model, method: str, target: str, baseline: str | None, *, steps: int, draws: int) -> Baseline:
+def _check_method(
+    model: Model, method: str, target: str, baseline: str | None, *, steps: int, draws: int, first_token: str
+) -> Baseline:
     """The baseline to use; ValueError where the model, the method and its options are incompatible."""
     if method in ("first_order", "integrated_gradients"):
         model.capabilities.require("gradients", f"prompt_saliency(method={method!r})", "use method='exact'")
@@ -154,6 +164,7 @@ def _check_method(model: Model, method: str, target: str, baseline: str | None, 
     check_choice("baseline", baseline, Baseline, none=True)
     check_range("steps", steps)
     check_range("draws", draws)
+    check_choice("first_token", first_token, FirstToken)
     kind = baseline if baseline is not None else default_baseline(model, method)
     if kind != "zero" and method not in ("exact", "integrated_gradients"):
         raise ValueError(
@@ -200,12 +211,18 @@ class _Map:
             rounding=None if method == "random" else case.rounding(clean),
         )  # fmt: skip
 
+    @property
+    def sink(self) -> bool:
+        """Whether the map has the token that carries the attention sink."""
+        return self.spans[0][0] == 0 and self.case.prompt.first_is_sink
+
     def facts(self, **options: Scalar) -> dict[str, Scalar]:
         """The options that the map depends on, for its provenance."""
-        draws = self.baseline == "resample"
+        draws, replaces = self.baseline == "resample", self.method in ("exact", "integrated_gradients")
         used = {
             "steps": self.method == "integrated_gradients",
-            "baseline": self.method in ("exact", "integrated_gradients"),
+            "baseline": replaces,
+            "first_token": replaces and self.sink,
             "draws": draws,
             "seed": self.method == "random" or draws,
         }
@@ -233,6 +250,7 @@ class _Map:
             spread=to_numpy(effects.std(1)) if effects.shape[1] > 1 else None,
             rounding=self.rounding,
             bos_id=prompt.bos_id,
+            sink=self.sink,
             roles=prompt.roles,
             turns=prompt.turns,
             partial=partial,

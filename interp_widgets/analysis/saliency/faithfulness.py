@@ -19,7 +19,7 @@ from interp_widgets.analysis._core.targets import read
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis._core.top_k import top_k_indices
 from interp_widgets.analysis.saliency.case import Case, make_case
-from interp_widgets.analysis.saliency.methods import Baseline, replacements
+from interp_widgets.analysis.saliency.methods import Baseline, FirstToken, replacements
 from interp_widgets.analysis.saliency.saliency_result import SaliencyResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
@@ -210,6 +210,7 @@ def faithfulness(
     token: int | None = None,
     baseline: Baseline = "zero",
     draws: int = 8,
+    first_token: FirstToken = "mean",
     seed: int = 0,
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -228,8 +229,8 @@ def faithfulness(
         random_orders: number of random orders; default: 39, or 999 for a prompt of at most 9 tokens, which need no more
             passes. At least 19 are needed for a p-value of 0.05.
         token: index of one response token to judge, negative from the end; None for all.
-        baseline, draws: replacement of the embeddings of removed tokens, as in `prompt_saliency`; use the map's own to
-            evaluate it under the same perturbation.
+        baseline, draws, first_token: replacement of the embeddings of removed tokens, as in `prompt_saliency`; use the
+            map's own to evaluate it under the same perturbation.
         seed: of the random orders and resampled tokens.
         batch_size, progress, check: as in `prompt_saliency`.
 
@@ -247,7 +248,7 @@ def faithfulness(
     """
     (found,) = faithfulness_of_maps(
         model, [result], percent=percent, steps=steps, random_orders=random_orders, token=token, baseline=baseline,
-        draws=draws, seed=seed, batch_size=batch_size, progress=progress, check=check,
+        draws=draws, first_token=first_token, seed=seed, batch_size=batch_size, progress=progress, check=check,
     )  # fmt: skip
     return found
 
@@ -262,6 +263,7 @@ def faithfulness_of_maps(
     token: int | None = None,
     baseline: Baseline = "zero",
     draws: int = 8,
+    first_token: FirstToken = "mean",
     seed: int = 0,
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -281,6 +283,7 @@ def faithfulness_of_maps(
         check_range("random_orders", random_orders)
     check_range("draws", draws)
     check_choice("baseline", baseline, Baseline)
+    check_choice("first_token", first_token, FirstToken)
     if token is not None:
         token = index(token, len(first.response_ids), "token", f"response of {len(first.response_ids)} tokens")
     case = _case(model, first, check)
@@ -293,7 +296,7 @@ def faithfulness_of_maps(
         random_orders = usual_orders(count)
     ranked = [top_k_indices(_scores(result, token)) for result in results]
     orders = np.stack([*ranked, *(rng.permutation(count) for _ in range(random_orders))])
-    replaced = replacements(case, baseline, draws, seed)
+    replaced = replacements(case, baseline, draws, seed, first_token)
     without = _measure(case, orders, sizes, token, replaced, Runner(model, case.n_fed, batch_size, check, progress))
     deletion, insertion = without[:, 0], without[:, 1]
     full = deletion[0, np.searchsorted(sizes, 0)]
@@ -324,6 +327,7 @@ def faithfulness_of_maps(
                 random_orders=random_orders,
                 baseline=baseline,
                 **({"draws": draws} if baseline == "resample" else {}),
+                **({"first_token": first_token} if case.prompt.first_is_sink else {}),
             ),
         )
         for row, (result, order) in enumerate(zip(results, ranked, strict=True))

@@ -21,6 +21,10 @@ Baseline = Literal["zero", "mean", "resample"]
 """Replacement of a token's embedding: zeros, the mean of all token embeddings, or those of random tokens."""
 
 
+FirstToken = Literal["mean", "baseline"]
+"""Replacement of a first token that carries the attention sink: the mean of all token embeddings, or as the others."""
+
+
 def default_baseline(model: Model, method: str) -> Baseline:
     """``zero``, as in the paper; ``mean`` for integrated gradients of models with RMSNorm, which is discontinuous at
     zero, so that the rule does not converge there."""
@@ -28,12 +32,21 @@ def default_baseline(model: Model, method: str) -> Baseline:
 
 
 @torch.no_grad()
-def replacements(case: Case, baseline: Baseline, draws: int, seed: int) -> Tensor:
+def replacements(case: Case, baseline: Baseline, draws: int, seed: int, first_token: FirstToken) -> Tensor:
     """(draws, prompt, d_model) replacements of the embeddings of shown tokens; one draw, except for ``resample``.
 
     ``mean`` is the mean of all rows of the embedding matrix. ``resample`` draws a token for every position, uniformly
-    from the vocabulary without special tokens.
+    from the vocabulary without special tokens. A first token that carries the attention sink is replaced by the mean,
+    which leaves the sink in place, unless ``first_token`` is ``baseline``.
     """
+    replaced = _replacements(case, baseline, draws, seed)
+    if first_token == "mean" and baseline != "mean" and case.prompt.first_is_sink:
+        replaced = replaced.clone()
+        replaced[:, 0] = mean_embedding(case.model)
+    return replaced
+
+
+def _replacements(case: Case, baseline: Baseline, draws: int, seed: int) -> Tensor:
     model, shown = case.model, case.embeddings[:, case.rows]
     match baseline:
         case "zero":

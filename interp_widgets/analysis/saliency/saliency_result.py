@@ -83,6 +83,10 @@ class SaliencyResult(Result):
     bos_id: int | None = None
     """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
 
+    sink: bool = False
+    """Whether the first row is or holds the first token that the model reads, and this carries its attention sink, so
+    that the importance is not the word's alone (see ``first_token`` of `prompt_saliency`)."""
+
     prompt_spans: Sequence[Sequence[int]] | None = with_axes("prompt", 2, default=None)
     """First and past-last character of each prompt token or span in the prompt's text; None for given ids."""
 
@@ -199,6 +203,7 @@ class SaliencyResult(Result):
             importance=np.stack([reduce[how](self.importance[a:b], axis=0) for a, b in token_spans]),
             spread=None,
             span_rule=how,
+            sink=self.sink and token_spans[0][0] == 0,
             **span_fields(token_spans, self.prompt_tokens, self.prompt_special, self.prompt_spans),
         )
 

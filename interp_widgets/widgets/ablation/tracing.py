@@ -36,6 +36,10 @@ PUT_BACK = {
 }
 UNIT = "probability restored"
 SUBJECT = "The marked subject gets the noise"
+SINK = (
+    " The subject begins the text, where its first token carries the model's attention sink: noise there takes the "
+    "sink away too, which no state of the fact brings back. Put words before the subject."
+)
 SHADING = "Shading above: what a token's clean embedding alone restores. Maps: what one clean activation restores."
 
 
@@ -292,5 +296,5 @@ def _in_words(letter: str, result: CausalTraceResult) -> str:
     return (
         f"{letter}{target} has probability <b>{amount(result.clean)}</b> in the clean run and "
         f"<b>{amount(float(result.corrupted.mean()))}</b>{spread} with noise on “{subject}”: "
-        f"<b>{amount(result.total_effect)}</b> to restore."
+        f"<b>{amount(result.total_effect)}</b> to restore.{SINK if result.sink else ''}"
     )

@@ -668,6 +668,10 @@ def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows, foils: Sequ
     if result.method == "exact" and in_rows.spans[-1][1] == len(in_rows.tokens):
         what = "this token is" if in_rows.kind == "tokens" else "its last token is"
         notes[-len(ends)] += f"; {what} also the query position that predicts this one, so its query is replaced too"
+    if result.sink:
+        first = "this token carries" if in_rows.kind == "tokens" else "its first token carries"
+        marked = f"; {first} the model's attention sink"
+        notes[: len(ends)] = [note + marked if note else note for note in notes[: len(ends)]]
     if not in_rows.single:
         names = [f"{in_rows.described(row)}; " for row in range(len(in_rows.spans))]
         notes = [names[i // len(ends)] + note if note else note for i, note in enumerate(notes)]

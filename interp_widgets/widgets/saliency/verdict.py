@@ -38,6 +38,10 @@ SATURATED = (
     "Most tokens of the prompt are each worth the whole probability of a response token, so that this map cannot rank "
     "them: the logit difference to another token, as target, can."
 )
+SINK = (
+    "The first token of the prompt carries the model's attention sink, which the others rely on, so that its value "
+    "says little about the word."
+)
 KIND = "check of a saliency map"
 """The speedometer's key for checks."""
 SLOW = 1e10
@@ -175,8 +179,13 @@ class VerdictLine:
         else:
             text = "This map has not been checked."
         starts = pair_view.all_starts(results)
-        full = [start for start, result in zip(starts, results, strict=True) if result.saturated.any()]
-        self.text.value = escape(" ".join([*(start + SATURATED for start in full), text]))
+        remarks = [
+            start + remark
+            for start, result in zip(starts, results, strict=True)
+            for remark, holds in ((SATURATED, result.saturated.any()), (SINK, result.sink))
+            if holds
+        ]
+        self.text.value = escape(" ".join([*remarks, text]))
 
 
 def _seconds(model: Model, cost: Cost) -> float:
