@@ -55,16 +55,16 @@ def _cell(text: str) -> str:
 
 
 def decimals(value: float, digits: int = 3) -> str:
-    """A number with this many decimals; one that would round to zero is printed as a bound.
+    """A number with this many decimals; one that would round to zero is printed as a bound of its size.
 
     >>> decimals(0.93), decimals(0.00004), decimals(-0.5), decimals(-0.0001), decimals(0.0)
-    ('0.930', '< 0.001', '−0.500', '> −0.001', '0.000')
+    ('0.930', '< 0.001', '−0.500', '< 0.001', '0.000')
     """
     if math.isnan(value):
         return "no value"
     least = 10.0**-digits
     if 0 < abs(value) < least / 2:
-        return f"< {least:.{digits}f}" if value > 0 else f"> −{least:.{digits}f}"
+        return f"< {least:.{digits}f}"
     return f"{value:.{digits}f}".replace("-", "−")
 
 

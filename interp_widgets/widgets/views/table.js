@@ -4,9 +4,12 @@ function show(value, places) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value !== "number") return String(value);
-  const fits = Number.isFinite(value) && (value === 0 || Math.abs(value) >= 1e-3);
-  return places && fits ? value.toFixed(places).replace("-", "−") : digits(value);
+  if (!places || !Number.isFinite(value)) return digits(value);
+  return tiny(value) ? "< 0.001" : value.toFixed(places).replace("-", "−");
 }
+
+// Too small for the decimals of its column; the number itself is in the cell's tooltip.
+const tiny = (value) => typeof value === "number" && value !== 0 && Math.abs(value) < 1e-3;
 
 // The decimals that the numbers of a column share, 3 at most; 0 where each is written by itself: whole or large numbers.
 function placesOf(values) {
@@ -203,6 +206,8 @@ function render({ model, el, signal }) {
     cell.setAttribute("role", "gridcell");
     cell.className = [column.align === "right" && "iw-right", column.wrap && "iw-wrap"].filter(Boolean).join(" ");
     if (typeof value === "string" && value.length > 40 && !column.wrap) cell.title = value;
+    else if (tiny(value) && places[cell.cellIndex]) cell.title = digits(value);
+    else cell.removeAttribute("title");
     if (!column.edit || !writable()) return;
     cell.dataset.edit = column.label;
     cell.dataset.lmSuppressShortcuts = "true";
