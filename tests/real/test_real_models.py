@@ -1,0 +1,347 @@
+"""Two pretrained models: every analysis against transformers' own model, and what these models are known to do.
+
+The expected figures were measured on these files (4-bit weights, dequantised), by loops that this package has no part
+in; a figure may be off by 15%, a share by 0.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from interp_widgets import (
+    ablate_heads,
+    ablate_modules,
+    ablate_neurons,
+    causal_trace,
+    decompose_logit,
+    decompose_tokens,
+    load_model,
+    logit_lens,
+    prompt_saliency,
+    steer,
+)
+from interp_widgets.models import Model
+from interp_widgets.models.engine import residual_streams
+from interp_widgets.models.errors import LoadError
+from interp_widgets.models.pypi_models import fetch_model
+
+FRANCE, ITALY = "The capital of France is", "The capital of Italy is"
+COUNTRY, LAST = 3, 4
+"""Positions in both prompts."""
+SINGLE = 2e-3
+"""Largest difference of two computations in float32, of logits or nats."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One file, read twice."""
+
+    model: Model
+    """By this package."""
+    theirs: Any
+    """By transformers."""
+
+    @property
+    def final_norm(self) -> Any:
+        return self.theirs.model.norm
+
+    def ids(self, text: str) -> Tensor:
+        """(1, tokens), with the BOS that the model wants."""
+        return torch.tensor([self.model.tokens(text)])
+
+    def token(self, text: str) -> int:
+        (token,) = self.model.tokens(text, prepend_bos=False)
+        return int(token)
+
+    @torch.no_grad()
+    def logits(self, **inputs: Tensor) -> Tensor:
+        """(tokens, vocabulary)"""
+        logits: Tensor = self.theirs(**inputs, use_cache=False).logits[0]
+        return logits
+
+    def embeddings(self, ids: Tensor) -> Tensor:
+        rows: Tensor = self.theirs.get_input_embeddings()(ids)
+        return rows.detach()
+
+    @torch.no_grad()
+    def streams(self, ids: Tensor) -> Tensor:
+        """(layers + 1, tokens, width) the residual stream entering every block and the final norm."""
+        seen: list[Tensor] = []
+        handle = self.final_norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0]))
+        before = self.theirs(ids, use_cache=False, output_hidden_states=True).hidden_states[:-1]
+        handle.remove()
+        return torch.stack([*(state[0] for state in before), seen[-1]])
+
+
+def loaded(name: str) -> Loaded:
+    """The model, or a skip that says why it cannot be had."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        path = fetch_model(name)
+    except LoadError as error:
+        pytest.skip(str(error))
+    theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    return Loaded(load_model(name, device="cpu"), theirs)
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Loaded:
+    return loaded("smollm2")
+
+
+@pytest.fixture(scope="module")
+def gemma() -> Loaded:
+    return loaded("gemma3-270m")
+
+
+@pytest.fixture(params=["smollm2", "gemma"])
+def either(request: pytest.FixtureRequest) -> Loaded:
+    which: Loaded = request.getfixturevalue(request.param)
+    return which
+
+
+@contextmanager
+def hooked(module: Any, change: Callable[[Tensor], Tensor], *, before: bool = False) -> Iterator[None]:
+    """Inside, a module's output (or its input) is changed; tuples are changed in their first entry."""
+
+    def apply(value: Any) -> Any:
+        return (change(value[0]), *value[1:]) if isinstance(value, tuple) else change(value)
+
+    if before:
+        handle = module.register_forward_pre_hook(lambda _, inputs: apply(inputs))
+    else:
+        handle = module.register_forward_hook(lambda _, inputs, output: apply(output))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@torch.no_grad()
+def seen_at(loaded: Loaded, module: Any, ids: Tensor, *, before: bool = False) -> Tensor:
+    """(tokens, width) what a module writes (or reads)."""
+    values: list[Tensor] = []
+
+    def keep(value: Tensor) -> Tensor:
+        values.append(value[0].clone())
+        return value
+
+    with hooked(module, keep, before=before):
+        loaded.theirs(ids, use_cache=False)
+    return values[0]
+
+
+def put(position: int, row: Tensor, part: slice = slice(None)) -> Callable[[Tensor], Tensor]:
+    """A change that writes a row (width,), or part of it, at a position of every sequence."""
+
+    def change(value: Tensor) -> Tensor:
+        value = value.clone()
+        value[:, position, part] = row[part]
+        return value
+
+    return change
+
+
+# ---- the same numbers as transformers
+
+
+def test_streams_and_logits(either: Loaded) -> None:
+    ids = either.ids(FRANCE + " Paris, and the capital of Italy is")
+    ours, theirs = residual_streams(either.model, ids[0].tolist()), either.streams(ids)
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-4
+    logits = either.model.run(ids[0].tolist()).logits[0]
+    assert float((logits - either.logits(input_ids=ids)).abs().max()) < SINGLE * 5
+
+
+@torch.no_grad()
+def test_lens(either: Loaded) -> None:
+    found = logit_lens(either.model, FRANCE, target=" Paris")
+    ids = either.ids(FRANCE)
+    first = ids.shape[1] - len(found.tokens)
+    read = either.theirs.lm_head(either.final_norm(either.streams(ids)[:, first:])).softmax(-1)
+    best, where = read.max(-1)
+    clear = np.diff(read.topk(2).values.numpy()[..., ::-1], axis=-1)[..., 0] > 1e-3  # no tie within rounding
+    assert (found.top_token[clear] == where.numpy()[clear]).all()
+    np.testing.assert_allclose(found.top_probability[..., 0], best, atol=1e-3)
+    target = read[..., either.token(" Paris")]
+    np.testing.assert_allclose(found.target_probability, target, atol=1e-3)
+    assert found.target_rank is not None
+    assert found.target_rank[-1, -1] == int((read[-1, -1] > target[-1, -1]).sum())
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma"])
+def test_writing(name: str, request: pytest.FixtureRequest) -> None:
+    either: Loaded = request.getfixturevalue(name)
+    prompt: Any = FRANCE if name == "gemma" else [{"role": "user", "content": "What is the capital of France?"}]
+    ids = torch.tensor([either.model.tokens(prompt)])
+    theirs = either.theirs.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, pad_token_id=0
+    )[0, ids.shape[1] :]
+    ours = either.model.generate_ids(ids[0].tolist(), max_new_tokens=12)
+    assert list(ours)[-len(theirs) :] == theirs.tolist()[: len(ours)]
+
+
+def test_exact_and_first_order_saliency(either: Loaded) -> None:
+    ids, paris = either.ids(FRANCE), either.token(" Paris")
+    embeddings = either.embeddings(ids)
+
+    def chance(rows: Tensor) -> Tensor:
+        logits: Tensor = either.theirs(inputs_embeds=rows, use_cache=False).logits
+        return logits[0, -1].softmax(-1)[paris]
+
+    exact = prompt_saliency(either.model, FRANCE, " Paris", first_token="baseline")
+    first = ids.shape[1] - len(exact.prompt_tokens)
+    leaf = embeddings.clone().requires_grad_(True)
+    full = chance(leaf)
+    (gradient,) = torch.autograd.grad(full, leaf)
+    wanted = []
+    for place in range(first, ids.shape[1]):
+        rows = embeddings.clone()
+        rows[0, place] = 0
+        with torch.no_grad():
+            wanted.append(float(full - chance(rows)))
+    np.testing.assert_allclose(exact.importance[:, 0], wanted, atol=1e-3)
+    order = prompt_saliency(either.model, FRANCE, " Paris", method="first_order").importance[:, 0]
+    np.testing.assert_allclose(order, (gradient * embeddings).sum(-1)[0, first:].detach(), atol=1e-3)
+
+
+def test_steering(either: Loaded) -> None:
+    ids, layer = either.ids(FRANCE), 9
+    direction = torch.randn(either.model.d_model, generator=torch.Generator().manual_seed(0))
+    added = 40 * direction / direction.norm()
+    with hooked(either.theirs.model.layers[layer], lambda rows: rows + added, before=True):
+        wanted = either.logits(input_ids=ids)
+    with steer(either.model, direction, layer=layer, strength=40):
+        found = either.model.run(ids[0].tolist()).logits[0]
+    assert float((found - wanted).abs().max()) < SINGLE * 5
+    assert float((wanted - either.logits(input_ids=ids)).abs().max()) > 0.1  # the control: it does something
+
+
+@pytest.mark.parametrize("kind", ["attn", "mlp"])
+def test_modules_of_another_prompt(smollm2: Loaded, kind: Any) -> None:
+    """SmolLM2 writes into the stream what its modules return; of Gemma a norm comes between."""
+    paris, rome = smollm2.token(" Paris"), smollm2.token(" Rome")
+    ids, other = smollm2.ids(FRANCE), smollm2.ids(ITALY)
+    layers, places = (0, 7, 23, 29), (COUNTRY, LAST)
+    found = ablate_modules(
+        smollm2.model, FRANCE, " Paris", kinds=(kind,), layers=layers, positions=places,
+        replacement="resample", corrupted=ITALY, metric="logit_difference", foil=" Rome",
+    )  # fmt: skip
+    clean = smollm2.logits(input_ids=ids)[-1]
+    for row, layer in enumerate(layers):
+        block = smollm2.theirs.model.layers[layer]
+        module = block.self_attn if kind == "attn" else block.mlp
+        theirs = seen_at(smollm2, module, other)
+        for column, place in enumerate(places):
+            with hooked(module, put(place, theirs[place])):
+                after = smollm2.logits(input_ids=ids)[-1]
+            wanted = (clean[paris] - clean[rome]) - (after[paris] - after[rome])
+            assert found.effect[0, row, column] == pytest.approx(float(wanted), abs=SINGLE * 5)
+
+
+def test_heads_and_neurons(smollm2: Loaded) -> None:
+    paris, ids = smollm2.token(" Paris"), smollm2.ids(FRANCE)
+    layer, width = 23, smollm2.model.d_head
+    block = smollm2.theirs.model.layers[layer]
+    heads = ablate_heads(smollm2.model, FRANCE, " Paris", layers=[layer], position=-1)
+    before = smollm2.logits(input_ids=ids)[-1].log_softmax(-1)[paris]
+    for head in range(smollm2.model.n_heads):
+        none = put(LAST, torch.zeros(block.self_attn.o_proj.in_features), slice(head * width, (head + 1) * width))
+        with hooked(block.self_attn.o_proj, none, before=True):
+            after = smollm2.logits(input_ids=ids)[-1].log_softmax(-1)[paris]
+        assert heads.effect[0, head] == pytest.approx(float(before - after), abs=SINGLE)
+    chosen = [3, 700, 1500]
+    neurons = ablate_neurons(smollm2.model, FRANCE, " Paris", layer=layer, neurons=chosen, metric="logit")
+    logits = smollm2.logits(input_ids=ids)[-1]
+    for index, neuron in enumerate(chosen):
+        none = put(LAST, torch.zeros(block.mlp.down_proj.in_features), slice(neuron, neuron + 1))
+        with hooked(block.mlp.down_proj, none, before=True):
+            after = smollm2.logits(input_ids=ids)[-1]
+        assert neurons.effect[index] == pytest.approx(float(logits[paris] - after[paris]), abs=SINGLE)
+        assert neurons.common is not None
+        shared = logits.logsumexp(-1) - after.logsumexp(-1)
+        assert neurons.common[index] == pytest.approx(float(shared), abs=SINGLE)
+
+
+def test_tracing(smollm2: Loaded) -> None:
+    prompt, subject, paris = "We saw the Eiffel Tower in the city of", " Eiffel Tower", smollm2.token(" Paris")
+    found = causal_trace(smollm2.model, prompt, subject, " Paris", kinds="state", samples=2, seed=3)
+    ids = smollm2.ids(prompt)
+    start, end = found.subject
+    noise = np.random.default_rng(3).standard_normal((2, end - start, smollm2.model.d_model)) * found.noise_std
+    clean = smollm2.streams(ids)
+    for sample in range(2):
+        rows = smollm2.embeddings(ids).clone()
+        rows[0, start:end] += torch.from_numpy(noise[sample]).float()
+        corrupted = smollm2.logits(inputs_embeds=rows)[-1].softmax(-1)[paris]
+        assert found.corrupted[sample] == pytest.approx(float(corrupted), abs=1e-3)
+        for layer, place in ((0, start), (12, end - 1), (25, len(found.tokens) - 1)):
+            with hooked(smollm2.theirs.model.layers[layer], put(place, clean[layer + 1, place])):
+                restored = smollm2.logits(inputs_embeds=rows)[-1].softmax(-1)[paris]
+            assert found.restored[0, layer, place, sample] == pytest.approx(float(restored), abs=1e-3)
+
+
+def test_decomposition_adds_up(smollm2: Loaded) -> None:
+    found, streams = decompose_tokens(smollm2.model, FRANCE, lens=None), smollm2.streams(smollm2.ids(FRANCE))[:, -1]
+    total = torch.from_numpy(found.parts.sum(1) + found.bias)
+    assert float(((total - streams).norm(dim=-1) / streams.norm(dim=-1)).max()) < 1e-4
+    share = decompose_logit(smollm2.model, FRANCE, " Paris")
+    logit = smollm2.logits(input_ids=smollm2.ids(FRANCE))[-1, smollm2.token(" Paris")]
+    assert share.share.sum() + share.bias == pytest.approx(float(logit), abs=SINGLE)
+    assert share.share.argmax() == 0
+    assert share.share[0] > 0.4 * share.logit  # the token that carries the sink, whatever it means
+
+
+# ---- what these models are known to do
+
+
+def test_the_first_token_carries_the_sink_where_no_bos_does(smollm2: Loaded, gemma: Loaded) -> None:
+    found = prompt_saliency(smollm2.model, FRANCE, " Paris", first_token="baseline")
+    np.testing.assert_allclose(found.importance[:, 0], [0.74, 0.77, 0.76, 0.77, 0.77], atol=0.02)
+    assert found.saturated.all()
+    assert found.sink
+    assert not prompt_saliency(gemma.model, FRANCE, " Paris").sink  # its BOS does
+    stream = residual_streams(smollm2.model, smollm2.model.tokens(FRANCE)).abs()
+    assert int(stream[13, 0].argmax()) == 507
+    assert float(stream[13:29, 0, 507].max()) == pytest.approx(24_900, rel=0.15)
+    assert float(stream[-1, 0, 507]) < 24_900 / 5  # gone at the output
+    traced = causal_trace(smollm2.model, "The Eiffel Tower is in the city of", "The Eiffel", kinds="state", samples=1)
+    assert traced.sink
+
+
+def test_one_attention_output_and_one_head_bring_the_capital(smollm2: Loaded) -> None:
+    options: dict[str, Any] = {
+        "replacement": "resample", "corrupted": ITALY, "metric": "logit_difference", "foil": " Rome",
+    }  # fmt: skip
+    found = ablate_modules(smollm2.model, FRANCE, " Paris", kinds=("attn", "mlp"), **options)
+    corrupted = smollm2.logits(input_ids=smollm2.ids(ITALY))[-1]
+    total = found.clean - float(corrupted[smollm2.token(" Paris")] - corrupted[smollm2.token(" Rome")])
+    attention, mlp = found.of("attn") / total, found.of("mlp") / total
+    assert np.unravel_index(attention.argmax(), attention.shape) == (23, LAST)
+    assert attention[23, LAST] == pytest.approx(1.0, abs=0.15)
+    assert mlp[0, COUNTRY] == pytest.approx(1.0, abs=0.15)
+    heads = ablate_heads(smollm2.model, FRANCE, " Paris", position=-1, **options)
+    assert heads.strongest(1) == ((23, 4),)
+    assert heads.effect[23, 4] / total == pytest.approx(0.93, abs=0.15)
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma"])
+def test_a_later_year_follows(name: str, request: pytest.FixtureRequest) -> None:
+    """Greater-than: the tens digit after *The war lasted from the year 1732 to the year 17* is hardly ever lower."""
+    model = request.getfixturevalue(name).model
+    digits = [model.tokens(f"17{digit}", prepend_bos=False)[-1] for digit in range(10)]
+    gaps = []
+    for year in (23, 41, 58, 76):
+        logits = model.run(model.tokens(f"The war lasted from the year 17{year} to the year 17")).logits[0, -1]
+        chance = logits.softmax(-1)[digits]
+        gaps.append(float(chance[year // 10 :].sum() - chance[: year // 10].sum()))
+    assert np.mean(gaps) == pytest.approx(0.98, abs=0.1)
