@@ -137,7 +137,7 @@ class Screen(Shell):
             return
         self.shade()
         shown = self._shown_panels()
-        words = [panel.describe_selection() for panel in (self.texts, *shown) if panel.results]
+        words = [panel.described() for panel in (self.texts, *shown)]
         self.selected.show([one for one in words if one is not None], self._is_on_screen)
 
     @guard
@@ -146,7 +146,7 @@ class Screen(Shell):
         if not hasattr(self, "selected"):
             return
         strips = self.texts.prompt_strip, self.texts.response_strip
-        if not any(panel.shade_texts(*strips) for panel in self._shown_panels()):
+        if not any(panel.shades(*strips) for panel in self._shown_panels()):
             self.texts.label_strips()
 
     def _shown_panels(self) -> list[Any]:

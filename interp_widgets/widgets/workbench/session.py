@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from interp_widgets.analysis._core.result import Record, Result, Unreadable, by_itself, record
+from interp_widgets.analysis._core.result import Record, Result, Unreadable, built, by_itself, record
+from interp_widgets.arguments import message_of
 from interp_widgets.data.files import short
 from interp_widgets.models import load_model
 from interp_widgets.models.chat import ChatText
@@ -30,6 +31,8 @@ from ..base.workbench import SHARED
 
 _CLASS = "class of interp_widgets"
 _CHAT = "messages of a chat"
+_PAIRS = "keys and values"
+"""A mapping whose keys are no texts, such as (layer, neuron)."""
 _TO_LOAD = {
     "model": str, "source": str | None, "dtype": str, "backend": str, "processed": bool, "allow_mismatch": bool | None,
 }  # fmt: skip
@@ -189,32 +192,39 @@ def restore(tool: Any, saved: SavedTool, now: Present) -> list[str]:
             continue  # a result of other options, such as a file of the user who saved it
         for model, answer in zip(panel.request_models, one.answers, strict=True):
             models = [model, *panel.depends_on(request, model)]
-            reason = _why_not(answer, models, now)
-            if reason:
-                reasons.append(reason)
-            else:
-                panel.answers.open(
-                    request, model, unpacked(answer.value), {key: now[key][0] for key in map(id, models)}
-                )
+            try:
+                states = _as_then(answer, models, now)
+                panel.answers.open(request, model, _value_of(answer), states)
+            except ValueError as error:
+                reasons.append(message_of(error))
     return list(dict.fromkeys(reasons))
 
 
-def _why_not(answer: Any, models: Sequence[Any], now: Present) -> str:
-    """Why a saved answer cannot be used, as a clause; empty if it can."""
-    if not isinstance(answer, SavedAnswer):
-        return "the session does not say in which state the models were"
-    if isinstance(answer.value, Unreadable):
-        return answer.value.reason
+def _as_then(answer: Any, models: Sequence[Any], now: Present) -> dict[int, State]:
+    """The states of the models that a saved answer depends on, by their ``id``; ValueError, whose message is a clause,
+    unless they are as they were when it was computed."""
+    if not isinstance(answer, SavedAnswer) or len(answer.states) != len(models):
+        raise ValueError("the session does not say in which state the models were")
     others = []
-    for model, then in zip(models, answer.states, strict=False):
+    for model, then in zip(models, answer.states, strict=True):
         facts = now[id(model)][1] if id(model) in now else {}
         known = then if isinstance(then, Mapping) else {}
         other = [name.replace("_", " ") for name in FACTS if known.get(name) != facts.get(name)]
         if other:
             others.append(f"{model.name}: other {', '.join(other)}")
-    if len(answer.states) != len(models):
-        return "the session does not say in which state the models were"
-    return f"the models are not as they were when it was saved ({'; '.join(others)})" if others else ""
+    if others:
+        raise ValueError(f"the models are not as they were when it was saved ({'; '.join(others)})")
+    return {id(model): now[id(model)][0] for model in models}
+
+
+def _value_of(answer: SavedAnswer) -> Any:
+    """The result of a saved answer; ValueError, whose message is a clause, if it cannot be read."""
+    value = answer.value
+    if isinstance(value, Unreadable):
+        value = value.again()  # the tab has been opened since, which imports the classes of its results
+    if isinstance(value, Unreadable):
+        raise ValueError(value.reason)
+    return unpacked(value)
 
 
 def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
@@ -308,7 +318,9 @@ def packed(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): packed(part) for key, part in value.items()}
+        if all(isinstance(key, str) for key in value):
+            return {key: packed(part) for key, part in value.items()}
+        return {_PAIRS: [[packed(key), packed(part)] for key, part in value.items()]}
     if isinstance(value, tuple | list):
         return [packed(part) for part in value]
     kind = type(value)
@@ -329,6 +341,11 @@ def unpacked(value: Any) -> Any:
         if not isinstance(messages, tuple | list) or not all(isinstance(one, Mapping) for one in messages):
             raise ValueError(f"the session holds {short(messages)!r} for the messages of a chat")
         return [dict(message) for message in messages]
+    if _PAIRS in value:
+        try:
+            return dict(unpacked(value[_PAIRS]))
+        except (TypeError, ValueError) as error:
+            raise ValueError("the session holds a mapping without keys and values") from error
     parts = {key: unpacked(part) for key, part in value.items() if key != _CLASS}
     if _CLASS not in value:
         return parts
@@ -338,6 +355,6 @@ def unpacked(value: Any) -> Any:
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         raise ValueError(f"the session holds a {value[_CLASS]!r:.80}, which is no class of this package")
     try:
-        return kind(**parts)
-    except (TypeError, AttributeError) as error:
+        return built(kind, parts)
+    except Exception as error:  # of whatever a class does with its values
         raise ValueError(f"the session holds a {kind.__name__} with other fields than this program's") from error
