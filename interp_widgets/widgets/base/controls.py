@@ -48,7 +48,7 @@ def _allowed(trait: Any) -> str:
     if inner is not None:  # of the entries of a list
         return f"{words} in which each is {_allowed(inner)}"
     ends = (getattr(trait, name, None) for name in ("min", "max"))
-    low, high = (f"{end:,}" if isinstance(end, int | float) and math.isfinite(end) else "" for end in ends)
+    low, high = (f"{end:,.15g}" if isinstance(end, int | float) and math.isfinite(end) else "" for end in ends)
     if low and high:
         return f"{words} in {low}..{high}"
     return f"{words} of {low or high} or {'more' if low else 'less'}" if low or high else words

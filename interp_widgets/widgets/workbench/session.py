@@ -23,6 +23,7 @@ from interp_widgets.models.chat import ChatText
 from interp_widgets.models.loading import needs_the_hub
 from interp_widgets.models.state import FACTS, State, facts_of, state_key
 
+from ..base.controls import LONGEST_PATH
 from ..base.identity import PATIENCE
 from ..base.panel import Panel
 from ..base.shipped import request_text
@@ -125,8 +126,9 @@ def _faults(session: Session) -> Iterator[str]:
             yield f"it describes a model by {short(facts)!r}"
             return
         for name, kind in _TO_LOAD.items():
-            if not isinstance(facts.get(name), kind):
-                yield f"the {name} of a model is {short(facts.get(name))!r}"
+            value = facts.get(name)
+            if not isinstance(value, kind) or (isinstance(value, str) and len(value) > LONGEST_PATH):
+                yield f"the {name} of a model is {short(value)!r}"
     if unknown := sorted(set(session.shared) - set(SHARED)):
         yield f"a workbench does not share {short(unknown[0])!r}"
     names = [tool.name for tool in session.tools]
