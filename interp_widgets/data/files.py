@@ -317,7 +317,12 @@ def _checked_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) ->
         count, size = math.prod(shape), math.prod(shape) * dtype.itemsize
         whole = file.tell() + size
         endless = count > size  # texts of no characters, any number of them
-        if any(length < 0 for length in shape) or endless or whole != info.file_size or whole > most[info.compress_type]:
+        if (
+            any(length < 0 for length in shape)
+            or endless
+            or whole != info.file_size
+            or whole > most[info.compress_type]
+        ):
             raise ValueError(f"{short(name)} does not hold the numbers that it promises")
         return size
 

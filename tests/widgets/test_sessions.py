@@ -206,11 +206,35 @@ def test_options_by_other_keys_than_texts_are_as_they_were() -> None:
     assert sessions.unpacked(sessions.packed({3: ("a", {(1, 2): "b"})})) == {3: ("a", {(1, 2): "b"})}
 
 
+def test_tabs_that_have_not_been_opened_again_are_saved_as_they_were(
+    base: Model, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
+    bench.screen["logit_lens"].threshold = 0.75
+    bench.screen.shown = ("logit_lens",)
+    assert bench.screen.wait(120)
+    before = bench.screen["logit_lens"].result
+    bench.screen.shown = ("ablation",)
+    assert bench.screen.wait(120)
+    path = bench.save(tmp_path / "first.npz")
+    for again in ("second.npz", "third.npz"):
+        path = opened(base, path=path).save(tmp_path / again)
+    cache.clear()
+    monkeypatch.setattr(LogitLensExplorer, "compute", lambda *_, **__: pytest.fail("the model ran"))
+    last = opened(base, path=path)
+    last.screen.shown = ("logit_lens",)
+    assert last.screen.wait(120)
+    assert last.screen["logit_lens"].result.equals(before)
+    assert last.screen["logit_lens"].threshold == 0.75
+
+
 # ---- results that a panel cannot draw
 
 
 @pytest.mark.parametrize("hook", ["draw", "draw_selection", "describe_selection", "shade_texts"])
-@pytest.mark.parametrize("error", [IndexError("list index out of range"), ValueError("operands could not be broadcast")])
+@pytest.mark.parametrize(
+    "error", [IndexError("list index out of range"), ValueError("operands could not be broadcast")]
+)
 def test_a_result_of_a_file_that_cannot_be_drawn_is_computed_anew(
     error: Exception, hook: str, base: Model, file: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,7 +364,10 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a model that is no mapping": (lambda f: f.update(models=[5]), "it describes a model by"),
     "a model without a source": (lambda f: model_facts(f).pop("dtype"), "the dtype of a model is"),
     "a source that is a number": (lambda f: model_facts(f).update(source=3), "the source of a model is"),
-    "a source that no path can have": (lambda f: model_facts(f).update(source="x" * 5000), "the source of a model is 'x"),
+    "a source that no path can have": (
+        lambda f: model_facts(f).update(source="x" * 5000),
+        "the source of a model is 'x",
+    ),
     "an unknown shared name": (lambda f: f["shared"]["items"].update(x=1), "does not share 'x'"),
     "a layer that is a text": (lambda f: f["shared"]["items"].update(layer="x"), "layer"),
     "a layer out of range": (lambda f: f["shared"]["items"].update(layer=77), "layer must be in 0..5"),
@@ -349,7 +376,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "for the messages of a chat",
     ),
     "two tabs of one name": (lambda f: f["tools"].append(copy.deepcopy(f["tools"][0])), "have one name"),
-    "a class that is a list": (lambda f: f["tools"][0].update({"class": []}), "unknown class"),
+    "a class that is a list": (lambda f: f["tools"][0].update({"class": []}), "it is damaged"),
 }
 
 

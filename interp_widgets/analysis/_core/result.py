@@ -340,9 +340,11 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]], depth: int) -> Any:
     if value["kind"] == "mapping":
         inner = _deeper(depth)
         return {key: _decode(part, arrays, inner) for key, part in value["items"].items()}
-    kind, version = _RECORDS.get(str(value.get("class"))), value.get("version", 1)  # earlier releases wrote none
-    if value["kind"] != "record" or kind is None:
-        raise ValueError(f"it holds a part of the unknown class {short(value.get('class'))}: import that class first")
+    if value["kind"] != "record" or not isinstance(value["class"], str):
+        raise ValueError("it is damaged")
+    kind, version = _RECORDS.get(value["class"]), value.get("version", 1)  # earlier releases wrote none
+    if kind is None:
+        raise ValueError(f"it holds a part of the unknown class {short(value['class'])}: import that class first")
     if version != kind.VERSION:
         raise ValueError(
             f"it holds version {short(version)} of {kind.__name__}, this program reads version {kind.VERSION}: "
@@ -361,9 +363,7 @@ def _deeper(depth: int) -> int:
 def _read_record(kind: type[Any], values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], depth: int) -> Any:
     """A record from the JSON of its fields."""
     alone, inner = {item.name for item in fields(kind) if "by itself" in item.metadata}, _deeper(depth)
-    read = {
-        name: (_decode_alone if name in alone else _decode)(part, arrays, inner) for name, part in values.items()
-    }
+    read = {name: (_decode_alone if name in alone else _decode)(part, arrays, inner) for name, part in values.items()}
     return built(kind, read)
 
 

@@ -26,7 +26,7 @@ from ..base.shell import Shell
 from ..base.status import StatusLine
 from ..base.workbench import SELECTED, WorkbenchState
 from .selected import Selected
-from .session import Present, Session, options_of, restore, session_of
+from .session import Present, SavedTool, Session, options_of, restore, session_of
 from .texts import Texts
 from .tools import TOOLS, probe_tool
 
@@ -90,6 +90,11 @@ class Screen(Shell):
     def panels(self) -> dict[str, Any]:
         """The panels that have been opened, by the names of their tabs."""
         return dict(self._opened)
+
+    @property
+    def unopened(self) -> tuple[SavedTool, ...]:
+        """The tabs of the session it was opened from that have not been opened again."""
+        return tuple(self._saved.values())
 
     def __getitem__(self, name: str) -> Any:
         """The panel of a tab, made on first access; KeyError for an unknown tab."""

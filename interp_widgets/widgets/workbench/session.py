@@ -102,7 +102,7 @@ def session_of(screen: Any) -> Session:
         shared={name: packed(getattr(bench, name)) for name in SHARED},
         view=screen.view,
         shown=screen.shown,
-        tools=[_saved(name, tool) for name, tool in opened.items()],
+        tools=[_saved(name, tool) for name, tool in opened.items()] + _unopened(screen),
         provenance={"prompt": str(bench.prompt)},
     )
 
@@ -280,6 +280,33 @@ def _saved(name: str, tool: Any) -> SavedTool:
         if not unsaved and (hashed or not personal):
             kept.append(SavedPanel(tab, _answers(panel), hashed))
     return SavedTool(name, options, [*personal, *unsaved], [one for one in kept if one.answers])
+
+
+def _unopened(screen: Any) -> list[SavedTool]:
+    """The tabs of the session that the screen was opened from and that have not been opened again, as far as they can
+    be read."""
+    kept = []
+    for saved in screen.unopened:
+        if saved.name not in screen.tools:
+            continue  # a user's own panel, which has not been added
+        kind = screen.tools[saved.name].load()  # imports the classes of its results
+        try:
+            options = {name: packed(value) for name, value in options_of(saved, kind).items()}
+        except (TypeError, ValueError):  # opened now, it would be as usual
+            continue
+        panels = [dataclasses.replace(one, answers=_readable(one.answers)) for one in saved.panels]
+        kept.append(dataclasses.replace(saved, options=options, panels=[one for one in panels if one.answers]))
+    return kept
+
+
+def _readable(answers: Sequence[Any]) -> list[SavedAnswer]:
+    """The saved answers of a panel, read; none if one of them cannot be."""
+    try:
+        return [
+            dataclasses.replace(one, value=packed(_value_of(one))) for one in answers if isinstance(one, SavedAnswer)
+        ]
+    except (TypeError, ValueError):
+        return []
 
 
 def _request_hash(request: Any) -> str:
