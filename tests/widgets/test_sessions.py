@@ -206,6 +206,22 @@ def test_options_by_other_keys_than_texts_are_as_they_were() -> None:
     assert sessions.unpacked(sessions.packed({3: ("a", {(1, 2): "b"})})) == {3: ("a", {(1, 2): "b"})}
 
 
+def test_a_panel_without_results_shades_no_texts(
+    base: Model, file: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawing the results of a file may have failed halfway."""
+
+    def draw(self: Any, *_: Any) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(LogitLensExplorer, "draw", draw)
+    monkeypatch.setattr(LogitLensExplorer, "shade_texts", lambda self, *_: self.results[0] is None)
+    screen = opened(base, path=file).screen
+    screen.describe()
+    assert screen["logit_lens"].results == ()
+    assert screen.texts._error == ""
+
+
 def test_tabs_that_have_not_been_opened_again_are_saved_as_they_were(
     base: Model, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,8 +280,9 @@ class Panel(Shell):
         return self._drawn_by(self.describe_selection) if self.results else None
 
     def shades(self, prompt: TokenStrip, response: TokenStrip) -> bool:
-        """`shade_texts`, with any results."""
-        return bool(self._drawn_by(lambda: self.shade_texts(prompt, response)))
+        """`shade_texts`, unless there are no results: drawing may have failed halfway."""
+        waits = self.has_request and not self.results
+        return not waits and bool(self._drawn_by(lambda: self.shade_texts(prompt, response)))
 
     def _drawn_by(self, hook: Callable[[], Any]) -> Any:
         """What a hook returns that shows the results elsewhere on the screen; None if those of a file do not fit it."""
