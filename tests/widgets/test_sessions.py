@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp_widgets import LogitLensExplorer, Workbench, load_model
-from interp_widgets.analysis._core.result import _RECORDS, Record
+from interp_widgets import DataSetExplorer, LogitLensExplorer, Workbench, load_model
+from interp_widgets.analysis._core.result import _RECORDS, Record, Unreadable
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.models import Model
 from interp_widgets.widgets.base.fields import hidden
@@ -198,6 +198,20 @@ def test_the_classes_of_results_are_those_of_the_tabs_that_are_opened(
         _RECORDS["LogitLensResult"] = here
     assert "from the session" in screen.status_line.text
     assert hidden(screen.note)
+
+
+def test_a_measure_is_an_option_before_there_is_a_result(base: Model, wire: Any) -> None:
+    panel = DataSetExplorer(base, measure="target_probability", live_seconds=0.0)
+    assert panel.measure == panel.controls["measure"].value == "target_probability"
+    panel.close()
+
+
+def test_a_part_of_a_result_is_read_again_too() -> None:
+    """The classes inside a result that is no record may not have been imported either."""
+    late = Unreadable("it holds a part of an unknown class", lambda: ("read", 3))
+    assert sessions.unpacked({"a": late}) == {"a": ("read", 3)}
+    with pytest.raises(ValueError, match="it is damaged"):
+        sessions.unpacked([Unreadable("", lambda: Unreadable("it is damaged", list))])
 
 
 def test_options_by_other_keys_than_texts_are_as_they_were() -> None:

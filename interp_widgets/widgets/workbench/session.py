@@ -196,7 +196,7 @@ def restore(tool: Any, saved: SavedTool, now: Present) -> list[str]:
             models = [model, *panel.depends_on(request, model)]
             try:
                 states = _as_then(answer, models, now)
-                panel.answers.open(request, model, _value_of(answer), states)
+                panel.answers.open(request, model, unpacked(answer.value), states)
             except ValueError as error:
                 reasons.append(message_of(error))
     return list(dict.fromkeys(reasons))
@@ -219,16 +219,6 @@ def _as_then(answer: Any, models: Sequence[Any], now: Present) -> dict[int, Stat
     return {id(model): now[id(model)][0] for model in models}
 
 
-def _value_of(answer: SavedAnswer) -> Any:
-    """The result of a saved answer; ValueError, whose message is a clause, if it cannot be read."""
-    value = answer.value
-    if isinstance(value, Unreadable):
-        value = value.again()  # the tab has been opened since, which imports the classes of its results
-    if isinstance(value, Unreadable):
-        raise ValueError(value.reason)
-    return unpacked(value)
-
-
 def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
     """The saved options of a tab that it still has, without personal ones; ValueError for one that cannot be read."""
     known, declared = set(kind.options()) - set(SHARED), kind.fields()  # the workbench has the shared ones
@@ -236,9 +226,10 @@ def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
     for name, value in saved.options.items():
         if name not in known:
             continue
-        if isinstance(value, Unreadable):
-            raise ValueError(f"{name}: {value.reason}")
-        option = unpacked(value)
+        try:
+            option = unpacked(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {message_of(error)}") from error
         if name not in declared or not declared[name].is_personal(option):
             options[name] = option
     return options
@@ -303,7 +294,9 @@ def _readable(answers: Sequence[Any]) -> list[SavedAnswer]:
     """The saved answers of a panel, read; none if one of them cannot be."""
     try:
         return [
-            dataclasses.replace(one, value=packed(_value_of(one))) for one in answers if isinstance(one, SavedAnswer)
+            dataclasses.replace(one, value=packed(unpacked(one.value)))
+            for one in answers
+            if isinstance(one, SavedAnswer)
         ]
     except (TypeError, ValueError):
         return []
@@ -360,7 +353,12 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """The value that was packed; ValueError for a class from outside the package, or values that it does not take."""
+    """The value that was packed; ValueError, whose message is a clause, if it cannot be read, for a class from outside
+    the package, and for values that a class does not take."""
+    if isinstance(value, Unreadable):
+        value = value.again()  # the tab has been opened since, which imports the classes of its results
+    if isinstance(value, Unreadable):
+        raise ValueError(value.reason)
     if isinstance(value, tuple | list):
         return tuple(unpacked(part) for part in value)
     if not isinstance(value, Mapping):
