@@ -16,6 +16,7 @@ import math
 import os
 import re
 import threading
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -30,6 +31,9 @@ from interp_widgets.atomic import named_path
 
 _DEFLATE = 1032
 """Largest compression ratio of deflate."""
+_RATIO = 100
+"""Largest ratio of an archive that unpacks to more than `_FREE_BYTES`."""
+_FREE_BYTES = 200_000_000
 ROWS = (".json", ".jsonl", ".csv")
 """Suffixes of files of rows."""
 _MOST_BYTES = 2_000_000_000
@@ -261,7 +265,8 @@ def read_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Arrays of an ``.npz`` archive by name, all of them or those of ``names`` that it has.
 
-    The declared size of an array is checked against the archive before memory is allocated.
+    The declared size of an array is checked against the archive before memory is allocated, that of all of them
+    against the file; see `may_unpack`.
     """
     source = existing_file(path, what)
     start = f"{source} is not a readable .npz archive of {what}"
@@ -274,31 +279,59 @@ def read_arrays(
             if len(members) < len(archive.infolist()):
                 raise ValueError("two of its arrays have the same name")
             wanted = {name: info for name, info in members.items() if names is None or name in names}
-            for name, info in wanted.items():
-                _check_member(archive, info, name)
-        with np.load(source, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in wanted}
-    # an archive of another program may be encrypted (RuntimeError) or compressed in another way
+            size = sum(_checked_size(archive, info, name) for name, info in wanted.items())
+            if not may_unpack(size, source):
+                raise ValueError(f"it would unpack to {size:,} bytes, more than {_RATIO} times its size")
+            return {name: _array(archive, info) for name, info in wanted.items()}
+    # an archive of another program may be encrypted (RuntimeError)
     except (
         zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, RuntimeError, MemoryError
     ) as error:  # fmt: skip
         raise ValueError(f"{start} ({short(error)})") from error
 
 
-def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> None:
-    """ValueError unless a member of an archive holds the array of numbers or texts that its header declares."""
+def may_unpack(size: int, source: Path, *, free: int = _FREE_BYTES) -> bool:
+    """Whether a file may unpack to so many bytes: `free` ones, and beyond that a multiple of its size that hardly
+    anything but a constant exceeds. A small file must not fill the memory."""
+    return size <= max(free, _RATIO * source.stat().st_size)
+
+
+def _checked_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> int:
+    """Bytes of the array in a member of an archive; ValueError unless it holds the numbers or texts that its header
+    declares."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     most = {zipfile.ZIP_STORED: info.compress_size, zipfile.ZIP_DEFLATED: _DEFLATE * info.compress_size}
+    if info.compress_type not in most:
+        raise ValueError(f"{short(name)} is compressed in a way that NumPy does not use")
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)
         if version not in readers:
             raise ValueError(f"{short(name)} is an array of an unknown format")
-        shape, _, dtype = readers[version](file)
+        try:
+            shape, _, dtype = readers[version](file)
+        # NumPy reads the header as Python would
+        except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
+            raise ValueError(f"the header of {short(name)} is damaged") from error
         if dtype.kind not in "fiubUS":
             raise ValueError(f"{short(name)} holds {short(dtype)}, no numbers")
-        size = file.tell() + math.prod(shape) * dtype.itemsize
-        if any(length < 0 for length in shape) or size != info.file_size or size > most.get(info.compress_type, 0):
+        count, size = math.prod(shape), math.prod(shape) * dtype.itemsize
+        whole = file.tell() + size
+        endless = count > size  # texts of no characters, any number of them
+        if (
+            any(length < 0 for length in shape)
+            or endless
+            or whole != info.file_size
+            or whole > most[info.compress_type]
+        ):
             raise ValueError(f"{short(name)} does not hold the numbers that it promises")
+        return size
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """The array of a member that has been checked."""
+    with archive.open(info) as file:
+        array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        return array
 
 
 def read_tensors(path: str | os.PathLike[str], what: str) -> tuple[dict[str, Any], dict[str, str]]:

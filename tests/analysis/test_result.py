@@ -321,6 +321,35 @@ def test_a_header_that_is_nested_too_deeply_is_refused_in_a_sentence(tmp_path: P
             Result.load(tmp_path / "deep.npz")
 
 
+@pytest.mark.parametrize("depth", [101, 300, 700])
+@pytest.mark.parametrize("ends", [("[", "]"), ('{"kind": "mapping", "items": {"a": ', "}}")], ids=["lists", "mappings"])
+def test_values_that_are_nested_too_deeply_are_refused_long_before_pythons_limit(
+    depth: int, ends: tuple[str, str], tmp_path: Path
+) -> None:
+    path = Results(["A"], [sample()]).save(tmp_path / "deep.npz")
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    deep = ends[0] * depth + "1" + ends[1] * depth
+    header = arrays["header.json"].tobytes().replace(b'"steps": 32', f'"steps": {deep}'.encode())
+    arrays["header.json"] = np.frombuffer(header, dtype=np.uint8)
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=r"nested too deeply$"):
+        Results.load(path)
+
+
+def test_a_small_file_does_not_become_millions_of_objects(tmp_path: Path) -> None:
+    header = b'{"fields": [' + b"[]," * 1_400_000 + b"1]}"
+    np.savez_compressed(tmp_path / "many.npz", **{"header.json": np.frombuffer(header, dtype=np.uint8)})
+    with pytest.raises(ValueError, match=r"many\.npz cannot be read as a result: its header would unpack to 4,200,0"):
+        Result.load(tmp_path / "many.npz")
+
+
+def test_a_result_that_packs_tightly_is_read_again(tmp_path: Path) -> None:
+    count = 1_000_000
+    same = Results(["A"] * 1, [sample(options={"tokens": (" a",) * count})])
+    assert Results.load(same.save(tmp_path / "same.npz")).equals(same)
+
+
 def test_every_result_inside_a_file_carries_the_version_of_its_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,4 +377,7 @@ def test_a_part_that_is_read_by_itself_does_not_spoil_the_others(
     assert isinstance(shelf.book, Unreadable)
     assert "version 1 of SampleResult" in shelf.book.reason
     assert isinstance(shelf.others["a"], Unreadable)
+    assert isinstance(shelf.book.again(), Unreadable)
+    monkeypatch.setattr(SampleResult, "VERSION", 1)
+    assert shelf.book.again().equals(sample())
     assert shelf.others["b"] == 3

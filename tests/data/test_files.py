@@ -263,9 +263,22 @@ def npy(descr: Any, shape: Any, data: bytes = b"") -> bytes:
     return made.getvalue() + data
 
 
+def odd_header(text: bytes, version: bytes = b"\1\0") -> bytes:
+    """An array whose header is this text."""
+    return b"\x93NUMPY" + version + len(text).to_bytes(2 * version[0], "little") + text + bytes(8)
+
+
+ODD_HEADERS = (
+    b"", b"(", b"'\\", b"\'\'\'", b"  1\n 2\n", b"{1: 2, 'a': 3}", b"\0", b"[" * 9000, b"-" * 9000 + b"1", b"9" * 5000,
+    b"x" * 20_000, b"{'descr': [('a', '<f8'), ('a', '<f8')], 'fortran_order': False, 'shape': (1,)}",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "member",
     [
+        *(odd_header(text, version) for text in ODD_HEADERS for version in (b"\1\0", b"\2\0")),
+        npy("|S0", (10**11,)),
         npy("<f8", (10**12,)),
         npy("<f8", (2**40, 2**40)),
         npy("<f8", (-1, -5), bytes(40)),
@@ -288,6 +301,29 @@ def test_sizes_that_an_archive_does_not_hold_take_no_memory(
     with pytest.raises(ValueError, match=r"is not a readable \.npz archive of things") as caught:
         read_arrays(path, "things")
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_arrays_that_numpy_has_not_packed_are_not_unpacked(method: int, tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("x.npy", npy("<f8", (1,), bytes(8)))
+    content = bytearray(path.read_bytes())
+    content[40:50] = b"\xff" * 10  # of the settings and the data
+    for part in (path.read_bytes(), bytes(content)):
+        path.write_bytes(part)
+        with pytest.raises(ValueError, match="x is compressed in a way that NumPy does not use"):
+            read_arrays(path, "things")
+
+
+def test_a_small_archive_does_not_fill_the_memory(tmp_path: Path) -> None:
+    path, many = tmp_path / "arrays.npz", 21
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for number in range(many):  # each of them by itself is small enough
+            archive.writestr(f"{number}.npy", npy("|u1", (10**7,), bytes(10**7)))
+    with pytest.raises(ValueError, match=r"would unpack to 210,000,000 bytes, more than 100 times its size"):
+        read_arrays(path, "things")
+    assert read_arrays(path, "things", names=("3",))["3"].size == 10**7
 
 
 def test_a_size_forged_in_the_directory_takes_no_memory(tmp_path: Path) -> None:

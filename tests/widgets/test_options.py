@@ -13,7 +13,7 @@ import torch
 import traitlets as T
 
 from interp_widgets import BiasWorkbench, LogitLensExplorer, Model, SaliencyExplorer, Workbench
-from interp_widgets.widgets.base.controls import Span, TypedList
+from interp_widgets.widgets.base.controls import Number, Span, Typed, TypedList, Whole, Worded
 from interp_widgets.widgets.base.fields import Bounds, field, variant
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.workbench import in_model
@@ -274,3 +274,35 @@ def test_a_lambda_has_no_code_to_copy(wire: Any) -> None:
     with pytest.raises(ValueError, match="write the analysis as a function with def"):
         panel.code(panel.request())
     panel.close()
+
+
+class Options(Worded):
+    models = ()
+    count = Whole(1, min=1, max=5_000)
+    least = Number(1.0, min=0.0)
+    most = Whole(0, max=3)
+    share = Number(0.5, min=0.0, max=1.0)
+    metric = T.Enum(("logit", "probability"), "logit")
+    drawn = T.Bool()
+    prompt = Typed("")
+    words = TypedList()
+    span = Span()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("count", 0, "an int in 1..5,000, got 0"),
+        ("count", None, "an int in 1..5,000, got None"),
+        ("least", -1.0, "a float of 0 or more, got -1.0"),
+        ("most", 4, "an int of 3 or less, got 4"),
+        ("share", 2.0, "a float in 0..1, got 2.0"),
+        ("metric", "loss", "any of ['logit', 'probability'], got 'loss'"),
+        ("drawn", "yes", "a boolean, got 'yes'"),
+        ("prompt", 3, "a unicode string, got 3"),
+        ("words", ["a", 1], "a list in which each is a unicode string, got ['a', 1]"),
+        ("span", [1.5, 2], "a list in which each is an int, got [1.5, 2]"),
+    ],
+)
+def test_a_refusal_is_in_our_own_words(name: str, value: Any, allowed: str) -> None:
+    assert refusal(Options(), name, value) == f"{name} of Options must be {allowed}"

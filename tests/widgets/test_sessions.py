@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -12,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp_widgets import Workbench, load_model
-from interp_widgets.analysis._core.result import Record
+from interp_widgets import DataSetExplorer, LogitLensExplorer, Workbench, load_model
+from interp_widgets.analysis._core.result import _RECORDS, Record, Unreadable
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.models import Model
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.ffn_concepts.notes import Notes, edited
 from interp_widgets.widgets.workbench import session as sessions
 from interp_widgets.widgets.workbench.tools import TOOLS
 from tests.models.state_edits import in_place
@@ -174,6 +177,124 @@ def test_a_session_of_an_earlier_release_is_computed_anew(base: Model, file: Pat
     assert screen.status_line.error == ""
 
 
+def test_the_classes_of_results_are_those_of_the_tabs_that_are_opened(
+    base: Model, file: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process has not imported them when it reads the file."""
+    here = _RECORDS.pop("LogitLensResult")
+
+    def load(name: str) -> Any:
+        _RECORDS["LogitLensResult"] = here
+        return loads[name]()
+
+    loads = {name: tab.load for name, tab in TOOLS.items()}
+    tabs = {name: dataclasses.replace(tab, load=functools.partial(load, name)) for name, tab in TOOLS.items()}
+    monkeypatch.setattr("interp_widgets.widgets.workbench.screen.TOOLS", tabs)
+    cache.clear()
+    monkeypatch.setattr(LogitLensExplorer, "compute", lambda *_, **__: pytest.fail("the model ran"))
+    try:
+        screen = opened(base, path=file).screen
+    finally:
+        _RECORDS["LogitLensResult"] = here
+    assert "from the session" in screen.status_line.text
+    assert hidden(screen.note)
+
+
+def test_a_measure_is_an_option_before_there_is_a_result(base: Model, wire: Any) -> None:
+    panel = DataSetExplorer(base, measure="target_probability", live_seconds=0.0)
+    assert panel.measure == panel.controls["measure"].value == "target_probability"
+    panel.close()
+
+
+def test_a_part_of_a_result_is_read_again_too() -> None:
+    """The classes inside a result that is no record may not have been imported either."""
+    late = Unreadable("it holds a part of an unknown class", lambda: ("read", 3))
+    assert sessions.unpacked({"a": late}) == {"a": ("read", 3)}
+    with pytest.raises(ValueError, match="it is damaged"):
+        sessions.unpacked([Unreadable("", lambda: Unreadable("it is damaged", list))])
+
+
+def test_options_by_other_keys_than_texts_are_as_they_were() -> None:
+    notes = Notes().changed(("A", 1), {(5, 0): edited(None, description="moods")}, "description")
+    assert sessions.unpacked(sessions.packed(notes)).of(("A", 1))[5, 0].description == "moods"
+    assert sessions.unpacked(sessions.packed({3: ("a", {(1, 2): "b"})})) == {3: ("a", {(1, 2): "b"})}
+
+
+def test_a_panel_without_results_shades_no_texts(
+    base: Model, file: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawing the results of a file may have failed halfway."""
+
+    def draw(self: Any, *_: Any) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(LogitLensExplorer, "draw", draw)
+    monkeypatch.setattr(LogitLensExplorer, "shade_texts", lambda self, *_: self.results[0] is None)
+    screen = opened(base, path=file).screen
+    screen.describe()
+    assert screen["logit_lens"].results == ()
+    assert screen.texts._error == ""
+
+
+def test_tabs_that_have_not_been_opened_again_are_saved_as_they_were(
+    base: Model, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
+    bench.screen["logit_lens"].threshold = 0.75
+    bench.screen.shown = ("logit_lens",)
+    assert bench.screen.wait(120)
+    before = bench.screen["logit_lens"].result
+    bench.screen.shown = ("ablation",)
+    assert bench.screen.wait(120)
+    path = bench.save(tmp_path / "first.npz")
+    for again in ("second.npz", "third.npz"):
+        path = opened(base, path=path).save(tmp_path / again)
+    cache.clear()
+    monkeypatch.setattr(LogitLensExplorer, "compute", lambda *_, **__: pytest.fail("the model ran"))
+    last = opened(base, path=path)
+    last.screen.shown = ("logit_lens",)
+    assert last.screen.wait(120)
+    assert last.screen["logit_lens"].result.equals(before)
+    assert last.screen["logit_lens"].threshold == 0.75
+
+
+# ---- results that a panel cannot draw
+
+
+@pytest.mark.parametrize("hook", ["draw", "draw_selection", "describe_selection", "shade_texts"])
+@pytest.mark.parametrize(
+    "error", [IndexError("list index out of range"), ValueError("operands could not be broadcast")]
+)
+def test_a_result_of_a_file_that_cannot_be_drawn_is_computed_anew(
+    error: Exception, hook: str, base: Model, file: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once or at the first click; a file may hold anything."""
+    late, drawn, failed = [False], getattr(LogitLensExplorer, hook), []
+
+    def draws(self: Any, *args: Any) -> Any:
+        if late[0] and self._shown.opened:
+            failed.append(hook)
+            raise error
+        return drawn(self, *args)
+
+    monkeypatch.setattr(LogitLensExplorer, hook, draws)
+    for late[0] in (True, False):
+        cache.clear()
+        screen = opened(base, path=file).screen
+        panel = screen["logit_lens"]
+        if not late[0]:
+            late[0] = True
+            assert "from the session" in screen.status_line.text
+            panel.threshold = 0.5
+            screen.workbench.select(response_token=0, layer=2)
+            assert screen.wait(120)
+        assert "the result in the session does not fit the panel" in screen.note.value
+        assert screen.status_line.error == ""
+        assert panel.result is not None
+        assert not panel._shown.opened
+        assert failed.pop() == hook
+
+
 # ---- a stranger's file
 
 
@@ -273,6 +394,10 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a model that is no mapping": (lambda f: f.update(models=[5]), "it describes a model by"),
     "a model without a source": (lambda f: model_facts(f).pop("dtype"), "the dtype of a model is"),
     "a source that is a number": (lambda f: model_facts(f).update(source=3), "the source of a model is"),
+    "a source that no path can have": (
+        lambda f: model_facts(f).update(source="x" * 5000),
+        "the source of a model is 'x",
+    ),
     "an unknown shared name": (lambda f: f["shared"]["items"].update(x=1), "does not share 'x'"),
     "a layer that is a text": (lambda f: f["shared"]["items"].update(layer="x"), "layer"),
     "a layer out of range": (lambda f: f["shared"]["items"].update(layer=77), "layer must be in 0..5"),
@@ -281,7 +406,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "for the messages of a chat",
     ),
     "two tabs of one name": (lambda f: f["tools"].append(copy.deepcopy(f["tools"][0])), "have one name"),
-    "a class that is a list": (lambda f: f["tools"][0].update({"class": []}), "unknown class"),
+    "a class that is a list": (lambda f: f["tools"][0].update({"class": []}), "it is damaged"),
 }
 
 

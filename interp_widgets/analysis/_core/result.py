@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.atomic import named_path, whole_file
-from interp_widgets.data.files import read_arrays, short
+from interp_widgets.data.files import may_unpack, read_arrays, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +43,10 @@ Scalar = str | int | float | bool | None
 
 _HEADER = "header.json"
 _FORMAT = "interp_widgets result"
+_FREE_HEADER = 4_000_000
+"""Bytes of a header of a file of any size; as Python's objects it takes up to thirty times as many."""
+_DEEPEST = 100
+"""Levels of lists, mappings and records in each other that a file may have."""
 _KINDS = {"Floats": ("float", "f"), "Ints": ("int", "iu"), "Bools": ("bool", "b")}
 """Name of an array type in `_core.arrays`: name of its values and the allowed NumPy dtype kinds."""
 _RECORDS: dict[str, type[Record]] = {}
@@ -131,12 +135,14 @@ class Record:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-@record
-class Unreadable(Record):
-    """What a file held where a part of it cannot be read; see `by_itself`."""
+@dataclass(frozen=True, eq=False)
+class Unreadable:
+    """What a file held where a part of it cannot be read; see `by_itself`. No file can hold one."""
 
     reason: str
     """Why, as a clause."""
+    again: Callable[[], Any] = field(repr=False)
+    """Reads the part once more: it may be of a class that has been imported since."""
 
 
 @record
@@ -168,6 +174,9 @@ class Result(Record):
         text = np.frombuffer(json.dumps(head).encode("ascii"), dtype=np.uint8)
         with whole_file(target) as draft:
             np.savez_compressed(draft, allow_pickle=False, **{_HEADER: text}, **arrays)
+            size = text.nbytes + sum(array.nbytes for array in arrays.values())
+            if not (may_unpack(size, draft) and may_unpack(text.nbytes, draft, free=_FREE_HEADER)):
+                np.savez(draft, allow_pickle=False, **{_HEADER: text}, **arrays)  # else `load` would not read it
         return target
 
     @classmethod
@@ -183,9 +192,7 @@ class Result(Record):
         head, arrays = _read(source)
         kind = _wanted_class(cls, head, source)
         try:
-            result: R = _read_record(kind, head["fields"], arrays)
-        except RecursionError as error:
-            raise ValueError(f"{source} cannot be read as a {kind.__name__}: it is nested too deeply") from error
+            result: R = _read_record(kind, head["fields"], arrays, 0)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{source} cannot be read as a {kind.__name__}: its header is damaged, compute it again"
@@ -260,14 +267,15 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     arrays = read_arrays(source, "a result")
     if _HEADER not in arrays:
         raise ValueError(f"{source} was not written by a result's save()")
+    text = arrays.pop(_HEADER)
+    if not may_unpack(text.nbytes, source, free=_FREE_HEADER):
+        raise ValueError(f"{source} cannot be read as a result: its header would unpack to {text.nbytes:,} bytes")
     try:
-        head = json.loads(arrays.pop(_HEADER).tobytes())
+        head = json.loads(text.tobytes())
     except RecursionError as error:
         raise ValueError(f"{source} cannot be read as a result: its header is nested too deeply") from error
     except ValueError as error:
-        raise ValueError(
-            f"{source} is not a readable .npz archive of a result (its header is damaged: {short(error)})"
-        ) from error
+        raise ValueError(f"{source} is not a readable .npz archive of a result (its header is damaged)") from error
     if not isinstance(head, dict):
         raise ValueError(f"{source} was not written by a result's save()")
     return head, arrays
@@ -320,50 +328,62 @@ def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     raise TypeError(f"{path} holds a {type(value).__name__}, a result may hold arrays, text, numbers and records only")
 
 
-def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """Undo :func:`_encode`; lists come back as tuples."""
+def _decode(value: Any, arrays: Mapping[str, NDArray[Any]], depth: int) -> Any:
+    """Undo :func:`_encode`, `depth` levels inside a file; lists come back as tuples."""
     if isinstance(value, list):
-        return tuple(_decode(part, arrays) for part in value)
+        inner = _deeper(depth)
+        return tuple(_decode(part, arrays, inner) for part in value)
     if not isinstance(value, dict):
         return value
     if value["kind"] == "array":
         return arrays[value["name"]]
     if value["kind"] == "mapping":
-        return {key: _decode(part, arrays) for key, part in value["items"].items()}
-    kind, version = _RECORDS.get(str(value.get("class"))), value.get("version", 1)  # earlier releases wrote none
-    if value["kind"] != "record" or kind is None:
-        raise ValueError(f"it holds a part of the unknown class {short(value.get('class'))}: import that class first")
+        inner = _deeper(depth)
+        return {key: _decode(part, arrays, inner) for key, part in value["items"].items()}
+    if value["kind"] != "record" or not isinstance(value["class"], str):
+        raise ValueError("it is damaged")
+    kind, version = _RECORDS.get(value["class"]), value.get("version", 1)  # earlier releases wrote none
+    if kind is None:
+        raise ValueError(f"it holds a part of the unknown class {short(value['class'])}: import that class first")
     if version != kind.VERSION:
         raise ValueError(
             f"it holds version {short(version)} of {kind.__name__}, this program reads version {kind.VERSION}: "
             "compute it again"
         )
-    return _read_record(kind, value["fields"], arrays)
+    return _read_record(kind, value["fields"], arrays, depth)
 
 
-def _read_record(kind: type[Any], values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Any:
+def _deeper(depth: int) -> int:
+    """The next level of a file; ValueError below the last one, long before Python's own limit for whoever reads it."""
+    if depth >= _DEEPEST:
+        raise ValueError("it is nested too deeply")
+    return depth + 1
+
+
+def _read_record(kind: type[Any], values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], depth: int) -> Any:
     """A record from the JSON of its fields."""
-    alone = {item.name for item in fields(kind) if "by itself" in item.metadata}
-    read = {
-        name: _decode_alone(part, arrays) if name in alone else _decode(part, arrays) for name, part in values.items()
-    }
-    return _build_record(kind, read)
+    alone, inner = {item.name for item in fields(kind) if "by itself" in item.metadata}, _deeper(depth)
+    read = {name: (_decode_alone if name in alone else _decode)(part, arrays, inner) for name, part in values.items()}
+    return built(kind, read)
 
 
-def _decode_alone(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+def _decode_alone(value: Any, arrays: Mapping[str, NDArray[Any]], depth: int) -> Any:
     """The value of a field that is read `by_itself`."""
-    if isinstance(value, dict) and value.get("kind") == "mapping" and isinstance(value.get("items"), dict):
-        return {key: _decode_alone(part, arrays) for key, part in value["items"].items()}
+    again = functools.partial(_decode_alone, value, arrays, depth)
     try:
-        return _decode(value, arrays)
+        if isinstance(value, dict) and value.get("kind") == "mapping" and isinstance(value.get("items"), dict):
+            inner = _deeper(depth)
+            return {key: _decode_alone(part, arrays, inner) for key, part in value["items"].items()}
+        return _decode(value, arrays, depth)
     except (AttributeError, KeyError, TypeError):
-        return Unreadable("it is damaged")
+        return Unreadable("it is damaged", again)
     except ValueError as error:
-        return Unreadable(str(error))
+        return Unreadable(str(error), again)
 
 
-def _build_record(kind: type[Any], values: dict[str, Any]) -> Any:
-    """Build a record from fields read from a file, where JSON has turned integer keys of mappings into text."""
+def built(kind: type[Any], values: dict[str, Any]) -> Any:
+    """A record, or another dataclass, of values read from a file, where JSON has turned integer keys of mappings into
+    text; ValueError unless each has the type of its field."""
     types = _types(kind)  # type: ignore[arg-type]
     if unknown := set(values) - set(types):
         raise ValueError(f"{kind.__name__} does not know the fields {short(', '.join(sorted(unknown)))}")

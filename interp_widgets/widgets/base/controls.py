@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import traceback
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -27,10 +29,29 @@ class Worded(T.HasTraits):
         except Exception as error:
             if self._trait_values.get(name) is not before:
                 raise  # it has been accepted, and whoever responds to it has failed
-            if isinstance(error, T.TraitError | ValueError) and len(message_of(error)) < LONGEST_MESSAGE:
+            ours = isinstance(error, T.TraitError | ValueError) and not _is_of_traitlets(error)
+            if ours and len(message_of(error)) < LONGEST_MESSAGE:
                 raise  # else it writes out a long value, or is of comparing, counting or hashing one
-            allowed = self.traits()[name].info()
+            allowed = _allowed(self.traits()[name])
             raise T.TraitError(f"{name} of {type(self).__name__} must be {allowed}, got {short(value)}") from error
+
+
+def _is_of_traitlets(error: BaseException) -> bool:
+    """Whether the words of an error are those of traitlets."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("traitlets.")
+
+
+def _allowed(trait: Any) -> str:
+    """What values a trait takes, in words."""
+    words, inner = str(trait.info()), getattr(trait, "_trait", None)
+    if inner is not None:  # of the entries of a list
+        return f"{words} in which each is {_allowed(inner)}"
+    ends = (getattr(trait, name, None) for name in ("min", "max"))
+    low, high = (f"{end:,.15g}" if isinstance(end, int | float) and math.isfinite(end) else "" for end in ends)
+    if low and high:
+        return f"{words} in {low}..{high}"
+    return f"{words} of {low or high} or {'more' if low else 'less'}" if low or high else words
 
 
 LARGEST_INT = 2**53

@@ -275,6 +275,25 @@ class Panel(Shell):
         """Shade the token strips at the top of a screen by the selection; False to leave them unchanged."""
         return False
 
+    def described(self) -> Description | None:
+        """`describe_selection` of the results on the screen, if there are any."""
+        return self._drawn_by(self.describe_selection) if self.results else None
+
+    def shades(self, prompt: TokenStrip, response: TokenStrip) -> bool:
+        """`shade_texts`, unless there are no results: drawing may have failed halfway."""
+        waits = self.has_request and not self.results
+        return not waits and bool(self._drawn_by(lambda: self.shade_texts(prompt, response)))
+
+    def _drawn_by(self, hook: Callable[[], Any]) -> Any:
+        """What a hook returns that shows the results elsewhere on the screen; None if those of a file do not fit it."""
+        try:
+            return hook()
+        except Exception as error:
+            if not self._is_of_a_file(error):
+                raise
+            self._compute_anew()
+            return None
+
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         """For fields that choose: the number of values, or the values, in the results on the screen, and their name."""
         return {}
@@ -580,6 +599,9 @@ class Panel(Shell):
         with ui_lock:
             if self.closed:
                 return
+            if self._is_of_a_file(error) and not isinstance(error, ValueError | OSError):  # no sentence of ours
+                self._compute_anew()
+                return
             if isinstance(error, PromptError) and error.what in self.fields():
                 error = Incomplete(error.what, message_of(error))
             if isinstance(error, Incomplete) and self._hint(error):
@@ -822,10 +844,15 @@ class Panel(Shell):
             due.add("refresh")  # drawing may have failed before
         if "refresh" in due:
             self.refresh()
-        if "redraw" in due and self._drawn is drawn:
-            self.redraw()
-        elif "selection" in due and self._drawn is drawn:
-            self._draw_selection()
+        try:
+            if "redraw" in due and self._drawn is drawn:
+                self.redraw()
+            elif "selection" in due and self._drawn is drawn:
+                self._draw_selection()
+        except Exception as error:
+            if not self._is_of_a_file(error):
+                raise
+            self._compute_anew()
         if "chosen" in due:
             self._check_chosen()
 
@@ -897,9 +924,8 @@ class Panel(Shell):
             self._restore()
             if not outcome.opened:
                 raise
-            self.answers.forget_opened()  # whatever a file may hold
-            self.screen.computed_anew(self.title, "the result in the session does not fit the panel")
-            self.refresh()
+            self._compute_anew()
+        if outcome.opened and self._shown is not outcome:
             return
         self._good = outcome
         self._run_failed = self._outdated = False
@@ -916,6 +942,21 @@ class Panel(Shell):
     def _show_partial(self, outcome: Outcome) -> None:
         self._put(outcome)
 
+    def _is_of_a_file(self, error: BaseException) -> bool:
+        """Whether an error in drawing is due to the results on the screen, which come from a session file: whatever
+        such a file may hold can be drawn at first and fail later."""
+        ours = isinstance(error, Incomplete | Refused | T.TraitError)  # of an option
+        return self._shown is not None and self._shown.opened and isinstance(error, Exception) and not ours
+
+    @guard
+    def _compute_anew(self) -> None:
+        """Drop the results of a session file, which cannot be drawn, and compute them."""
+        self.answers.forget_opened()
+        if self._shown is not None and self._shown.opened:
+            self.forget_results()
+        self.screen.computed_anew(self.title, "the result in the session does not fit the panel")
+        self.refresh()
+
     def _put(self, outcome: Outcome) -> None:
         """Draw an outcome and keep it; if drawing fails, keep the previous one."""
         before = self._shown, self.results
@@ -926,6 +967,8 @@ class Panel(Shell):
         except BaseException:
             self._shown, self.results = before
             raise
+        if outcome.opened and self._shown is not outcome:
+            return  # the screen could not show it
         self._drawn = outcome
         self._run_settings = self._settings(lambda option: option.recomputes)
         self.set_trait("result", outcome.results[0] if len(self.request_models) == 1 else outcome.results)

@@ -162,8 +162,10 @@ class DataSetExplorer(Panel):
         self.read.value = f"{len(rows):,} rows{many}."
 
     def _offer(self, name: str, values: Sequence[str], usual: str, *, none: bool = False) -> None:
-        """Offer values in a list; the chosen one stays chosen if it is among them."""
+        """Offer values in a list; the chosen one stays chosen if it is among them, else the usual one is, which is
+        offered too."""
         chosen = getattr(self, name) if getattr(self, name) in values else usual
+        values = [*values, *([chosen] if chosen and chosen not in values else [])]
         with self.hold():
             empty = [(NONE, "")] if none or not chosen else []
             self.controls[name].options = [*empty, *((readable(value), value) for value in values)]

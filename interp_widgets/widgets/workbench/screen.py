@@ -26,7 +26,7 @@ from ..base.shell import Shell
 from ..base.status import StatusLine
 from ..base.workbench import SELECTED, WorkbenchState
 from .selected import Selected
-from .session import Present, Session, options_of, restore, session_of
+from .session import Present, SavedTool, Session, options_of, restore, session_of
 from .texts import Texts
 from .tools import TOOLS, probe_tool
 
@@ -91,6 +91,11 @@ class Screen(Shell):
         """The panels that have been opened, by the names of their tabs."""
         return dict(self._opened)
 
+    @property
+    def unopened(self) -> tuple[SavedTool, ...]:
+        """The tabs of the session it was opened from that have not been opened again."""
+        return tuple(self._saved.values())
+
     def __getitem__(self, name: str) -> Any:
         """The panel of a tab, made on first access; KeyError for an unknown tab."""
         if name not in self.tools:
@@ -137,7 +142,7 @@ class Screen(Shell):
             return
         self.shade()
         shown = self._shown_panels()
-        words = [panel.describe_selection() for panel in (self.texts, *shown) if panel.results]
+        words = [panel.described() for panel in (self.texts, *shown)]
         self.selected.show([one for one in words if one is not None], self._is_on_screen)
 
     @guard
@@ -146,7 +151,7 @@ class Screen(Shell):
         if not hasattr(self, "selected"):
             return
         strips = self.texts.prompt_strip, self.texts.response_strip
-        if not any(panel.shade_texts(*strips) for panel in self._shown_panels()):
+        if not any(panel.shades(*strips) for panel in self._shown_panels()):
             self.texts.label_strips()
 
     def _shown_panels(self) -> list[Any]:

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from interp_widgets.analysis._core.result import Record, Result, Unreadable, by_itself, record
+from interp_widgets.analysis._core.result import Record, Result, Unreadable, built, by_itself, record
+from interp_widgets.arguments import message_of
 from interp_widgets.data.files import short
 from interp_widgets.models import load_model
 from interp_widgets.models.chat import ChatText
 from interp_widgets.models.loading import needs_the_hub
 from interp_widgets.models.state import FACTS, State, facts_of, state_key
 
+from ..base.controls import LONGEST_PATH
 from ..base.identity import PATIENCE
 from ..base.panel import Panel
 from ..base.shipped import request_text
@@ -30,6 +32,8 @@ from ..base.workbench import SHARED
 
 _CLASS = "class of interp_widgets"
 _CHAT = "messages of a chat"
+_PAIRS = "keys and values"
+"""A mapping whose keys are no texts, such as (layer, neuron)."""
 _TO_LOAD = {
     "model": str, "source": str | None, "dtype": str, "backend": str, "processed": bool, "allow_mismatch": bool | None,
 }  # fmt: skip
@@ -98,7 +102,7 @@ def session_of(screen: Any) -> Session:
         shared={name: packed(getattr(bench, name)) for name in SHARED},
         view=screen.view,
         shown=screen.shown,
-        tools=[_saved(name, tool) for name, tool in opened.items()],
+        tools=[_saved(name, tool) for name, tool in opened.items()] + _unopened(screen),
         provenance={"prompt": str(bench.prompt)},
     )
 
@@ -122,8 +126,9 @@ def _faults(session: Session) -> Iterator[str]:
             yield f"it describes a model by {short(facts)!r}"
             return
         for name, kind in _TO_LOAD.items():
-            if not isinstance(facts.get(name), kind):
-                yield f"the {name} of a model is {short(facts.get(name))!r}"
+            value = facts.get(name)
+            if not isinstance(value, kind) or (isinstance(value, str) and len(value) > LONGEST_PATH):
+                yield f"the {name} of a model is {short(value)!r}"
     if unknown := sorted(set(session.shared) - set(SHARED)):
         yield f"a workbench does not share {short(unknown[0])!r}"
     names = [tool.name for tool in session.tools]
@@ -189,32 +194,29 @@ def restore(tool: Any, saved: SavedTool, now: Present) -> list[str]:
             continue  # a result of other options, such as a file of the user who saved it
         for model, answer in zip(panel.request_models, one.answers, strict=True):
             models = [model, *panel.depends_on(request, model)]
-            reason = _why_not(answer, models, now)
-            if reason:
-                reasons.append(reason)
-            else:
-                panel.answers.open(
-                    request, model, unpacked(answer.value), {key: now[key][0] for key in map(id, models)}
-                )
+            try:
+                states = _as_then(answer, models, now)
+                panel.answers.open(request, model, unpacked(answer.value), states)
+            except ValueError as error:
+                reasons.append(message_of(error))
     return list(dict.fromkeys(reasons))
 
 
-def _why_not(answer: Any, models: Sequence[Any], now: Present) -> str:
-    """Why a saved answer cannot be used, as a clause; empty if it can."""
-    if not isinstance(answer, SavedAnswer):
-        return "the session does not say in which state the models were"
-    if isinstance(answer.value, Unreadable):
-        return answer.value.reason
+def _as_then(answer: Any, models: Sequence[Any], now: Present) -> dict[int, State]:
+    """The states of the models that a saved answer depends on, by their ``id``; ValueError, whose message is a clause,
+    unless they are as they were when it was computed."""
+    if not isinstance(answer, SavedAnswer) or len(answer.states) != len(models):
+        raise ValueError("the session does not say in which state the models were")
     others = []
-    for model, then in zip(models, answer.states, strict=False):
+    for model, then in zip(models, answer.states, strict=True):
         facts = now[id(model)][1] if id(model) in now else {}
         known = then if isinstance(then, Mapping) else {}
         other = [name.replace("_", " ") for name in FACTS if known.get(name) != facts.get(name)]
         if other:
             others.append(f"{model.name}: other {', '.join(other)}")
-    if len(answer.states) != len(models):
-        return "the session does not say in which state the models were"
-    return f"the models are not as they were when it was saved ({'; '.join(others)})" if others else ""
+    if others:
+        raise ValueError(f"the models are not as they were when it was saved ({'; '.join(others)})")
+    return {id(model): now[id(model)][0] for model in models}
 
 
 def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
@@ -224,9 +226,10 @@ def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
     for name, value in saved.options.items():
         if name not in known:
             continue
-        if isinstance(value, Unreadable):
-            raise ValueError(f"{name}: {value.reason}")
-        option = unpacked(value)
+        try:
+            option = unpacked(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {message_of(error)}") from error
         if name not in declared or not declared[name].is_personal(option):
             options[name] = option
     return options
@@ -270,6 +273,35 @@ def _saved(name: str, tool: Any) -> SavedTool:
     return SavedTool(name, options, [*personal, *unsaved], [one for one in kept if one.answers])
 
 
+def _unopened(screen: Any) -> list[SavedTool]:
+    """The tabs of the session that the screen was opened from and that have not been opened again, as far as they can
+    be read."""
+    kept = []
+    for saved in screen.unopened:
+        if saved.name not in screen.tools:
+            continue  # a user's own panel, which has not been added
+        kind = screen.tools[saved.name].load()  # imports the classes of its results
+        try:
+            options = {name: packed(value) for name, value in options_of(saved, kind).items()}
+        except (TypeError, ValueError):  # opened now, it would be as usual
+            continue
+        panels = [dataclasses.replace(one, answers=_readable(one.answers)) for one in saved.panels]
+        kept.append(dataclasses.replace(saved, options=options, panels=[one for one in panels if one.answers]))
+    return kept
+
+
+def _readable(answers: Sequence[Any]) -> list[SavedAnswer]:
+    """The saved answers of a panel, read; none if one of them cannot be."""
+    try:
+        return [
+            dataclasses.replace(one, value=packed(unpacked(one.value)))
+            for one in answers
+            if isinstance(one, SavedAnswer)
+        ]
+    except (TypeError, ValueError):
+        return []
+
+
 def _request_hash(request: Any) -> str:
     """See `SavedPanel.request`."""
     text = request_text(request)
@@ -308,7 +340,9 @@ def packed(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): packed(part) for key, part in value.items()}
+        if all(isinstance(key, str) for key in value):
+            return {key: packed(part) for key, part in value.items()}
+        return {_PAIRS: [[packed(key), packed(part)] for key, part in value.items()]}
     if isinstance(value, tuple | list):
         return [packed(part) for part in value]
     kind = type(value)
@@ -319,7 +353,12 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """The value that was packed; ValueError for a class from outside the package, or values that it does not take."""
+    """The value that was packed; ValueError, whose message is a clause, if it cannot be read, for a class from outside
+    the package, and for values that a class does not take."""
+    if isinstance(value, Unreadable):
+        value = value.again()  # the tab has been opened since, which imports the classes of its results
+    if isinstance(value, Unreadable):
+        raise ValueError(value.reason)
     if isinstance(value, tuple | list):
         return tuple(unpacked(part) for part in value)
     if not isinstance(value, Mapping):
@@ -329,6 +368,11 @@ def unpacked(value: Any) -> Any:
         if not isinstance(messages, tuple | list) or not all(isinstance(one, Mapping) for one in messages):
             raise ValueError(f"the session holds {short(messages)!r} for the messages of a chat")
         return [dict(message) for message in messages]
+    if _PAIRS in value:
+        try:
+            return dict(unpacked(value[_PAIRS]))
+        except (TypeError, ValueError) as error:
+            raise ValueError("the session holds a mapping without keys and values") from error
     parts = {key: unpacked(part) for key, part in value.items() if key != _CLASS}
     if _CLASS not in value:
         return parts
@@ -338,6 +382,6 @@ def unpacked(value: Any) -> Any:
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         raise ValueError(f"the session holds a {value[_CLASS]!r:.80}, which is no class of this package")
     try:
-        return kind(**parts)
-    except (TypeError, AttributeError) as error:
+        return built(kind, parts)
+    except Exception as error:  # of whatever a class does with its values
         raise ValueError(f"the session holds a {kind.__name__} with other fields than this program's") from error
