@@ -28,7 +28,7 @@ from interp_widgets.analysis.ablation import (
     causal_trace,
 )
 from interp_widgets.compute.cache import results as cache
-from interp_widgets.compute.memory import Forecast
+from interp_widgets.compute.memory import Forecast, Speedometer
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.ablation.ablation_spec import AblationSpec
 from interp_widgets.widgets.ablation.maps import amount
@@ -637,6 +637,31 @@ def test_a_saved_page_is_the_tab_with_its_question(pair: Any, ablate: Any, tmp_p
         assert told not in page.split("<script>")[0]
     panel.foil = ""
     assert dict(panel.current.question())["Foil"] == " Rome", "what the picture answers, not what is being typed"
+
+
+def test_a_refusal_outlives_a_forecast_that_is_corrected(
+    pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that is first thought to be long and then starts by itself; not of one that is asked for."""
+    prompt = "The Burj Khalifa is located in the city of"
+    for by_itself in (True, False):
+        cache.clear()
+        panel = ablate(pair.base, prompt=prompt)
+        with monkeypatch.context() as slow:
+            slow.setattr(Speedometer, "seconds", lambda self, kind, device, flops, **_: 1000.0)
+            with panel.hold():
+                panel.tab, panel.heads_at = "heads", 40
+            settle(panel)
+            assert "must be in" in complaint(panel)
+            assert panel.heads_at is None
+        heads = panel["heads"]
+        if by_itself:
+            heads._answer(heads.live_seconds)
+        else:
+            heads.go()
+        settle(panel)
+        assert heads.results
+        assert ("must be in" in panel.status.error) == by_itself
 
 
 def test_a_tab_without_a_result_has_nothing_to_save(pair: Any, ablate: Any, tmp_path: Path) -> None:

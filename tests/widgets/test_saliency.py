@@ -137,7 +137,7 @@ def test_marks_give_the_instruction_score(pair: Any, explore: Any, wire: Any) ->
     assert f"Instruction score <b>{floored:.3f}</b>" in panel["map"].scores.value
     assert (f"(without the floor {paper:.3f})" in panel["map"].scores.value) == (floored != paper)
     assert panel["map"].heat.row_marks == [[2, 9]]
-    panel.prompt = PROMPT.replace("cat", "dog")
+    panel.prompt = PROMPT.replace("cat", "lamp")  # in no cache
     settle(panel)
     assert panel.marks == [], "marks of another prompt mean nothing here"
 
@@ -293,7 +293,7 @@ def test_a_first_token_that_carries_the_sink_is_marked(
     words = panel["map"].verdict.text
     assert "sink" not in words.value + "".join(panel["map"].heat.notes)
     monkeypatch.setattr(Prompt, "first_is_sink", True)
-    panel.prompt = PROMPT.replace("cat", "dog")
+    panel.prompt = PROMPT.replace("cat", "lamp")  # in no cache
     settle(panel)
     assert panel.result.sink
     assert words.value.count("carries the model&#x27;s attention sink") == 1

@@ -570,6 +570,7 @@ class Panel(Shell):
     @guard
     def go(self) -> None:
         """Update the picture, however long it takes: what the Run button does."""
+        self._refused = None
         self.refresh(limit=float("inf"))
 
     def redraw(self) -> None:
@@ -894,7 +895,8 @@ class Panel(Shell):
             self._restore()
             if isinstance(error, Refused):
                 self._put_back(error.name)
-                self._refused = error if self._pending is not None else None  # raised again after that run
+                unanswered = self._pending is not None or self._waiting is not None
+                self._refused = error if unanswered else None  # raised again after that run, unless Run is pressed
             raise
         self._accepted |= {name: getattr(self, name) for name, option in self.fields().items() if option.recomputes}
         return request
