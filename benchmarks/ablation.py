@@ -168,7 +168,7 @@ def patching(p: Problem, sample: int) -> Outcome:
 def ours(p: Problem, sample: int) -> Outcome:
     from interp_widgets.analysis.ablation import ablate_modules
 
-    return ablate_modules(p.model, p.ids, TARGET).effect, 1.0, 0.0
+    return ablate_modules(p.model, p.ids, TARGET, metric="logit").effect, 1.0, 0.0
 
 
 RIVALS = {"loop": loop, "patching": patching, "this package": ours}
