@@ -21,6 +21,7 @@ from interp_widgets import (
 )
 from interp_widgets.widgets.clusters.options import LABELS, SCORES
 from interp_widgets.widgets.clusters.training import CURVES
+from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 
@@ -42,12 +43,22 @@ def test_it_opens_on_the_training_that_ships(view: Any, pair: Any) -> None:
     panel = view(pair).current
     stored, run = read_instruction_run().clusters(), read_instruction_run()
     assert panel.result.equals(stored)
-    assert "Step 3,350" in panel.summary.value
+    assert "This is the model of the run that ships, not demo-base. Step 3,350" in panel.summary.value
     assert "85% of the training subset and 60% of the validation set" in panel.summary.value
     xy = np.column_stack([panel.plane.source.data[axis] for axis in "xy"])
     np.testing.assert_array_equal(xy, stored.subset_xy[-1, 6])
     assert panel.plane.source.data["task"] == [one.task for one in run.task.training_subset()]
     assert len(panel.lines.lines.data["name"]) == 8  # seven layers and chance
+
+
+def test_a_model_of_ones_own_opens_on_its_own_clusters(view: Any) -> None:
+    """A training run is about the model that was trained in it."""
+    model = tiny_model("gpt2")
+    assert view(model).tab == "instructions"
+    for asked in ({"tab": "training"}, {"checkpoint": 3}):
+        explorer = view(model, **asked)
+        assert explorer.tab == "training"
+        assert f"of the run that ships, not {model.name}." in settle(explorer).current.summary.value
 
 
 def test_every_curve_is_what_was_stored(view: Any, pair: Any) -> None:

@@ -33,9 +33,14 @@ class Opening:
         return next((at for at, token in enumerate(tokens) if self.answer and token.strip() == self.answer), 0)
 
 
+def are_demo(models: Sequence[Any]) -> bool:
+    """Whether these are the models that ship, which the demo's data were made for."""
+    return all(model.source in DEMO_NAMES for model in models)
+
+
 def opening_of(models: Sequence[Any]) -> Opening:
     """The demo's own format for the demo models, a chat for models with a template, else the start of a sentence."""
-    if all(model.source in DEMO_NAMES for model in models):
+    if are_demo(models):
         case = opening_prompt()
         return Opening(case.prompt, case.instruction)
     if any(model.chat_template is not None for model in models):

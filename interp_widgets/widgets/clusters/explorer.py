@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ..base.opening import are_demo
 from ..base.stack import Stack
 from .instructions import InstructionClusters
 from .training import TrainingClusters
@@ -14,7 +15,8 @@ class ClusterExplorer(Stack):
 
     *Training*: a training run on a synthetic instruction task, by checkpoint and layer: the states projected to the
     plane, the agreement of clusters with tasks, distributions or mappings, the nearest training instances, and the
-    accuracy. *Instructions*: the states and clusters of your models on natural instructions.
+    accuracy. *Instructions*: the states and clusters of your models on natural instructions. Models of your own open on
+    these: a training run is about the model that was trained in it.
 
     ``ClusterExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share what is selected with other widgets,
     ``(workbench)``. Every trait of its panels is a keyword too: `run_folder` is a folder written by
@@ -33,3 +35,7 @@ class ClusterExplorer(Stack):
 
     title = "Clusters"
     panels: ClassVar = {"training": TrainingClusters, "instructions": InstructionClusters}
+
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        about_a_run = {"tab", "run_folder", "checkpoint"} & keywords
+        return {} if about_a_run or are_demo(self.models) else {"tab": "instructions"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from html import escape
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -164,12 +165,19 @@ class TrainingClusters(ClusterOptions):
         accuracy = run.history
         seen = int(np.searchsorted(accuracy.step, result.steps[at], side="right")) - 1
         self.summary.value = (
-            f"Step {result.steps[at]:,}: the model solves {percent(accuracy.subset_accuracy[seen])} of the training "
+            f"{self._whose()} Step {result.steps[at]:,}: the model solves "
+            f"{percent(accuracy.subset_accuracy[seen])} of the training "
             f"subset and {percent(accuracy.validation_accuracy[seen])} of the validation set. {capitalised(unit)} at "
             f"layer {layer}: {own[0]:.2f} before training, {own[at]:.2f} now"
             + ("" if chance is None else f", {chance[at]:.2f} by chance")
             + "."
         )
+
+    def _whose(self) -> str:
+        """Which model the picture is about: not the one in the title."""
+        folder = self.run_folder.strip()
+        run = f"of {folder}" if folder else "that ships"
+        return escape(f"This is the model of the run {run}, not {self.models[0].name}.")
 
     def _scope(self) -> str:
         if self.curves == "score":
