@@ -27,6 +27,7 @@ from interp_widgets import (
 )
 from interp_widgets.figures.layer_similarity.boxes import BoxSeries, TaskBoxes, boxes_of
 from interp_widgets.widgets.layer_similarity import options
+from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 from tests.widgets.saved_pages import instructions
@@ -306,6 +307,12 @@ def test_dimensions_and_correlations_take_the_same_answer(own: Any, monkeypatch:
 def test_too_few_tasks_for_a_correlation(own: Any) -> None:
     panel = own(tasks=TASKS[:3], tab="texts")
     assert "a correlation over tasks needs at least 4 of them, got 3" in panel.status.error
+
+
+def test_a_model_of_ones_own_opens_on_its_layers(view: Any) -> None:
+    """Control models for each of the demo's tasks would take hours."""
+    assert view(tiny_model("gpt2")).tab == "layers"
+    assert view(tiny_model("gpt2"), tab="tasks").tab == "tasks"
 
 
 @pytest.mark.parametrize("tab", ["tasks", "layers", "projections", "dimensions", "texts"])

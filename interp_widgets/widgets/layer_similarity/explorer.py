@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..base.opening import are_demo
 from ..base.stack import Stack
 from .correlations import TextCorrelations
 from .dimensions import LayerDimensions
@@ -24,8 +25,8 @@ class LayerSimilarityExplorer(Stack):
     ``LayerSimilarityExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share what is selected with other widgets,
     ``(workbench)``. `tasks` takes a list of `TaskTexts`, `control_models` a `ControlModels` or a dict of models by
     task; without them the demo's tasks are used, and control models are tuned from the first model when Run is
-    pressed. Every trait of its panels is a keyword too. `run()` computes the active tab and returns its result (a
-    pair for two models), which `result` keeps.
+    pressed, so that models of your own open on *Layers*. Every trait of its panels is a keyword too. `run()` computes
+    the active tab and returns its result (a pair for two models), which `result` keeps.
 
     Source: Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language Models.
 
@@ -46,7 +47,9 @@ class LayerSimilarityExplorer(Stack):
     }
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        # sections of layers are fitted to two models, so show both
-        return super().defaults(keywords) | (
-            {"view": "beside"} if len(self.models) > 1 and "view" not in keywords else {}
-        )
+        usual = super().defaults(keywords)
+        if len(self.models) > 1 and "view" not in keywords:
+            usual["view"] = "beside"  # sections of layers are fitted to two models, so show both
+        if not are_demo(self.models) and not {"tab", "tasks", "control_models"} & keywords:
+            usual["tab"] = "layers"  # control models take hours, the layers of a model a minute
+        return usual
