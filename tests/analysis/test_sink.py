@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets import causal_trace, faithfulness, prompt_saliency
+from interp_widgets import causal_trace, faithfulness, prompt_saliency, text_activations
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.sink import RATIO, first_is_sink
 from interp_widgets.models import Model, load_model
@@ -100,3 +100,16 @@ def test_tracing_says_that_its_subject_takes_the_sink_away(with_sink: Model) -> 
     options: dict[str, Any] = {"kinds": "state", "samples": 1}
     assert causal_trace(with_sink, IDS, (0, 2), **options).sink
     assert not causal_trace(with_sink, IDS, (1, 3), **options).sink
+
+
+def test_top_texts_look_behind_the_first_token(with_sink: Model) -> None:
+    texts = [IDS, [7, 9], [11]]
+    found = text_activations(with_sink, texts, layer=1, neurons=range(8))
+    assert found.sink
+    for neuron in range(8):
+        for lowest in (False, True):
+            for best in found.top(neuron, 3, lowest=lowest):
+                rest = best.values[1:] if len(best.values) > 1 else best.values
+                assert best.value == (rest.min() if lowest else rest.max())
+                assert (best.position == 0) == (best.text == 2)
+    assert not text_activations(tiny_model("gpt2", "bridge"), texts, layer=1, neurons=[0]).sink

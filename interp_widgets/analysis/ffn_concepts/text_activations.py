@@ -66,6 +66,10 @@ class TextActivations(Result):
     """For a neuron, the factor of its value vector at a token; for a direction, the MLP's output times the direction.
     """
 
+    sink: bool = False
+    """Whether the first token of a text carries the model's attention sink: it is active whatever it means, so that
+    `top` looks at the tokens after it."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not len(self.offsets) or self.offsets[-1] != len(self.tokens):
@@ -74,14 +78,16 @@ class TextActivations(Result):
     def top(self, number: int, top: int = 5, *, lowest: bool = False) -> list[TopText]:
         """The texts with the largest maximum activation (with `lowest`, the smallest minimum), the most extreme first.
 
-        Raises ValueError for a neuron or direction that was not computed.
+        A first token that carries the attention sink does not count, unless it is the only one. Raises ValueError for a
+        neuron or direction that was not computed.
         """
         check_range("top", top)
         values = self.values[:, row_of(number, self.numbers, "number")]
         sign, texts = -1 if lowest else 1, []
         for text, (start, stop) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
             activations = values[start:stop]
-            position = int(np.argmax(sign * activations))
+            first = 1 if self.sink and len(activations) > 1 else 0
+            position = first + int(np.argmax(sign * activations[first:]))
             texts.append(
                 TopText(text, position, float(activations[position]), list(self.tokens[start:stop]), activations)
             )
@@ -218,6 +224,7 @@ def _over_texts(
     runner = Runner(model, max(map(len, ids)), check=run.check, progress=run.progress, total=len(ids))
     runner.run_texts(ids, work, padded=can_pad(model))
     tokens = tuple(token for item in read for token in item.tokens())
+    sink = max(read, key=lambda item: item.n_shown).first_is_sink  # the same for every first token
     for layer, item in chosen.items():
         check_finite(
             values[layer],
@@ -231,6 +238,7 @@ def _over_texts(
             tokens=tokens,
             offsets=offsets,
             values=values[layer],
+            sink=sink,
             provenance=provenance(model.provenance(), layer=layer, texts=len(read), of=kinds),
         )
         for layer, item in chosen.items()
