@@ -452,6 +452,26 @@ def test_tracing_of_the_examples_subject(pair: Any, traced: AblationPanel) -> No
     assert panel.window == 1
 
 
+def test_a_first_token_that_carries_the_sink_sets_no_colours(
+    pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prompt, "first_is_sink", True)
+    panel = ablate(pair.base, prompt="Paris is the capital of the country", target=" of")  # in no cache
+    modules, plain = panel["modules"], np.array(panel.result.effect)
+    assert panel.result.sink
+    plain[0, 2, 0] = 500.0
+    result = replace(panel.result, effect=plain)
+    for scaled, largest in ((False, np.abs(plain[..., 1:]).max()), (True, 500.0)):
+        panel.first_token_scales = scaled
+        modules.draw((result,), modules.shown_request)
+        assert all(heat.vmax == pytest.approx(largest, rel=1e-5) for heat in maps(panel).values())
+        assert "this token sets no colours" in words(panel)
+        assert "Strongest: <b>500" not in words(panel)
+    modules.draw((replace(result, sink=False),), modules.shown_request)
+    assert "Strongest: <b>500" in words(panel)
+    assert "sink" not in words(panel)
+
+
 def test_a_subject_that_begins_the_text_takes_the_sink_away(
     pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,10 @@ class NextTokenEffect(Result):
     bos_id: int | None = field(default=None, kw_only=True)
     """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
 
+    sink: bool = field(default=False, kw_only=True)
+    """Whether the first prompt token carries the model's attention sink: what is removed there takes the sink away, on
+    which every later token relies."""
+
 
 @record
 class AblationResult(NextTokenEffect):

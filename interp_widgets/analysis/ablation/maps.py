@@ -429,6 +429,7 @@ class AblationRun:
             "replacement": options.replacement,
             "foil": metric.foil,
             "bos_id": self.prompt.bos_id,
+            "sink": self.prompt.first_is_sink,
             "provenance": provenance(self.model.provenance(), **facts),
         }
 

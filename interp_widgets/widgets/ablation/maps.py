@@ -106,13 +106,19 @@ class Maps:
     def paint(
         self, arrays: Mapping[str, Sequence[Array]], columns: Sequence[str], *, unit: str, titles: Mapping[str, str],
         notes: Callable[[str], Mapping[str, Sequence[str]]] | None = None, marks: Sequence[Sequence[int]] = (),
+        off_scale: int = -1,
     ) -> None:  # fmt: skip
-        """Set the numbers: per map one (layers, columns) array per model; `notes` returns the tooltips of a view."""
+        """Set the numbers: per map one (layers, columns) array per model; `notes` returns the tooltips of a view, and
+        the column `off_scale` does not set the scale of the colours."""
+        scaled = [
+            [np.delete(array, off_scale, 1) if 0 <= off_scale < array.shape[1] > 1 else array for array in each]
+            for each in arrays.values()
+        ]
         beside = self.panel.shown == "beside"
         (self.grid.remove_class if beside else self.grid.add_class)(self._columns)
         for name, pair in self.pairs.items():
             for view, heat in pair.drawn():
-                largest = pair_view.symmetric_limit(view, arrays.values())
+                largest = pair_view.symmetric_limit(view, scaled)
                 shown = pair_view.of_view(view, arrays[name])
                 if shown is None:
                     a, b = (" × ".join(map(str, array.shape)) for array in arrays[name])

@@ -14,10 +14,16 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.description import Description, decimals, plain
+from ..base.fields import field
 from ..base.request import Request
 from .ablation_spec import KIND_LABELS, AblationSpec
 from .maps import UNITS, Maps, amount, cell_notes, shared_part, shared_parts
 from .removal import Removal
+
+SINK = (
+    "The first token carries the model's attention sink, on which every later token relies: a module removed there "
+    "takes it away, so that this token sets no colours and is not among the strongest."
+)
 
 
 class ModuleAblation(Removal):
@@ -25,6 +31,10 @@ class ModuleAblation(Removal):
 
     title = "Module ablation"
     analysis = staticmethod(ablate_modules)
+    first_token_scales = field(
+        bool, False, label="the first token sets the scale", more=True, redraws=True,
+        help="Colours reach to the largest effect at any token, also where the first one carries the attention sink",
+    )  # fmt: skip
 
     def make_maps(self) -> Maps:
         maps = Maps(self, KIND_LABELS, column="token", in_row=2)
@@ -42,8 +52,9 @@ class ModuleAblation(Removal):
                 kind: cell_notes(view, results, partial(shared_parts, at=results[0].kinds.index(kind)))
                 for kind in KIND_LABELS
             },
+            off_scale=0 if not self.first_token_scales and any(result.sink for result in results) else -1,
         )  # fmt: skip
-        self.draw_words(_strongest(results))
+        self.draw_words(_strongest(results) + (f"<br>{SINK}" if any(result.sink for result in results) else ""))
 
     def draw_selection(self) -> None:
         row = self.layer if self.layer_chosen or self.kind in KIND_LABELS else -1
@@ -95,6 +106,8 @@ def _strongest(results: tuple[AblationResult, ...]) -> str:
     for letter, result in zip(pair_view.letters(results), results, strict=True):
         if np.isfinite(result.effect).any():
             sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
+            if result.sink and len(result.positions) > 1:
+                sizes[..., 0] = -1.0
             kind, layer, position = (int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
             where = escape(AblationSpec(result.kinds[kind], layer, position).where(result.tokens))
             at = (kind, layer, position)
