@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from interp_widgets import Results, Workbench
+from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.analysis.concepts import (
     ConceptSet,
     concept_directions,
     decompose_prompt,
     dispersion,
     neighbours,
+    projection,
     read_prompt_concepts,
     word_aucs,
 )
@@ -323,6 +325,25 @@ def test_base_and_tuned_follows_the_search(pair: Any, browse: Any) -> None:
 
 
 # ---- read
+
+
+def test_a_first_token_that_carries_the_sink_sets_no_colours_of_a_reading(
+    pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prompt, "first_is_sink", True)
+    projected = projection.residual_streams
+
+    def long_at_first(*args: Any) -> Any:
+        streams = projected(*args)
+        streams[:, :2] *= 50  # the BOS and the first token that is shown
+        return streams
+
+    monkeypatch.setattr(projection, "residual_streams", long_at_first)
+    panel = look(browse(pair.tuned, prompt="The dog was near the blue lamp."), "read")  # in no cache
+    heat, strip = panel["read"].heat, panel["read"].strips[0]
+    assert heat.vmax == pytest.approx(np.abs(heat.matrix[:, 1:]).max(), rel=1e-4) == strip.vmax
+    assert np.abs(heat.matrix[:, 0]).max() > 2 * heat.vmax
+    assert "sets no colours" in panel["read"].words.value
 
 
 def test_reads_the_prompt_in_the_template(pair: Any, browse: Any, own: ConceptSet) -> None:

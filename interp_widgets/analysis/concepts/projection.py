@@ -52,6 +52,10 @@ class ConceptReading(Result):
     layer: int
     """Which residual stream, as in :class:`ConceptSet`."""
 
+    sink: bool = False
+    """Whether the first token carries the model's attention sink: its state is far from all others, whatever it means.
+    """
+
     def strongest(self, position: int, k: int = 5) -> list[tuple[str, float]]:
         """The ``k`` concepts with the largest projection at a token, and their projections; largest first.
 
@@ -117,6 +121,7 @@ def read_prompt_concepts(
         names=[concepts.names[i] for i in chosen],
         projection=(states - concepts.centre) @ concepts.directions[list(chosen)].T,
         layer=concepts.layer,
+        sink=tokens.first_is_sink,
         provenance=provenance(model.provenance(), layer=concepts.layer, method=concepts.method, bos=tokens.offset == 1),
     )
 

@@ -205,7 +205,8 @@ class PromptReading(ConceptPanel):
         columns = [self.index_of[name] for name in rows]
         numbers = [read.gaps[:, columns].T for read in self.results]
         # one scale for A and B, in the strips as in the map
-        largest = pair_view.symmetric_limit("A", [[read.gaps[:, [column, *columns]] for read in self.results]])
+        scaled = self._scaled
+        largest = pair_view.symmetric_limit("A", [[read.gaps[scaled, [column, *columns]] for read in self.results]])
         for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
             strip.set_tokens(list(read.reading.tokens))
             strip.set_values(values[:, column], vmin=-largest, vmax=largest, signed=True)
@@ -213,7 +214,8 @@ class PromptReading(ConceptPanel):
             strip.selected = at
         labels = [visible(token) for token in shown[0].reading.tokens]
         for view, heat in self.maps.drawn():
-            end = pair_view.symmetric_limit(view, [numbers]) if view == "difference" else largest
+            apart = [[each[:, scaled] for each in numbers]]
+            end = pair_view.symmetric_limit(view, apart) if view == "difference" else largest
             heat.title = f"{pair_view.title_start(self, view)}Concepts along the prompt"
             heat.set_matrix(
                 pair_view.of_view(view, numbers) if rows else None, rows=rows, columns=labels if rows else None,
@@ -223,6 +225,12 @@ class PromptReading(ConceptPanel):
                 heat.pinned = [rows.index(concept) if concept in rows else 0, at]
         for table in self.sums:
             table.mark()
+
+    @property
+    def _scaled(self) -> slice:
+        """The tokens that set the scale of the colours: not a first one that carries the attention sink."""
+        apart = any(read.reading.sink for read in self.results) and len(self.results[0].reading.tokens) > 1
+        return slice(1 if apart else 0, None)
 
     def _rows(self, gaps: Floats) -> list[str]:
         """The concepts in the map, starting with the selected one; `gaps` (concepts,) are those of the token."""
@@ -245,6 +253,10 @@ class PromptReading(ConceptPanel):
             lines.append(f"{start}Strongest at “{escape(visible(tokens[at]))}” ({at}): {named}.")
         if at != len(tokens) - 1 or not self.in_template:
             lines.append("Directions were made at the template's last token: elsewhere, compare tokens, not concepts.")
+        if self._scaled.start:
+            lines.append(
+                "The first token carries the model's attention sink: its state is unlike the others and sets no colours."
+            )
         lines.append(
             "A gap is the distance of a concept's own stimuli from all others along its direction; 0 is the mean."
         )
@@ -256,7 +268,8 @@ class PromptReading(ConceptPanel):
             return False
         view, column = "B" if self.shown in ("beside", "difference") else self.shown, self.index_of[self.shown_concept]
         gaps = [read.gaps[slice(*read.span), column] for read in self.results]
-        largest = pair_view.symmetric_limit("A", [gaps])
+        first = self._scaled.start if read.span[0] == 0 else 0
+        largest = pair_view.symmetric_limit("A", [[each[first:] for each in gaps]])
         letter = "" if len(gaps) == 1 else f" under {view}"
         prompt.label, prompt.value_label, prompt.labels = f"Prompt: “{self.shown_concept}”, in gaps{letter}", "gaps", []
         prompt.set_values(pair_view.of_view(view, gaps), vmin=-largest, vmax=largest, signed=True)
