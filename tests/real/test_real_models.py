@@ -297,6 +297,7 @@ def test_decomposition_adds_up(smollm2: Loaded) -> None:
     share = decompose_logit(smollm2.model, FRANCE, " Paris")
     logit = smollm2.logits(input_ids=smollm2.ids(FRANCE))[-1, smollm2.token(" Paris")]
     assert share.share.sum() + share.bias == pytest.approx(float(logit), abs=SINGLE)
+    assert share.sink
     assert share.share.argmax() == 0
     assert share.share[0] > 0.4 * share.logit  # the token that carries the sink, whatever it means
 

@@ -18,6 +18,7 @@ from interp_widgets import (
     decompose_tokens,
     load_model,
 )
+from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model, tiny_tokenizer
@@ -61,6 +62,15 @@ def test_it_opens_with_a_result_on_the_first_example(pair: Any, explore: Any) ->
     assert "“·Paris”" in panel.map.sums.value
     assert len(panel.about.part.rows) == 10
     assert logit.target == tokens.target
+
+
+def test_a_first_token_that_carries_the_sink_is_named(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "sink" not in explore(pair.base).about.sources.caption
+    monkeypatch.setattr(Prompt, "first_is_sink", True)
+    panel = explore(pair.base, prompt="Paris is the capital of the country", target=" of")  # in no cache
+    assert panel.result.logit.sink
+    assert panel.about.sources.caption.endswith("its share is not that of its word alone.")
+    assert "attention sink" in panel.describe_selection().sentences[0]
 
 
 def test_the_map_is_what_the_functions_give(pair: Any, explore: Any) -> None:

@@ -183,6 +183,10 @@ class LogitShareResult(PromptResult):
     bos: float | None = None
     """The BOS's contribution, included in `bias`; None without a BOS."""
 
+    sink: bool = False
+    """Whether the first token carries the model's attention sink: its share holds what every token gets from it,
+    whatever it means."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("position", self.position, 0, self.n_positions - 1, f"{self.n_positions} tokens")

@@ -104,6 +104,7 @@ def decompose_logit(
         foil=foil_id,
         foil_token="" if foil_id is None else model.token_strings([foil_id])[0],
         bos=bos,
+        sink=tokens.first_is_sink,
         provenance=provenance(model.provenance(), **options),
     )
 

@@ -255,7 +255,7 @@ class PromptReading(ConceptPanel):
             lines.append("Directions were made at the template's last token: elsewhere, compare tokens, not concepts.")
         if self._scaled.start:
             lines.append(
-                "The first token carries the model's attention sink: its state is unlike the others and sets no colours."
+                "The first token carries the model's attention sink: it is unlike the others, and sets no colours."
             )
         lines.append(
             "A gap is the distance of a concept's own stimuli from all others along its direction; 0 is the mean."

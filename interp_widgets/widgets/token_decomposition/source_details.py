@@ -28,6 +28,7 @@ CHART_HEIGHT = 304
 """Height of the charts in pixels, the same as the list beside them."""
 TOP = 10
 """Number of tokens listed for a part."""
+SINK = " The first token carries the model's attention sink: its share is not that of its word alone."
 
 
 class SourceDetails:
@@ -80,7 +81,11 @@ class SourceDetails:
         rows = [(visible(labels[i]), *(decimals(float(share[i]), 2) for share in shares)) for i in self._listed[:5]]
         heads = ("part of", *(letter.strip() or "share" for letter in pair_view.letters(shares)))
         about = f"Shares of the {logit_names(self.panel.shown_rows)}"
-        return Description(about, (f"All shares: {self._sums(shares)}.",), heads, tuple(rows))
+        return Description(about, (f"All shares: {self._sums(shares)}.{self._sink()}",), heads, tuple(rows))
+
+    def _sink(self) -> str:
+        """A sentence where the first token's share is not that of its word."""
+        return SINK if any(rows.result.logit.sink for rows in self.panel.shown_rows) else ""
 
     def _list_sources(self) -> None:
         """List the sources by the size of their shares, and what each part alone would predict at the chosen layer."""
@@ -95,6 +100,7 @@ class SourceDetails:
             self.sources.selected = self._listed.index(panel.source) if panel.source in self._listed else -1
             self.sources.caption = (
                 f"Sources by their share of the {logit_names(panel.shown_rows)} ({self._sums(shares)}); {about}"
+                + (f".{self._sink()}" if self._sink() else "")
             )
 
     def _heads(self) -> list[dict[str, str]]:
