@@ -337,7 +337,7 @@ def test_every_position_is_the_same_in_a_map_and_in_a_context(replacement: str, 
     ids = model.tokens(prompt)
     assert ids[0] == model.bos_token_id
     options: dict[str, Any] = {"mean": {"reference": [other]}, "resample": {"corrupted": other}}.get(replacement, {})
-    found = ablate_heads(model, prompt, target, layers=[1], replacement=replacement, **options)
+    found = ablate_heads(model, prompt, target, layers=[1], replacement=replacement, metric="logit", **options)
     clean = float(model.run(ids).logits[0, -1, target])
     for head, effect in enumerate(found.effect[0]):
         one = Ablation("head", 1, index=head)

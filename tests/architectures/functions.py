@@ -385,7 +385,9 @@ def _module_map(naive: Naive) -> Tensor:
 
 @_function(
     "modules",
-    lambda model: ablate_modules(model, MIDDLE, TARGET, kinds=("attn", "mlp", "both"), positions=CELLS).effect,
+    lambda model: ablate_modules(
+        model, MIDDLE, TARGET, kinds=("attn", "mlp", "both"), positions=CELLS, metric="logit"
+    ).effect,
     "attention", "mlp",
 )  # fmt: skip
 def _modules(naive: Naive, own: Any) -> Iterator[Comparison]:
@@ -402,7 +404,9 @@ def _between_map(naive: Naive) -> Tensor:
 
 @_function(
     "attention to MLP",
-    lambda model: ablate_modules(model, MIDDLE, TARGET, kinds=("attn_to_mlp",), positions=CELLS).effect[0],
+    lambda model: ablate_modules(
+        model, MIDDLE, TARGET, kinds=("attn_to_mlp",), positions=CELLS, metric="logit"
+    ).effect[0],
     "attention", "mlp", "pre_norm", due=lambda naive: naive.parallel,
 )  # fmt: skip
 def _between(naive: Naive, own: Any) -> Iterator[Comparison]:
@@ -417,7 +421,7 @@ def _head_map(naive: Naive) -> Tensor:
     ])  # fmt: skip
 
 
-@_function("heads", lambda model: ablate_heads(model, MIDDLE, TARGET).effect, "attention")
+@_function("heads", lambda model: ablate_heads(model, MIDDLE, TARGET, metric="logit").effect, "attention")
 def _heads(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("effect", own, _head_map(naive), _size(naive))
 
@@ -431,7 +435,11 @@ def _neuron_map(naive: Naive) -> Tensor:
     return torch.stack([_effect(naive, naive.without_neuron(1, neuron, last)) for neuron in NEURONS])
 
 
-@_function("neurons", lambda model: ablate_neurons(model, MIDDLE, TARGET, layer=1, neurons=NEURONS).effect, "neurons")
+@_function(
+    "neurons",
+    lambda model: ablate_neurons(model, MIDDLE, TARGET, layer=1, neurons=NEURONS, metric="logit").effect,
+    "neurons",
+)
 def _neurons(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("effect", own, _neuron_map(naive), _size(naive))
 

@@ -51,11 +51,11 @@ def test_journey(opened: Any) -> None:
     nb.resize(1400, 1500)
 
     # another metric
-    panel.get_by_label("Measured", exact=True).select_option("log-probability")
-    nb.wait_py("panel.metric", "log_prob")
+    panel.get_by_label("Measured", exact=True).select_option("logit of the target")
+    nb.wait_py("panel.metric", "logit")
     nb.done()
-    assert nb.py("panel.result.metric") == "log_prob"
-    expect(panel.get_by_text("log-probability of “·Paris”")).to_be_visible()
+    assert nb.py("panel.result.metric") == "logit"
+    expect(panel.get_by_text("logit of “·Paris”")).to_be_visible()
 
     # a cell and its table; two of them in the list
     nb.page.mouse.click(*cell_at(nb, maps.nth(0), 0, 8, (6, 9)))

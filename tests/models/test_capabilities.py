@@ -344,7 +344,7 @@ def test_where_the_mlp_reads_is_found_in_every_block(parallel: tuple[bool, bool]
         [float(before - naive.logits(ids, naive.without("attn_to_mlp", layer, [at]))[-1, 7]) for at in places]
         for layer in range(2)
     ])  # fmt: skip
-    found = ablate_modules(model, ids, 7, kinds=("attn_to_mlp",), positions=places).effect[0]
+    found = ablate_modules(model, ids, 7, kinds=("attn_to_mlp",), positions=places, metric="logit").effect[0]
     np.testing.assert_allclose(found, wanted, atol=1e-6)
     assert [bool(np.abs(row).max() > 1e-3) for row in wanted] == [not beside for beside in parallel]
     with ablation(model, [Ablation("attn_to_mlp", 0), Ablation("attn_to_mlp", 1)]):
@@ -425,7 +425,7 @@ def test_blocks_that_a_user_makes_sequential_are_no_longer_parallel() -> None:
     naive, ids = Naive(edited, names_of("gpt_neox_sequential")), [5, 17, 30, 44, 8, 9]
     clean = naive.logits(ids)[-1, 7]
     wanted = [float(clean - naive.logits(ids, naive.without("attn_to_mlp", 1, [at]))[-1, 7]) for at in (0, 3, 5)]
-    found = ablate_modules(model, ids, 7, kinds=("attn_to_mlp",), positions=(0, 3, 5)).effect[0]
+    found = ablate_modules(model, ids, 7, kinds=("attn_to_mlp",), positions=(0, 3, 5), metric="logit").effect[0]
     np.testing.assert_allclose(found[1], wanted, atol=1e-6)
     assert not found[0].any()
     with ablation(model, Ablation("attn_to_mlp", 1)):

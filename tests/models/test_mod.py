@@ -390,7 +390,7 @@ def test_saliency_and_ablation_are_those_of_the_mixture(name: tuple[str, str]) -
         assert largest(torch.from_numpy(found[n].copy()) - wanted) < 1e-5
 
     layer, position = model.n_layers - 1, 2
-    effect = ablate_modules(model, ids, 99, kinds=("mlp",))
+    effect = ablate_modules(model, ids, 99, kinds=("mlp",), metric="logit")
 
     def put(x: Tensor) -> Tensor:
         x = x.clone()
