@@ -233,7 +233,7 @@ def test_an_error_on_a_browser_message_is_shown(toy: Any, wire: Any) -> None:
     wire.type(toy.slider, value=-2)
     assert toy.status.error == "n must be 0 or more, got -2"
     wire.type(toy.box, value="bad")
-    assert "'kind' trait" in toy.status.error
+    assert "kind of Toy must be any of ['good', 'better'], got 'bad'" in toy.status.error
     assert toy.status.error.endswith("; it stays 'good'")
     assert (toy.kind, toy.box.value) == ("good", "good"), "the control shows what is used"
     wire.type(toy.slider, value=3)

@@ -293,7 +293,7 @@ def test_a_first_token_that_carries_the_sink_is_marked(
     words = panel["map"].verdict.text
     assert "sink" not in words.value + "".join(panel["map"].heat.notes)
     monkeypatch.setattr(Prompt, "first_is_sink", True)
-    panel.prompt = PROMPT.replace("cat", "lamp")  # in no cache
+    panel.prompt = PROMPT.replace("cat", "window")  # in no cache
     settle(panel)
     assert panel.result.sink
     assert words.value.count("carries the model&#x27;s attention sink") == 1

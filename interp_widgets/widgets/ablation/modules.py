@@ -32,7 +32,7 @@ class ModuleAblation(Removal):
     title = "Module ablation"
     analysis = staticmethod(ablate_modules)
     first_token_scales = field(
-        bool, False, label="the first token sets the scale", more=True, redraws=True,
+        bool, False, label="First token sets the scale", more=True, redraws=True,
         help="Colours reach to the largest effect at any token, also where the first one carries the attention sink",
     )  # fmt: skip
 

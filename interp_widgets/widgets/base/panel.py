@@ -570,7 +570,8 @@ class Panel(Shell):
     @guard
     def go(self) -> None:
         """Update the picture, however long it takes: what the Run button does."""
-        self._refused = None
+        if self._pending is None:
+            self._refused = None  # it was read before Run was pressed
         self.refresh(limit=float("inf"))
 
     def redraw(self) -> None:
