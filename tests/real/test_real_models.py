@@ -34,6 +34,7 @@ from interp_widgets.models.errors import LoadError
 from interp_widgets.models.pypi_models import fetch_model
 
 FRANCE, ITALY = "The capital of France is", "The capital of Italy is"
+ATTRIBUTED: dict[str, Any] = {"target": "logit_difference", "foil": "runner_up", "baseline": "mean"}
 COUNTRY, LAST = 3, 4
 """Positions in both prompts."""
 SINGLE = 2e-3
@@ -303,6 +304,25 @@ def test_decomposition_adds_up(smollm2: Loaded) -> None:
 
 
 # ---- what these models are known to do
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response", "content"),
+    [
+        (FRANCE, " Paris", (" capital", " France")),
+        ("The opposite of hot is", " cold", (" opposite", " hot")),
+        ("John and Mary went to the store. John gave a drink to", " Mary", (" Mary",)),
+    ],
+)
+def test_a_contrast_ranks_the_words_that_the_answer_is_about(
+    smollm2: Loaded, prompt: str, response: str, content: tuple[str, ...]
+) -> None:
+    """The opening of the saliency explorer; the probability of the first two facts needs every token."""
+    found = prompt_saliency(smollm2.model, prompt, response, **ATTRIBUTED)
+    assert not found.saturated.any()
+    order = [found.prompt_tokens[i] for i in np.argsort(-found.importance[:, 0])]
+    assert set(order[: len(content)]) == set(content)
+    assert prompt_saliency(smollm2.model, prompt, response).saturated.all() == (len(content) > 1)
 
 
 def test_the_first_token_carries_the_sink_where_no_bos_does(smollm2: Loaded, gemma: Loaded) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench
-from interp_widgets.analysis._core.prompts import Prompt
+from interp_widgets.analysis._core.prompts import Prompt, single_token
 from interp_widgets.analysis.saliency import FLOOR, faithfulness, prompt_saliency, rank_agreement
 from interp_widgets.analysis.saliency.faithfulness import usual_orders
 from interp_widgets.figures.labels import visible
@@ -46,8 +46,8 @@ def pair() -> Any:
 
 @pytest.fixture
 def explore(wire: Any) -> Iterator[Callable[..., SaliencyExplorer]]:
-    """Opens explorers; afterwards every comm and worker they opened must be gone."""
-    with opening(SaliencyExplorer, wait=False, prompt=PROMPT, response=RESPONSE) as build:
+    """Opens explorers on the paper's target; afterwards every comm and worker they opened must be gone."""
+    with opening(SaliencyExplorer, wait=False, prompt=PROMPT, response=RESPONSE, target="probability") as build:
         yield build
 
 
@@ -102,7 +102,7 @@ def test_run_gives_what_the_function_gives(pair: Any, explore: Any) -> None:
 
 
 def test_a_clicked_response_token_shades_the_prompt_by_its_column(pair: Any, explore: Any, wire: Any) -> None:
-    panel = explore(pair.tuned)
+    panel = settle(explore(pair.tuned, response=" cats."))
     whole = np.frombuffer(panel["map"].prompt_strip.values, "<f4")
     np.testing.assert_allclose(whole, panel.result.density(min_importance=FLOOR), atol=1e-5)
     wire.type(panel["map"].response_strip, selected=0)
@@ -283,6 +283,8 @@ def test_a_map_that_cannot_rank_its_tokens_says_so(pair: Any, explore: Any, monk
         for one in np.broadcast_to(expected.foil, len(expected.response_ids)).tolist()
     ]
     assert all(f"compared with “{name}”" in note for name, note in zip(names, panel["map"].heat.notes, strict=False))
+    panel.response_token = 0
+    assert f"“·cats” rather than “{names[0]}”" in panel["map"].table.caption
     assert ("to each runner-up" if len(set(names)) > 1 else f"to “{names[0]}”") in panel["map"].heat.title
 
 
@@ -312,11 +314,62 @@ def test_two_models_are_compared_with_one_foil(pair: Any, explore: Any) -> None:
     panel = settle(explore(pair.base, pair.tuned))
     panel.target = "logit_difference"
     settle(panel)
-    assert panel["map"].hints == {"foil": "each model has a runner-up of its own: type one token to compare both with"}
+    options: dict[str, Any] = {"target": "logit_difference"}
+    first = prompt_saliency(pair.base, PROMPT, RESPONSE, foil="runner_up", **options)
+    own = prompt_saliency(pair.tuned, PROMPT, RESPONSE, foil="runner_up", **options)
+    assert own.foil != first.foil, "else this test cannot tell whose runner-up it is"
+    second = prompt_saliency(pair.tuned, PROMPT, RESPONSE, foil=first.foil, **options)
+    for result, expected in zip(panel.result, (first, second), strict=True):
+        assert result.foil == first.foil
+        np.testing.assert_allclose(result.importance, expected.importance, atol=1e-4)
+    cell = panel["map"].code(panel["map"].request())
+    assert "foil='runner_up'" in cell
+    assert "foil=result_a.foil" in cell
     panel.foil = " dog"
     settle(panel)
-    assert not panel["map"].hints
-    assert panel.result[0].foil == panel.result[1].foil
+    assert panel.result[0].foil == panel.result[1].foil == single_token(pair.base, " dog", what="foil")
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_opens_on_what_speaks_for_each_response_token_rather_than_for_the_runner_up(
+    pair: Any, wire: Any, both: bool
+) -> None:
+    models = (pair.base, pair.tuned) if both else (pair.tuned,)
+    with opening(SaliencyExplorer, wait=False, prompt=PROMPT) as build:
+        panel = settle(build(*models))
+        assert (panel.target, panel.baseline, panel.foil, panel.values) == (
+            "logit_difference", "mean", "", "importance"
+        )  # fmt: skip
+        results = panel.result if both else (panel.result,)
+        first = prompt_saliency(
+            models[0], PROMPT, panel.response, target="logit_difference", foil="runner_up", baseline="mean"
+        )
+        assert {result.foil for result in results} == {first.foil}
+        np.testing.assert_allclose(results[0].importance, first.importance, atol=1e-4)
+        variables = dict(zip(("base", "tuned") if both else ("model",), models, strict=True))
+        code = "\n".join(
+            line for line in panel["map"].code(panel["map"].request()).splitlines() if "load_model" not in line
+        )
+        exec(code, variables | {"prompt_saliency": prompt_saliency}, variables)
+        made = [variables[name] for name in (("result_a", "result_b") if both else ("result",))]
+        for result, again in zip(results, made, strict=True):
+            assert again.foil == result.foil
+            np.testing.assert_allclose(again.importance, result.importance, atol=1e-4)
+
+
+def test_a_target_that_is_given_is_taken_as_the_paper_has_it(pair: Any, explore: Any) -> None:
+    panel = settle(explore(pair.tuned))
+    assert (panel.target, panel.result.baseline, panel.values) == ("probability", "zero", "score")
+
+
+def test_the_check_of_two_models_compares_with_the_foils_of_the_first(pair: Any, wire: Any) -> None:
+    with opening(SaliencyExplorer, wait=False, prompt=PROMPT, response=RESPONSE, tab="check", steps=2) as build:
+        panel = build(pair.base, pair.tuned)
+        first, second = panel.run()
+        assert first["exact"].foil == second["exact"].foil
+        alone = prompt_saliency(pair.base, PROMPT, RESPONSE, target="logit_difference", foil="runner_up")
+        assert first["exact"].foil == alone.foil
+        assert "foil=results_base['exact'].foil" in panel["check"].code(panel["check"].request())
 
 
 def test_a_long_check_is_a_button_away(pair: Any, explore: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -732,7 +785,7 @@ def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
 
 
 def test_a_prompt_that_does_not_fit_is_a_hint_at_its_box_and_the_map_is_dim(pair: Any, explore: Any, wire: Any) -> None:
-    panel = settle(explore(pair.tuned))
+    panel = settle(explore(pair.tuned, write_anew=False))
     shown, plot = panel.result, panel["map"].plot
     for text, says in (("word " * 600, "the model reads 512: shorten it"), ("", "prompt is empty")):
         panel.prompt = text

@@ -110,7 +110,7 @@ def make_case(
     )
     embeddings = model.token_embeddings([*tokens.ids, *response_ids[:-1]])[None]
     foils = (
-        _runner_ups(model, embeddings, len(tokens.ids) - 1, response_ids)
+        _likeliest_others(model, embeddings, len(tokens.ids) - 1, response_ids)
         if foil == RUNNER_UP
         else _foil_ids(model, foil, len(response_ids))
     )
@@ -125,9 +125,23 @@ def make_case(
     )
 
 
+def runner_ups(
+    model: Model, prompt: PromptInput, response: str | Sequence[int], *, check: Check = None
+) -> tuple[int, ...]:
+    """The likeliest other token in the place of each response token, as ids.
+
+    Raises ValueError for an input that `read_prompt_and_response` refuses.
+    """
+    tokens, ids = read_prompt_and_response(
+        model, prompt, response, max_new_tokens=0, prepend_bos=None, check=check
+    )  # fmt: skip
+    embeddings = model.token_embeddings([*tokens.ids, *ids[:-1]])[None]
+    return tuple(_likeliest_others(model, embeddings, len(tokens.ids) - 1, ids))
+
+
 @torch.no_grad()
-def _runner_ups(model: Model, embeddings: Tensor, first: int, response_ids: Sequence[int]) -> list[int]:
-    """The likeliest other token in the place of each response token."""
+def _likeliest_others(model: Model, embeddings: Tensor, first: int, response_ids: Sequence[int]) -> list[int]:
+    """The likeliest other token in the place of each response token, given the embeddings of all fed tokens."""
     hidden = encode(model, embeddings, positions=slice(first, None))[0]
     found: list[int] = []
     for state, own in zip(hidden, response_ids, strict=True):

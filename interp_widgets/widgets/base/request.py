@@ -130,7 +130,7 @@ class Request:
         keywords = {name: value for name, value in self.arguments if name not in defaults or defaults[name] != value}
         lines, parts = [], []
         for label, value in [*(("", value) for value in self.inputs), *keywords.items()]:
-            before, expression = _written(value, model, suffix)
+            before, expression = written(value, model, suffix)
             lines += before
             parts.append(f"{label}={expression}" if label else expression)
         parts += needed_reports(self.analysis)
@@ -205,8 +205,8 @@ def _read(value: Any, model: Model) -> Any:
     return value.read_by(model) if isinstance(value, PerModel) else value
 
 
-def _written(value: Any, model: str, suffix: str) -> tuple[list[str], str]:
-    """Lines before a call, and the expression for its argument."""
+def written(value: Any, model: str, suffix: str = "") -> tuple[list[str], str]:
+    """Lines of a cell before a call on the model called ``model``, and the expression for its argument."""
     if isinstance(value, FromResult):
         return [], value.expression.format(value.step + suffix)
     if isinstance(value, FromModel):

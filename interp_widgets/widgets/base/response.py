@@ -101,12 +101,16 @@ class WrittenResponse(Sampling, Panel):
     def compute(self, request: Request, model: Model, *, check: Callable[[], None], **reports: Any) -> Any:
         prompt, response = request.inputs
         if not isinstance(response, Writing):
-            return super().compute(request, model, check=check, **reports)
+            return self.answer(request, model, check=check, **reports)
         text = response.write(self.models, prompt.text, check)
         answered = replace(request, inputs=(prompt, NamedText("response", text)))
-        result = super().compute(answered, model, check=check, **reports)
+        result = self.answer(answered, model, check=check, **reports)
         self.answers.remember(answered, model, result)
         return result
+
+    def answer(self, request: Request, model: Model, **reports: Any) -> Any:
+        """Compute a request whose response is written."""
+        return super().compute(request, model, **reports)
 
     def remarks(self) -> dict[str, str]:
         return end_remark(self)

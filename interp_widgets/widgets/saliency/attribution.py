@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from interp_widgets.analysis._core.prompts import single_token
 from interp_widgets.analysis.saliency import FLOOR
-from interp_widgets.analysis.saliency.case import RUNNER_UP
+from interp_widgets.analysis.saliency.case import RUNNER_UP, runner_ups
+from interp_widgets.models import Model
 
-from ..base.fields import Bounds, Incomplete, Seed, field, hint_at
+from ..base.fields import Bounds, Seed, field, hint_at
 from ..base.panel import Panel
-from ..base.request import Request
+from ..base.request import PerModel, Request, model_variables, result_variables
 from ..base.response import WrittenResponse
 
 METHOD_LABELS = {
@@ -31,6 +34,31 @@ TARGET_LABELS = {
     "logit": "logit",
     "logit_difference": "logit difference to a foil",
 }
+
+
+TARGET_WORDS = {**TARGET_LABELS, "logit_difference": "logit difference"}
+"""Targets where the foil is named beside them."""
+
+OPENING = {"target": "logit_difference", "baseline": "mean", "values": "importance"}
+"""Options of an opening view: what each prompt token adds to the response token's lead over the runner-up.
+
+The probability of a real model's answer falls to nothing without any single token of a short prompt, so that it ranks
+none; the logit difference does not. The mean embedding takes one run per token, as zero does, and changes less of the
+query at the last one. Importance, unlike scores, has one scale for all columns: what is negligible is pale.
+"""
+
+
+@dataclass(frozen=True)
+class RunnersUpOfA(PerModel):
+    """The foils of two models: the first one's runner-up in the place of each response token, for both."""
+
+    first: str
+    """What the first model is called in copied code."""
+    result: str
+    """What its result is called there."""
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        return [], repr(RUNNER_UP) if name == self.first else f"{self.result}.foil"
 
 
 def resamples(panel: Any) -> bool:
@@ -90,10 +118,39 @@ class Attribution(Panel):
 class ResponsePanel(WrittenResponse, Attribution):
     """Base of the panels that attribute one response."""
 
+    def arguments(self) -> dict[str, Any]:
+        arguments = super().arguments()
+        if arguments.get("foil") == RUNNER_UP and len(self.models) > 1:
+            arguments["foil"] = RunnersUpOfA(model_variables(self.models)[0], result_variables(self.models)[0])
+        return arguments
+
+    def answer(self, request: Request, model: Model, **reports: Any) -> Any:
+        return super().answer(self._on(request, model), model, **reports)
+
+    def request_for(self, request: Request, model: Model) -> Hashable:
+        return self._on(request, model) if model is self.models[0] else request
+
+    def depends_on(self, request: Request, model: Model) -> tuple[Any, ...]:
+        others, first = super().depends_on(request, model), self.models[0]
+        shared = any(isinstance(value, RunnersUpOfA) for value in request.values)
+        return (*others, first) if shared and all(each is not first for each in (model, *others)) else others
+
+    def _on(self, request: Request, model: Model) -> Request:
+        """The request with the foils that the first model gives; it needs the response for another model."""
+        first = self.models[0]
+
+        def known(value: Any) -> Any:
+            if not isinstance(value, RunnersUpOfA):
+                return value
+            if model is first:
+                return RUNNER_UP
+            prompt, response = (text.read_by(first) for text in request.inputs)
+            return runner_ups(first, prompt, response)
+
+        return request.filled(known)
+
     def request(self) -> Request:
         request = super().request()
-        if self.target == "logit_difference" and not self.foil and len(self.models) > 1:
-            raise Incomplete("foil", "each model has a runner-up of its own: type one token to compare both with")
         if self.target == "logit_difference" and self.foil:
             with hint_at("foil"):
                 single_token(self.models[0], self.foil, what="foil")

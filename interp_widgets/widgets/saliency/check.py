@@ -27,10 +27,10 @@ from ..base import pair_view
 from ..base.code import call, cell
 from ..base.controls import row, shown_if
 from ..base.fields import variant
-from ..base.request import Request, model_variables
+from ..base.request import Request, model_variables, written
 from ..base.response import lengths
 from ..views import BokehFigure, Table
-from .attribution import METHOD_LABELS, Attribution, ResponsePanel
+from .attribution import METHOD_LABELS, TARGET_LABELS, Attribution, ResponsePanel, RunnersUpOfA
 
 REPLACING = ("exact", "integrated_gradients")
 """The methods that replace embeddings."""
@@ -135,6 +135,13 @@ class SaliencyCheck(ResponsePanel):
         shown_if(box, False)  # until there is something to draw
         return box
 
+    def arguments(self) -> dict[str, Any]:
+        arguments = super().arguments()
+        if isinstance(arguments.get("foil"), RunnersUpOfA):  # each of the first model's maps has the same foils
+            first = model_variables(self.models)[0]
+            arguments["foil"] = RunnersUpOfA(first, f"results_{first}['exact']")
+        return arguments
+
     def cost(self, request: Request, model: Model) -> Cost:
         n_prompt, n_response = lengths(request, model)
         options = dict(request.arguments)
@@ -166,7 +173,7 @@ class SaliencyCheck(ResponsePanel):
         rows = [_rows(results[index], name) for index, name in zip(models, names, strict=True)]
         self.table.rows = [line for lines in rows for line in lines]
         of = f" of {' and '.join(pair_view.names(self))}" if len(self.models) > 1 else ""
-        self.table.caption = f"Faithfulness{of}, target {results[0]['exact'].target}"
+        self.table.caption = f"Faithfulness{of}, target {TARGET_LABELS[results[0]['exact'].target]}"
         for index, (result, curves) in enumerate(zip(results, self.curves, strict=True)):
             for chart in curves:
                 chart.update([result[faithful_name(method)] for method in METHOD_LABELS])
@@ -176,15 +183,15 @@ class SaliencyCheck(ResponsePanel):
         options = dict(request.arguments)
         seed = {"seed": options["seed"]} if options["seed"] else {}
         own = {name: options.pop(name) for name in ("baseline", "draws") if name in options}
-        arguments = ["prompt", "response", "method=method", *(f"{name}={value!r}" for name, value in options.items())]
-        arguments += ["**own.get(method, {})"] if own else []
         lines = {line: None for text in request.inputs for line in text.code("")[0]}
         lines[f"methods = {list(METHOD_LABELS)}"] = None
         if own:
             lines[f"own = {dict.fromkeys(REPLACING, own)}"] = None
         for name in model_variables(self.models):
             end = "" if len(self.models) == 1 else f"_{name}"
-            saliency = call("prompt_saliency", name, *arguments)
+            arguments = [f"{option}={written(value, name)[1]}" for option, value in options.items()]
+            arguments += ["**own.get(method, {})"] if own else []
+            saliency = call("prompt_saliency", name, "prompt", "response", "method=method", *arguments)
             measured = call("faithfulness", name, "result", **own, **seed)
             lines[f"results{end} = {{method: {saliency} for method in methods}}"] = None
             lines[f"faithful{end} = {{method: {measured} for method, result in results{end}.items()}}"] = None

@@ -9,6 +9,7 @@ import ipywidgets as W
 from ..base.chat_box import ChatPrompt
 from ..base.opening import opening_of
 from ..base.stack import Stack
+from .attribution import OPENING
 from .check import SaliencyCheck
 from .dataset import DatasetSaliency
 from .saliency_map import SaliencyMap
@@ -44,6 +45,7 @@ class SaliencyExplorer(Stack):
             usual["prompt"] = start.prompt
             if "marks" not in keywords:
                 usual["instruction"] = start.instruction
+        usual |= {} if "target" in keywords else OPENING
         return {name: value for name, value in usual.items() if name not in keywords}
 
     def build(self) -> None:

@@ -28,7 +28,7 @@ from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
 from ..base.response import lengths
 from ..views import Heatmap, Table, TokenStrip
-from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
+from .attribution import METHOD_LABELS, TARGET_LABELS, TARGET_WORDS, DensityPanel, ResponsePanel
 from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, with_gaps
 from .verdict import VerdictLine
 
@@ -278,6 +278,11 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         names = tuple(map(visible, self.models[0].single_token_strings(ids)))
         return names * len(result.response_ids) if len(names) == 1 else names
 
+    def _against(self, result: SaliencyResult, column: int) -> str:
+        """The foil of a response token in words; empty for a target without one."""
+        foils = self._foils(result)
+        return f" rather than “{foils[column]}”" if foils else ""
+
     def _range(self, view: str) -> tuple[float, float]:
         """One colour scale for A and B, and one centred on 0 for their difference."""
         if self.values == "score" and view != "difference":
@@ -371,7 +376,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         )
         what, foils = f"Importance of each prompt {self._rows.name}", set(self._foils(result))
         against = f" to “{foils.pop()}”" if len(foils) == 1 else " to each runner-up" if foils else ""
-        return f"{which}{what} ({method}, {result.target}{against}{made}{rest})"
+        return f"{which}{what} ({method}, {TARGET_WORDS[result.target]}{against}{made}{rest})"
 
     def draw_selection(self) -> None:
         if not self._matrices:
@@ -379,9 +384,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._score_marks()
         self._shade()
         column, line = self._selected()
-        absent = column is None and line is None
+        chosen = -1 if column is None or self.response_token < 0 else column
         for heat in self.maps.shown:
-            heat.cross = [] if absent else [-1 if line is None else line, -1 if column is None else column]
+            heat.cross = [] if chosen < 0 and line is None else [-1 if line is None else line, chosen]
         span = None if line is None else self._rows.spans[line]
         shown_if(self.inside, span is not None and span[1] > span[0] + 1)
         shown_if(self.outside, bool(self.within))
@@ -424,9 +429,10 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         return [f"under the floor of {self.min_importance:g} (hatched): {numbers} of {every} response tokens"]
 
     def _selected(self) -> tuple[int | None, int | None]:
-        """Selected response token, and the row of the selected prompt token, where they exist."""
-        column, line = self.response_token, self._rows.row(self.prompt_token)
-        return (column if 0 <= column < self._matrices[0].shape[1] else None), (line if line >= 0 else None)
+        """Selected response token, or the only one, and the row of the selected prompt token, where they exist."""
+        column, line, columns = self.response_token, self._rows.row(self.prompt_token), self._matrices[0].shape[1]
+        column = 0 if columns == 1 else column
+        return (column if 0 <= column < columns else None), (line if line >= 0 else None)
 
     def _shade(self) -> None:
         """Shade the prompt by the selected response token, and the response by the selected prompt tokens."""
@@ -543,7 +549,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         else:
             sentence = f"{len(above) - MOST_ROWS} more have an importance of {floor}."
         heads = (f"prompt {self._rows.name}", *(letter.strip() or "importance" for letter in letters))
-        what = f"Importance for “{visible(first.response_tokens[column])}”"
+        what = f"Importance for “{visible(first.response_tokens[column])}”{self._against(first, column)}"
         return Description(what, (sentence,), heads, tuple(rows))
 
     def _list(self, column: int | None) -> None:
@@ -578,7 +584,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
                 f"{start.rstrip(': ')} {decimals(float(result.probability[column]))}".strip()
                 for start, result in zip(starts, self.results, strict=True)
             )
-            what = f"response token {column} “{visible(first.response_tokens[column])}” (probability {chances})"
+            token = visible(first.response_tokens[column])
+            what = f"response token {column} “{token}”{self._against(first, column)} (probability {chances})"
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, rows
