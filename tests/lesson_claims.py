@@ -9,18 +9,36 @@ from __future__ import annotations
 
 CLAIMS: dict[str, dict[str, str]] = {
     "00_start": {
+        "*five* is written because of *five*, *colours* because of *colours*; for *brown* there is no reason": """\
+import numpy as np
+tuned = explorer.result[1]
+column = dict(zip(tuned.response_tokens, tuned.importance.T))
+for word in (" five", " colours"):
+    assert tuned.prompt_tokens[column[word].argmax()] == word and column[word].max() > 5
+assert np.abs(column[" brown"]).max() < 0.2
+foil = tuned.foil[tuned.response_tokens.index(" brown")]
+assert pair.tuned.single_token_strings([foil]) == (" pink",)""",
+        "Where two models are compared, the runner-up is that of A.": """\
+first, second = explorer.result
+from interp_widgets import prompt_saliency
+alone = prompt_saliency(
+    pair.base, explorer.prompt, explorer.response, target="logit_difference", foil="runner_up", method="first_order"
+)
+assert first.foil == second.foil == alone.foil""",
         "*of* matters as much as *Eiffel*": """\
 lost = dict(zip(result.prompt_tokens, result.importance[:, 0]))
-assert min(lost[" of"], lost[" Eiffel"]) > 0.99 and sorted(lost.values())[-3] < 0.01""",
-        "**The last token always looks important.**": """\
+assert min(lost[" of"], lost[" Eiffel"]) > 4.5 and sorted(lost.values())[-3] < 2""",
+        "**The last token often looks important.**": """\
 from interp_widgets import demo_cases
-for case in demo_cases(6):
-    first = prompt_saliency(pair.tuned, case.prompt, case.response).importance[:, 0]
-    assert first[-1] > 0.7 * first.max()""",
-        "**Hatched columns carry no signal.**": """\
-assert explorer.min_importance == 0.01""",
-        "After its second word this response hardly depends on the prompt": """\
-assert opening.under_floor().tolist() == [False, False, *[True] * 6] and largest[1] > 0.2""",
+columns = [prompt_saliency(pair.tuned, case.prompt, case.response, **contrast).importance[:, 0] for case in demo_cases(6)]
+assert sum(column[-1] > 0.5 * column.max() for column in columns) >= 3, [column[-1] / column.max() for column in columns]""",
+        "**Pale columns carry no signal.**": """\
+assert (explorer.target, explorer.values) == ("logit_difference", "importance")""",
+        "*Japan* is written because of *Japan*, and *is* rather than *was* because of *country*.": """\
+assert [opening.prompt_tokens[place] for place in opening.importance[:, :2].argmax(axis=0)] == [" Japan", " country"]
+assert foils[1] == " was" and opening.importance[:, :2].max(axis=0).min() > 5""",
+        "After that no word of the prompt is worth more than about two logits.": """\
+assert opening.importance[:, 2:].max() < 2.2""",
     },
     "01_saliency": {
         "The first word of the answer of `tuned` (B) depends on two tokens: *Japan*, and the colon": """\
