@@ -374,9 +374,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         made = (
             f", {RULE_LABELS[rule].replace('its', 'their')}" if rule is not None and self._rows.kind != "tokens" else ""
         )
-        what, foils = f"Importance of each prompt {self._rows.name}", set(self._foils(result))
+        foils = set(self._foils(result))
         against = f" to “{foils.pop()}”" if len(foils) == 1 else " to each runner-up" if foils else ""
-        return f"{which}{what} ({method}, {TARGET_WORDS[result.target]}{against}{made}{rest})"
+        return f"{which}Importance ({method}, {TARGET_WORDS[result.target]}{against}{made}{rest})"
 
     def draw_selection(self) -> None:
         if not self._matrices:
