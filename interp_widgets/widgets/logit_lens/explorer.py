@@ -49,7 +49,7 @@ class LogitLensExplorer(PredictionPanel):
     title: ClassVar[str] = "Logit lens"
     pair_views = ("difference", "beside")
     color = field(
-        COLOR_LABELS, "probability", label="Colour", redraws=True, new_row=True, help="Quantity shown as colour"
+        COLOR_LABELS, "final_rank", label="Colour", redraws=True, new_row=True, help="Quantity shown as colour"
     )
     threshold = field(
         Share, 0.2, label="Labels from", redraws=True,

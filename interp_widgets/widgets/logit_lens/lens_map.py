@@ -12,7 +12,7 @@ from interp_widgets.analysis.logit_lens import LogitLensResult
 from ..base import pair_view
 from ..base.controls import shown_if
 from ..views import Heatmap
-from .cells import COLOR_LABELS, colours, commits, labels, losses, notes
+from .cells import COLOR_LABELS, HEADS, colours, commits, heads, labels, losses, notes, repeats
 from .sentences import describe_prediction
 
 if TYPE_CHECKING:
@@ -22,6 +22,12 @@ KEY = (
     "<b>▔</b> commit layer: from here down the likeliest token stays the same · "
     "<b>×</b> interference: the target was the likeliest token one row above and no longer is"
 )
+REPEATED = (
+    "without colour: the layer says the token just read, as early layers do, above all where the same weights read "
+    "tokens in and write them out"
+)
+LEAST_COLUMN = 52
+"""Pixels of a column in which a word can be read."""
 
 
 class LensMap:
@@ -46,7 +52,7 @@ class LensMap:
     def _heatmap(self) -> Heatmap:
         return Heatmap(
             row_name="layer", column_name="after", y_label="stream entering layer", live_hover=True,
-            mark_name="response", empty="No map yet.",
+            mark_name="response", empty="No map yet.", joined=True, heads_name=HEADS, column_width=LEAST_COLUMN,
         )  # fmt: skip
 
     # drawing ----------------------------------------------------------------------------------------------------------
@@ -58,6 +64,7 @@ class LensMap:
         if painted != self._painted:  # a new selection alone need not send the map again
             for view, heat in self.maps.drawn():
                 self._paint(view, heat)
+            self.key.value = " · ".join([KEY, REPEATED] if any(heat.muted for heat in self.maps.shown) else [KEY])
             shown_if(self.key, panel.shown != "difference")
         self._painted = painted
         self._paint_selection()
@@ -85,6 +92,8 @@ class LensMap:
             )  # fmt: skip
             heat.edges = [] if difference else commits(last)
             heat.crossed = [] if difference else losses(last)
+            heat.muted = [] if difference else repeats(last)
+            heat.heads = heads(shown)
             response = panel.n_prompt_tokens < last.n_positions
             heat.column_marks = [[panel.n_prompt_tokens, last.n_positions]] if response else []
             if response:
