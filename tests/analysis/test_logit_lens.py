@@ -65,7 +65,8 @@ def rows_of_logits(model: Any, ids: list[int]) -> Array:
 def naive(logits: Array, target: int) -> dict[str, Array]:
     """Every number of the lens, one cell at a time."""
     rows, positions, vocab = logits.shape
-    found: dict[str, Any] = {key: np.zeros((rows, positions)) for key in ("entropy", "kl", "rank", "target", "final")}
+    keys = ("entropy", "kl", "rank", "target", "final", "sure")
+    found: dict[str, Any] = {key: np.zeros((rows, positions)) for key in keys}
     found["ids"] = np.zeros((rows, positions, vocab), dtype=int)
     found["p"] = np.zeros((rows, positions, vocab))
     for t in range(positions):
@@ -78,7 +79,7 @@ def naive(logits: Array, target: int) -> dict[str, Array]:
             found["kl"][row, t] = sum(p * (log_p - final))
             found["rank"][row, t] = sum(1 for x in logits[row, t] if x > logits[row, t, target])
             found["final"][row, t] = sum(1 for x in logits[row, t] if x > logits[row, t, word])
-            found["target"][row, t] = p[target]
+            found["target"][row, t], found["sure"][row, t] = p[target], p[word]
             order = sorted(range(vocab), key=lambda i, p=p: (-p[i], i))
             found["ids"][row, t], found["p"][row, t] = order, p[order]
     return found
@@ -102,6 +103,7 @@ def test_every_number_is_the_naive_loops(name: tuple[str, str], dtype: torch.dty
     assert np.abs(result.entropy - wanted["entropy"]).max() < 10 * allowed
     assert np.abs(result.kl - wanted["kl"]).max() < 10 * allowed
     assert np.abs(result.target_probability - wanted["target"]).max() < allowed
+    assert np.abs(result.final_probability - wanted["sure"]).max() < allowed
     assert np.abs(result.top_probability - wanted["p"][..., :10]).max() < allowed
     assert result.target_rank is not None
     if dtype == torch.float64:
@@ -246,7 +248,8 @@ def made(top: list[list[int]], rank: list[list[int]] | None = None, **changes: A
     fields: dict[str, Any] = {
         "tokens": ["a"] * shape[1], "ids": [1] * shape[1], "special": [False] * shape[1],
         "top_ids": ids, "top_probability": np.full(ids.shape, 0.5), "entropy": np.ones(shape), "kl": np.zeros(shape),
-        "final_rank": np.zeros(shape, dtype=int), "names": {i: f"<{i}>" for i in range(10)},
+        "final_rank": np.zeros(shape, dtype=int), "final_probability": np.full(shape, 0.5),
+        "names": {i: f"<{i}>" for i in range(10)},
     }  # fmt: skip
     if rank is not None:
         fields |= {"target": 7, "target_rank": np.array(rank), "target_probability": np.full(shape, 0.25)}
@@ -463,7 +466,7 @@ def test_identity_translators_give_the_logit_lens(name: tuple[str, str], form: A
     plain = logit_lens(model, IDS, target=TARGET)
     tuned = logit_lens(model, IDS, target=TARGET, translators=translators(model, identity=True, form=form))
     assert (plain.lens, tuned.lens) == ("logit", "tuned")
-    for field in ("top_ids", "top_probability", "entropy", "kl", "final_rank", "target_rank", "target_probability"):
+    for field in ("top_ids", "top_probability", "entropy", "kl", "final_rank", "final_probability", "target_rank"):
         assert np.array_equal(getattr(tuned, field), getattr(plain, field))
 
 

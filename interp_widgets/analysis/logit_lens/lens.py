@@ -187,6 +187,9 @@ def _result(
         x = x.to(dtype) if x.is_floating_point() else x
         return np.ascontiguousarray(as_array(x.transpose(0, 1)))
 
+    def followed(index: int) -> NDArray[Any]:
+        return array((readings.followed_logit[..., index] - readings.log_mass()).exp())
+
     entropy = array(readings.entropy())
     check_finite(
         entropy,
@@ -199,9 +202,7 @@ def _result(
     options |= {"translators": maps.name, "form": maps.form} if maps is not None else {}
     chosen: dict[str, Any] = {}
     if target is not None:
-        of_target = (readings.followed_logit[..., 1] - readings.log_mass()).exp()
-        rank = array(readings.above[..., 1])
-        chosen = {"target": target, "target_rank": rank, "target_probability": array(of_target)}
+        chosen = {"target": target, "target_rank": array(readings.above[..., 1]), "target_probability": followed(1)}
     return LogitLensResult(
         **prompt.fields(),
         top_ids=top_ids,
@@ -209,6 +210,7 @@ def _result(
         entropy=entropy,
         kl=array(readings.kl()),
         final_rank=array(readings.above[..., 0]),
+        final_probability=followed(0),
         names=dict(zip(sorted(named), model.single_token_strings(sorted(named)), strict=True)),
         lens="logit" if maps is None else "tuned",
         provenance=provenance(model.provenance(), **options),

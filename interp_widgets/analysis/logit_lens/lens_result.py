@@ -17,7 +17,10 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 Lens = Literal["logit", "tuned"]
 """``logit``: the residual stream itself; ``tuned``: the stream after one affine map per layer."""
 
-_OF_TARGET = ("target_rank", "target_probability", "interference")
+_NUMBERS = (
+    "probability", "entropy", "kl", "final_rank", "final_probability", "target_rank", "target_probability",
+    "interference",
+)  # fmt: skip
 
 
 @record
@@ -53,6 +56,9 @@ class LogitLensResult(PromptResult):
     final_rank: Ints = with_axes("layers + 1", "positions")
     """Rank of the output's likeliest token at that position: the number of tokens likelier than it (ties do not count);
     0 in the last row."""
+
+    final_probability: Floats = with_axes("layers + 1", "positions")
+    """Probability of that token, 0..1."""
 
     names: Mapping[int, str]
     """Readable text by id of every token in `top_ids` and of the target; see :meth:`token_text`."""
@@ -119,7 +125,8 @@ class LogitLensResult(PromptResult):
 
         With tied embeddings (one matrix reads tokens in and writes them out) row 0 is mostly that.
         """
-        return self.top_token == np.asarray(self.ids)
+        same: Bools = self.top_token == np.asarray(self.ids)
+        return same
 
     @property
     def interference(self) -> Bools | None:
@@ -157,11 +164,11 @@ class LogitLensResult(PromptResult):
     def trajectory(self, position: int = -1) -> dict[str, NDArray[Any]]:
         """One position over the layers: arrays (layers + 1,) by name, ``target_rank`` and so on only with a target.
 
-        The names are ``top_token``, ``probability``, ``entropy``, ``kl``, ``final_rank``, ``target_rank``,
-        ``target_probability`` and ``interference``.
+        The names are ``top_token``, ``probability``, ``entropy``, ``kl``, ``final_rank``, ``final_probability``,
+        ``target_rank``, ``target_probability`` and ``interference``.
         """
         column = self.position(position)
-        names = ("top_token", "probability", "entropy", "kl", "final_rank", *_OF_TARGET)
+        names = ("top_token", *_NUMBERS)
         arrays = {name: getattr(self, name) for name in names}
         return {name: values[:, column] for name, values in arrays.items() if values is not None}
 
@@ -195,7 +202,7 @@ class LogitLensResult(PromptResult):
             "top_token": [[self.token_text(token) for token in row] for row in self.top_token.tolist()],
             "top_id": self.top_token,
         }
-        for name in ("probability", "entropy", "kl", "final_rank", *_OF_TARGET):
+        for name in _NUMBERS:
             columns[name] = getattr(self, name)
         final = [self.token_text(token) for token in self.top_token[-1].tolist()]
         columns |= {"final_token": final, "commit_layer": self.commit_layer}

@@ -201,15 +201,17 @@ def _write_runs(
     """Each text once for its run of equal texts below each other, with lines between the runs."""
     rows, columns, _ = fills.shape
     pale = {(r, c) for r, c in muted}
-    lined = wide >= 18 and tall >= 5
+    lined = wide >= 18
     for c in range(columns):
         alike = [(texts[r * columns + c] if texts else "", (r, c) in pale) for r in range(rows)]
         starts = [r for r in range(rows) if not r or alike[r] != alike[r - 1]]
+        told = False
         for start, end in zip(starts, [*starts[1:], rows], strict=True):
-            if lined:
-                axes.plot([c, c + 1], [start, start], color="#eceef0", lw=POINT)
             text, is_pale = alike[start]
-            if not text or wide < 20 or (end - start) * tall < 11.5:
+            above, told = told, text != "" and (end - start) * tall >= 11.5  # as high as a line
+            if lined and start and (told or above):
+                axes.plot([c, c + 1], [start, start], color="#eceef0", lw=POINT)
+            if not told or wide < 20:
                 continue
             middle = (start + end - 1) // 2
             color = MUTED if is_pale else ink(hex_color(*255 * fills[middle, c]))

@@ -15,6 +15,7 @@ from ..views.heatmap import Colours
 Array = NDArray[np.float64]
 
 COLOR_LABELS = {
+    "final_probability": "probability of the final word",
     "final_rank": "rank of the final word",
     "probability": "probability of the likeliest token",
     "entropy": "entropy",
@@ -24,6 +25,7 @@ COLOR_LABELS = {
 }
 """Names of the lens quantities in the controls,"""
 UNITS = {
+    "final_probability": "probability of final word",
     "final_rank": "rank of final word, 0 is best",
     "probability": "probability",
     "entropy": "entropy, nats",
@@ -34,8 +36,11 @@ UNITS = {
 """and at the colour bar, where space is short."""
 
 RANKS = ("final_rank", "target_rank")
+LAST_RANK = 1000.0
+"""Ranks from here on have one colour."""
 HEADS = "final word\nfrom layer"
-"""Names of the two lines above the map: the output's likeliest token, and the commit layer."""
+"""Names of the lines above the map: the output's likeliest token, and the commit layer."""
+BOTH_HEADS = "A final word\nfrom layer\nB final word\nfrom layer"
 NOTED = 3
 """Number of top tokens in a tooltip; with two models, one of each."""
 MOST_NOTES = 20_000
@@ -50,10 +55,16 @@ def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colou
     matrix, unit = matrices["AB".index(shown)], UNITS[color]
     if color in RANKS:
         most = max(1.0, *(float(ranks.max()) for ranks in matrices))
-        return Colours(matrix, 0.0, most, unit, scale="log", reverse=True)
+        return Colours(matrix, 0.0, min(most, LAST_RANK), unit, scale="log", reverse=True)
     if color in ("entropy", "kl"):
         return Colours(matrix, 0.0, max(float(numbers.max()) for numbers in matrices) or 1.0, unit)
     return Colours(matrix, 0.0, 1.0, unit)
+
+
+def colour_name(color: str, shown: str) -> str:
+    """The name of a colouring, for a title."""
+    capped = color in RANKS and shown != "difference"
+    return COLOR_LABELS[color] + (f" ({LAST_RANK:,.0f} or more are alike)" if capped else "")
 
 
 def _difference(a: Array, b: Array, color: str) -> Colours:
@@ -86,13 +97,11 @@ def labels(results: Sequence[LogitLensResult], threshold: float) -> list[str]:
 
 
 def heads(results: Sequence[LogitLensResult]) -> list[str]:
-    """What stands above each column: the final word, and the layer from which it is the likeliest; for two results
-    ``a → b`` where they differ."""
-    words = [[visible(result.token_text(token)) for token in result.top_token[-1].tolist()] for result in results]
-    layers = [
-        ["output" if row == result.n_layers else str(row) for row in result.commit_layer.tolist()] for result in results
-    ]
-    lines = [[" → ".join(dict.fromkeys(of)) for of in zip(*parts, strict=True)] for parts in (words, layers)]
+    """What stands above each column: of each result the final word, and the layer from which it is the likeliest."""
+    lines: list[list[str]] = []
+    for result in results:
+        lines.append([visible(result.token_text(token)) for token in result.top_token[-1].tolist()])
+        lines.append(["output" if row == result.n_layers else str(row) for row in result.commit_layer.tolist()])
     return ["\n".join(of_column) for of_column in zip(*lines, strict=True)]
 
 

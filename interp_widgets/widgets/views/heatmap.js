@@ -40,7 +40,9 @@ function render({ model, el, signal }) {
   const box = element('div', 'iw-heat', el);
   const canvas = element('canvas', '', box), top = element('canvas', 'iw-top', box);
   const empty = element('div', 'iw-empty', box);
-  const slide = element('div', 'iw-slide', el), slid = element('div', '', slide);  // scrolls columns that do not fit
+  const slide = element('input', 'iw-slide', el);  // scrolls to the columns that do not fit
+  Object.assign(slide, { type: 'range', min: 0, step: 1 });
+  slide.dataset.lmSuppressShortcuts = 'true';
   const readout = element('div', 'iw-readout iw-below', el);
   const tip = makeTip(el);
   const opt = { signal };
@@ -249,6 +251,7 @@ function render({ model, el, signal }) {
     if (!L) return;
     place(L.fits !== fitted);
     fitted = L.fits;
+    top.dataset.view = view.join(' ');
     pen.setTransform(L.ratio, 0, 0, L.ratio, 0, 0);
     pen.clearRect(0, 0, L.W, L.H);
     pen.textBaseline = 'middle';
@@ -263,6 +266,8 @@ function render({ model, el, signal }) {
     top.classList.toggle('iw-pan', partial());
     minus.disabled = !partial();
     reset.disabled = free;
+    reset.title = L.fits < C ? 'As many columns as can be read (0)' : 'Whole map (0)';
+    reset.setAttribute('aria-label', reset.title);
     plus.disabled = view[2] - view[0] <= 3 && view[3] - view[1] <= 3;
     drawTop();
   }
@@ -281,15 +286,15 @@ function render({ model, el, signal }) {
     }
     pen.fillStyle = theme.background;
     if (muted.size) for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) if (muted.has(r * C + c)) pen.fillRect(xOf(c), yOf(r), cw, ch);
-    const joined = model.get('joined');
-    if (cw >= 18 && (ch >= 18 || (joined && ch >= 5))) {
+    const joined = model.get('joined'), found = joined ? runs(r0, c0, r1, c1, ch) : [];
+    if (cw >= 18 && (ch >= 18 || joined)) {
       pen.fillStyle = theme.background;
       const line = 1 / Math.min(ratio, 1.0001);
       for (let c = c0 + 1; c < c1; c++) pen.fillRect(snap(xOf(c)) - line / 2, L.y, line, L.h);
-      if (joined) for (const { c, from } of runs(r0, c0, r1, c1)) pen.fillRect(xOf(c), snap(yOf(from)) - line / 2, cw, line);
-      else for (let r = r0 + 1; r < r1; r++) pen.fillRect(L.x, snap(yOf(r)) - line / 2, L.w, line);
+      for (const run of found) if (run.edge) pen.fillRect(xOf(run.c), snap(yOf(run.from)) - line / 2, cw, line);
+      if (!joined) for (let r = r0 + 1; r < r1; r++) pen.fillRect(L.x, snap(yOf(r)) - line / 2, L.w, line);
     }
-    if (joined && cw >= 20) drawJoined(runs(r0, c0, r1, c1), cw, ch);
+    if (joined && cw >= 20) drawJoined(found, cw, ch);
     else if ((L.texts || L.numbers !== null) && cw >= 20 && ch >= 12) drawTexts(r0, c0, r1, c1, cw, ch);
     if (cw >= 6 && ch >= 6) drawMarks(cw, ch);
     pen.restore();
@@ -297,13 +302,16 @@ function render({ model, el, signal }) {
     pen.strokeRect(snap(L.x) - 0.5, snap(L.y) - 0.5, snap(L.w) + 1, snap(L.h) + 1);
   }
 
-  // Cells below each other with one text: [from, to) rows of a column.
-  function runs(r0, c0, r1, c1) {
+  // Cells below each other with one text: [from, to) rows of a column. One with the height of a line is `told`, and has
+  // an `edge` above and below it.
+  function runs(r0, c0, r1, c1, ch) {
     const texts = model.get('texts'), found = [];
-    for (let c = c0; c < c1; c++) for (let from = r0, to; from < r1; from = to) {
-      const i = from * C + c;
+    for (let c = c0; c < c1; c++) for (let from = r0, to, above = false; from < r1; from = to) {
+      const i = from * C + c, text = texts[i] ?? '';
       for (to = from + 1; to < r1 && texts[to * C + c] === texts[i] && muted.has(to * C + c) === muted.has(i); to++);
-      found.push({ c, from, to, text: texts[i] ?? '', muted: muted.has(i) });
+      const told = text !== '' && (to - from) * ch >= 11.5;
+      found.push({ c, from, to, text, told, edge: from > r0 && (told || above), muted: muted.has(i) });
+      above = told;
     }
     return found;
   }
@@ -311,9 +319,9 @@ function render({ model, el, signal }) {
   // A text once for a run of cells, where the run has the height of a line.
   function drawJoined(found, cw, ch) {
     pen.textAlign = 'center'; pen.font = FONT();
-    for (const { c, from, to, text, muted: pale } of found) {
+    for (const { c, from, to, text, told, muted: pale } of found) {
+      if (!told) continue;
       const high = (to - from) * ch;
-      if (!text || high < 11.5) continue;
       const middle = (from + to - 1) >> 1, v = value(middle, c), k = 4 * level(v);
       pen.fillStyle = pale ? theme.muted : Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
       const lines = fit(label(text), cw - 6, high).map(isolate), y = (ch >= 12 && lines.length === 1 ? yOf(middle + 0.5) : yOf((from + to) / 2)) + 0.5;
@@ -484,12 +492,15 @@ function render({ model, el, signal }) {
   }
 
   function drawSlide() {
-    const [cw] = size(), needed = model.get('column_width') > 0 && view[3] - view[1] < C - 1e-6;
+    const seen = view[3] - view[1], needed = model.get('column_width') > 0 && seen < C - 1e-6;
     slide.style.display = needed ? '' : 'none';
     if (!needed) return;
-    slide.style.marginLeft = `${L.x}px`; slide.style.width = `${L.w}px`; slid.style.width = `${C * cw}px`;
-    if (Math.round(slide.scrollLeft / cw) !== Math.round(view[1])) slide.scrollLeft = view[1] * cw;
+    slide.style.marginLeft = `${L.x}px`; slide.style.width = `${L.w}px`;
+    slide.max = Math.ceil(C - seen); slide.value = Math.round(view[1]);
+    const words = `Columns ${Math.floor(view[1]) + 1} to ${Math.ceil(view[3])} of ${C}`;
+    slide.title = words; slide.setAttribute('aria-label', words);
   }
+  const slideTo = (c0, tell) => pan([view[0], c0, view[2], c0 + view[3] - view[1]], tell);
 
   // Bars beside the rows from 0 at the left; where some may be negative, to both sides of a 0 in the middle.
   function drawBars() {
@@ -688,7 +699,7 @@ function render({ model, el, signal }) {
   }
   const minus = tool('−', 'Zoom out (−)', () => zoom(1 / 1.6, ...middle()));
   const plus = tool('+', 'Zoom in (+, or Ctrl and wheel); drag to move', () => zoom(1.6, ...middle()));
-  const reset = tool('Reset', 'As at first (0)', home);
+  const reset = tool('Reset', 'Whole map (0)', home);
 
   // ---- pointer
   const placeOf = event => {
@@ -746,17 +757,18 @@ function render({ model, el, signal }) {
     }
   }, opt);
   window.addEventListener('pointercancel', () => { drag = null; top.classList.remove('iw-panning'); }, opt);
-  slide.addEventListener('scroll', () => {
-    const [cw] = L ? size() : [0], c0 = Math.round(slide.scrollLeft / cw);
-    if (!cw || c0 === Math.round(view[1])) return;
-    pan([view[0], c0, view[2], c0 + view[3] - view[1]], false);
-    if (!free) tellSoon();
-  }, opt);
+  slide.addEventListener('input', () => slideTo(+slide.value), opt);
+  let aside = 0;
   top.addEventListener('wheel', event => {
     if (!L) return;
     if (!(event.ctrlKey || event.metaKey)) {
-      const aside = event.shiftKey ? event.deltaX || event.deltaY : Math.abs(event.deltaX) > Math.abs(event.deltaY) ? event.deltaX : 0;
-      if (aside && slide.style.display !== 'none') { event.preventDefault(); slide.scrollLeft += aside; }
+      const by = event.shiftKey ? event.deltaX || event.deltaY : Math.abs(event.deltaX) > Math.abs(event.deltaY) ? event.deltaX : 0;
+      if (!by || slide.style.display === 'none') return;
+      event.preventDefault();
+      aside += by / size()[0];
+      const whole = Math.trunc(aside);
+      aside -= whole;
+      if (whole) { slideTo(view[1] + whole, false); if (!free) tellSoon(); }
       return;
     }
     event.preventDefault();
