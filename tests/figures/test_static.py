@@ -251,12 +251,12 @@ def test_marked_cells() -> None:
 
 
 def test_equal_texts_below_each_other_are_written_once_where_they_fit() -> None:
-    words = ["", "low", "long", "long", "long", "x", *["same"] * 54]
-    found = texts(heatmap_scene(np.zeros((60, 1)), texts=words, joined=True))  # rows lower than a line
+    words = ["", "low", "long", "long", "long", "x", *["same"] * 94]
+    found = texts(heatmap_scene(np.zeros((100, 1)), texts=words, joined=True))  # rows lower than a line
     assert (found.count("long"), found.count("same")) == (1, 1)
     assert "low" not in found
     assert "x" not in found
-    split = texts(heatmap_scene(np.zeros((60, 1)), texts=words, joined=True, muted=[[row, 0] for row in range(30)]))
+    split = texts(heatmap_scene(np.zeros((100, 1)), texts=words, joined=True, muted=[[row, 0] for row in range(30)]))
     assert split.count("same") == 2, "a grey run ends where the grey ends"
 
 

@@ -84,7 +84,7 @@ def heatmap_scene(
     right = bar_room + 16 + 12 + 6 + 44 + (18 if value_label else 0) + MARGIN
     top = MARGIN + (26 if title else 0) + (16 * len(head_names) + 4 if head_names else 0)
     width = max(width, math.ceil(left + right + columns * column_width))
-    across = min(width - left - right, columns * (110 if texts else 52))
+    across = min(width - left - right, columns * max(110 if texts else 52, column_width))
     down = max(48.0, min(rows * (28.0 if rows <= 12 else 20.0 if rows <= 30 else 16.0),
                          max(520.0, rows * _NAME if rows <= 60 else 0.0)))  # fmt: skip
     wide, tall = across / columns, down / rows

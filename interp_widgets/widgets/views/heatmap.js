@@ -202,8 +202,8 @@ function render({ model, el, signal }) {
     const keyRoom = model.get('color_bar') ? 16 + 12 + 6 + tickRoom + (model.get('value_label') ? 18 : 0) : 8;
     const barRoom = bars.length ? GAP + Math.max(signedBars ? 80 : 48, Math.min(signedBars ? 128 : 96, Math.round(W * 0.09))) : 0;
     const most = Math.max(24, W - left - barRoom - keyRoom - 2);
-    const plotW = Math.min(most, C * (texts ? 110 : 52));
-    const least = model.get('column_width'), fits = Math.min(C, least ? Math.max(3, Math.floor(plotW / least)) : C);
+    const least = model.get('column_width'), plotW = Math.min(most, C * Math.max(texts ? 110 : 52, least));
+    const fits = Math.min(C, least ? Math.max(3, Math.floor(plotW / least)) : C);
     const flat = columnWide <= plotW / fits - 6;
     const columnRoom = flat ? 18 : Math.ceil(Math.min(columnWide, 110) * 0.7071 + 12);
     const below = bars.length ? (model.get('row_bars_label') ? 38 : 22) : 0;
