@@ -63,8 +63,10 @@ def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colou
 
 def colour_name(color: str, shown: str) -> str:
     """The name of a colouring, for a title."""
-    capped = color in RANKS and shown != "difference"
-    return COLOR_LABELS[color] + (f" ({LAST_RANK:,.0f} or more are alike)" if capped else "")
+    name = COLOR_LABELS[color]
+    if shown == "difference":
+        return name.replace("the final word", "each model's own final word")
+    return f"{name} ({LAST_RANK:,.0f} or more are alike)" if color in RANKS else name
 
 
 def _difference(a: Array, b: Array, color: str) -> Colours:
