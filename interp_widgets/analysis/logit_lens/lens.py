@@ -223,7 +223,7 @@ def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
 
     Example:
         >>> round(logit_lens_cost(model, 12).flops / 1e9, 2)
-        0.28
+        0.39
     """
     rows = model.n_layers + 1
     # maximum, exponential and sums of a logit take as long as about 80 operations of the product
