@@ -288,7 +288,7 @@ function render({ model, el, signal }) {
     if (muted.size) for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) if (muted.has(r * C + c)) pen.fillRect(xOf(c), yOf(r), cw, ch);
     const joined = model.get('joined'), found = joined ? runs(r0, c0, r1, c1, ch) : [];
     if (cw >= 18 && (ch >= 18 || joined)) {
-      pen.fillStyle = theme.background;
+      pen.fillStyle = joined ? theme.line : theme.background;  // a run must show where it ends, on white too
       const line = 1 / Math.min(ratio, 1.0001);
       for (let c = c0 + 1; c < c1; c++) pen.fillRect(snap(xOf(c)) - line / 2, L.y, line, L.h);
       for (const run of found) if (run.edge) pen.fillRect(xOf(run.c), snap(yOf(run.from)) - line / 2, cw, line);
