@@ -65,18 +65,21 @@ def rows_of_logits(model: Any, ids: list[int]) -> Array:
 def naive(logits: Array, target: int) -> dict[str, Array]:
     """Every number of the lens, one cell at a time."""
     rows, positions, vocab = logits.shape
-    found: dict[str, Any] = {key: np.zeros((rows, positions)) for key in ("entropy", "kl", "rank", "target")}
+    keys = ("entropy", "kl", "rank", "target", "final", "sure")
+    found: dict[str, Any] = {key: np.zeros((rows, positions)) for key in keys}
     found["ids"] = np.zeros((rows, positions, vocab), dtype=int)
     found["p"] = np.zeros((rows, positions, vocab))
     for t in range(positions):
         final = log_softmax(logits[-1, t])
+        word = int(logits[-1, t].argmax())
         for row in range(rows):
             log_p = log_softmax(logits[row, t])
             p = np.exp(log_p)
             found["entropy"][row, t] = -sum(p * log_p)
             found["kl"][row, t] = sum(p * (log_p - final))
             found["rank"][row, t] = sum(1 for x in logits[row, t] if x > logits[row, t, target])
-            found["target"][row, t] = p[target]
+            found["final"][row, t] = sum(1 for x in logits[row, t] if x > logits[row, t, word])
+            found["target"][row, t], found["sure"][row, t] = p[target], p[word]
             order = sorted(range(vocab), key=lambda i, p=p: (-p[i], i))
             found["ids"][row, t], found["p"][row, t] = order, p[order]
     return found
@@ -100,10 +103,13 @@ def test_every_number_is_the_naive_loops(name: tuple[str, str], dtype: torch.dty
     assert np.abs(result.entropy - wanted["entropy"]).max() < 10 * allowed
     assert np.abs(result.kl - wanted["kl"]).max() < 10 * allowed
     assert np.abs(result.target_probability - wanted["target"]).max() < allowed
+    assert np.abs(result.final_probability - wanted["sure"]).max() < allowed
     assert np.abs(result.top_probability - wanted["p"][..., :10]).max() < allowed
     assert result.target_rank is not None
     if dtype == torch.float64:
         assert np.array_equal(result.target_rank, wanted["rank"])
+        assert np.array_equal(result.final_rank, wanted["final"])
+        assert wanted["final"].max() > 50
         assert np.array_equal(result.top_ids, wanted["ids"][..., :10])
         assert wanted["rank"].max() > 50
     assert not result.kl[-1].any()
@@ -150,7 +156,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     for columns, cells in ((1, 4), (7, 9), (20, 1000), (419, 1)):
         monkeypatch.setattr(lens, "_block_size", lambda *_, size=(cells, columns): size)
         part = logit_lens(model, IDS, target=300, top=25)
-        for field in ("top_ids", "target_rank"):
+        for field in ("top_ids", "target_rank", "final_rank"):
             assert np.array_equal(getattr(part, field), getattr(whole, field))
         for field in ("top_probability", "entropy", "kl", "target_probability"):
             assert np.allclose(getattr(part, field), getattr(whole, field), rtol=0, atol=limit(model))
@@ -163,6 +169,8 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = 200 * torch.randn(5, 3, 400, generator=generator).double() + torch.linspace(0, 3000, 400).double()
     readings = Readings(5, 3, top=4, target=9, dtype=torch.float32, device=torch.device("cpu"))
+    last = readings.followed[:, 0] = logits[:, -1].argmax(-1)
+    readings.note_followed(slice(0, 5), slice(0, 3), 0, logits.float())
     for first in range(0, 400, 50):
         block = logits[..., first : first + 50].float()
         readings.add(slice(0, 5), slice(0, 3), first, block, block[:, -1])
@@ -171,7 +179,9 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
     kl = (log_p.exp() * (log_p - log_p[:, -1:])).sum(-1)
     assert torch.allclose(readings.kl(), kl, rtol=1e-5, atol=1e-3)
     assert kl[:, 0].min() > 100
-    assert torch.equal(readings.above, (logits.float() > logits.float()[..., 9:10]).sum(-1))
+    assert torch.equal(readings.above[..., 1], (logits.float() > logits.float()[..., 9:10]).sum(-1))
+    own = logits.float().gather(-1, last[:, None, None].expand(-1, 3, -1))
+    assert torch.equal(readings.above[..., 0], (logits.float() > own).sum(-1))
 
 
 def test_equal_logits_share_a_rank_and_stand_by_id() -> None:
@@ -199,9 +209,10 @@ def test_a_target_changes_nothing_else() -> None:
         table[:, [3, 1500, 2600]] *= 40  # first or last of all
     plain = logit_lens(model, list(range(10, 30)), top=1)
     assert 3 in plain.top_token
+    assert not plain.final_rank[-1].any(), "of equal logits none counts"
     for target in (2600, 1500, 2999):
         found = logit_lens(model, list(range(10, 30)), target=target, top=1)
-        for name in ("top_ids", "top_probability", "entropy", "kl", "commit_layer"):
+        for name in ("top_ids", "top_probability", "entropy", "kl", "final_rank", "commit_layer"):
             np.testing.assert_allclose(getattr(found, name), getattr(plain, name), rtol=1e-5, err_msg=name)
 
 
@@ -211,6 +222,8 @@ def test_half_precision_is_read_in_float32(backend: str) -> None:
     result = logit_lens(model, IDS, target=TARGET)
     own = model.run(IDS).logits[0].float().softmax(-1)
     assert result.entropy.dtype == np.float32
+    assert not result.final_rank[-1].any()
+    assert ((result.final_rank == 0) >= (result.top_token == result.top_token[-1])).all()
     assert np.abs(result.target_probability[-1] - own[:, TARGET].numpy()).max() < 0.05
     values = result.top_probability[-1].ravel().copy()
     assert not np.array_equal(values, torch.from_numpy(values).bfloat16().float().numpy())
@@ -235,6 +248,7 @@ def made(top: list[list[int]], rank: list[list[int]] | None = None, **changes: A
     fields: dict[str, Any] = {
         "tokens": ["a"] * shape[1], "ids": [1] * shape[1], "special": [False] * shape[1],
         "top_ids": ids, "top_probability": np.full(ids.shape, 0.5), "entropy": np.ones(shape), "kl": np.zeros(shape),
+        "final_rank": np.zeros(shape, dtype=int), "final_probability": np.full(shape, 0.5),
         "names": {i: f"<{i}>" for i in range(10)},
     }  # fmt: skip
     if rank is not None:
@@ -249,6 +263,12 @@ def test_the_commit_layer_is_the_first_after_which_nothing_changes() -> None:
         wanted = min(row for row in range(4) if all(result.top_token[k, t] == result.top_token[3, t]
                                                     for k in range(row, 4)))  # fmt: skip
         assert commit == wanted
+
+
+def test_cells_that_repeat_the_token_just_read() -> None:
+    result = made([[1, 1, 2], [3, 1, 1]])
+    assert result.repeats.tolist() == [[True, True, False], [False, True, True]]
+    assert made([[1, 1, 2], [3, 1, 1]], ids=[3, 2, 1]).repeats.tolist() == [[False, False, False], [True, False, True]]
 
 
 def test_interference_marks_the_row_where_the_target_is_lost() -> None:
@@ -304,6 +324,8 @@ def test_tables_and_files(tmp_path: Path) -> None:
     assert (cell.top_id, cell.target_rank) == (result.top_token[2, 5], result.target_rank[2, 5])
     assert cell.top_token == result.token_text(int(result.top_token[2, 5]))
     assert cell.committed == (result.commit_layer[5] <= 2)
+    assert (cell.commit_layer, cell.final_rank) == (result.commit_layer[5], result.final_rank[2, 5])
+    assert cell.final_token == result.token_text(int(result.top_token[-1, 5]))
     assert "target_rank" not in logit_lens(tiny_model("gpt2"), IDS).to_frame()
     path = result.trajectory(5)
     assert np.array_equal(path["kl"], result.kl[:, 5])
@@ -419,6 +441,7 @@ def test_forbidden_tokens_are_no_error() -> None:
     with model.tl_model.hooks(fwd_hooks=[("unembed.hook_out", forbid)]):
         result = logit_lens(model, IDS, target=TARGET)
         wanted = naive(rows_of_logits(model, IDS)[..., 50:], TARGET - 50)
+        assert np.array_equal(result.final_rank, wanted["final"])
     assert np.abs(result.entropy - wanted["entropy"]).max() < 1e-10
     assert np.abs(result.kl - wanted["kl"]).max() < 1e-10
     assert result.top_ids.min() >= 50
@@ -443,7 +466,7 @@ def test_identity_translators_give_the_logit_lens(name: tuple[str, str], form: A
     plain = logit_lens(model, IDS, target=TARGET)
     tuned = logit_lens(model, IDS, target=TARGET, translators=translators(model, identity=True, form=form))
     assert (plain.lens, tuned.lens) == ("logit", "tuned")
-    for field in ("top_ids", "top_probability", "entropy", "kl", "target_rank", "target_probability"):
+    for field in ("top_ids", "top_probability", "entropy", "kl", "final_rank", "final_probability", "target_rank"):
         assert np.array_equal(getattr(tuned, field), getattr(plain, field))
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -300,13 +300,16 @@ class Notebook:
             self.page.wait_for_timeout(pause)  # leaves the kernel time to work
             pause = min(1.3 * pause, 400)
 
-    def map_cell(self, row: int, column: int, shape: Sequence[int]) -> tuple[float, float]:
-        """Page pixels of the middle of a cell of the panel's first heat map, scrolled into view."""
+    def map_cell(self, row: int, column: int) -> tuple[float, float]:
+        """Page pixels of the middle of a cell that is in view in the panel's first heat map, scrolled into view."""
         canvas = self.panel.locator(".iw-heat canvas.iw-top").first
         self.still(canvas)
         x, y, width, height = canvas.evaluate("node => node.dataset.frame.split(' ').map(Number)")
-        box, (rows, columns) = canvas.bounding_box(), shape
-        return box["x"] + x + (column + 0.5) / columns * width, box["y"] + y + (row + 0.5) / rows * height
+        r0, c0, r1, c1 = canvas.evaluate("node => node.dataset.view.split(' ').map(Number)")
+        assert r0 <= row < r1, f"row {row} is not in view"
+        assert c0 <= column < c1, f"column {column} is not in view"
+        box, across, down = canvas.bounding_box(), (column + 0.5 - c0) / (c1 - c0), (row + 0.5 - r0) / (r1 - r0)
+        return box["x"] + x + across * width, box["y"] + y + down * height
 
     def no_error_outputs(self) -> None:
         found = self.page.evaluate(

@@ -17,7 +17,7 @@ def opened(nb: Any) -> Any:
 
 def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
     """Page pixels of the middle of a cell of the grid."""
-    found: tuple[float, float] = nb.map_cell(row, column, nb.py("heads['heads'].grid.heat.shape"))
+    found: tuple[float, float] = nb.map_cell(row, column)
     return found
 
 

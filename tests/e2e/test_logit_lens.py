@@ -18,7 +18,7 @@ def opened(nb: Any) -> Any:
 
 def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
     """Page pixels of the middle of a cell of the map."""
-    found: tuple[float, float] = nb.map_cell(row, column, nb.py("lens.map.heat.shape"))
+    found: tuple[float, float] = nb.map_cell(row, column)
     return found
 
 
@@ -28,6 +28,7 @@ def test_journey(opened: Any) -> None:
     expect(story).to_contain_text("“·Paris”")
     expect(panel.locator(".iw-table tbody tr")).to_have_count(10)
     nb.looks("logit_lens_opened", nb.panel, height=2400, first=420)
+    nb.resize(1900, 1700)  # all columns fit
 
     # another prompt, typed, with a response and a target
     box = panel.get_by_label("Prompt", exact=True)
@@ -112,3 +113,32 @@ def test_journey(opened: Any) -> None:
     expect(panel.locator(".iw-wanted:visible")).to_contain_text("the target must be one token, 'nothing like it' is")
     assert nb.py("lens.map.heat.shape[0]") == 7
     nb.screenshot("logit_lens_error", panel)
+
+
+def test_every_word_of_a_long_text_can_be_read(opened: Any) -> None:
+    nb = opened
+    nb.py(code="lens.prompt = 'The Eiffel Tower is located in the city of Paris. ' * 3 + 'The Eiffel Tower is in'")
+    nb.done()
+    columns = nb.py("lens.result[0].n_positions")
+    top, slide = nb.panel.locator("canvas.iw-top").first, nb.panel.locator(".iw-slide").first
+
+    def view() -> list[float]:
+        nb.rests()
+        found: list[float] = top.evaluate("node => node.dataset.view.split(' ').map(Number)")
+        return found
+
+    for width in (1400, 700):
+        nb.resize(width, 1700)
+        _, first, rows, last = view()
+        assert (rows, last) == (7, columns), "every layer, and the selected position"
+        frame = top.evaluate("node => node.dataset.frame.split(' ').map(Number)")
+        assert frame[2] / (last - first) >= 48
+        expect(slide).to_be_visible()
+    nb.resize(1400, 1700)
+    slide.focus()
+    nb.page.keyboard.press("Home")
+    assert view()[1] == 0
+    nb.page.mouse.click(*cell(nb, 3, 2))
+    nb.wait_py("(lens.reading, lens.position)", (3, 2))
+    nb.py(code="lens.select_cell(-1, lens.result[0].n_positions - 1)")
+    assert view()[3] == columns, "the view follows the selection"

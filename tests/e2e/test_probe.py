@@ -70,7 +70,7 @@ def test_journey(nb: Any) -> None:
 
     # a clicked head is chosen in the other panel, and so is a clicked token
     nb.shown = "looks"
-    nb.page.mouse.click(*nb.map_cell(2, 5, (6, 6)))
+    nb.page.mouse.click(*nb.map_cell(2, 5))
     nb.wait_py("(bench.layer, bench.head, looks.layer, looks.head)", (2, 5, 2, 5))
     nb.wait_py("(looks.wait(0), looks.status.state in ('done', 'waiting'))", (True, True))
     strip.get_by_text("city", exact=False).first.click()

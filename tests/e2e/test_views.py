@@ -274,6 +274,62 @@ def test_map_by_keys(views: Any) -> None:
     nb.wait_py("(heat.cross, heat.pinned)", ([], []))
 
 
+def test_map_of_columns_that_do_not_fit(views: Any) -> None:
+    nb = views
+    top, slide = nb.page.locator(".iw-heat canvas.iw-top").first, nb.page.locator(".iw-slide").first
+
+    def columns() -> list[float]:
+        found: list[float] = top.evaluate("node => node.dataset.view.split(' ').map(Number)")[1::2]
+        return found
+
+    def settled(expected: list[float]) -> None:
+        nb.page.wait_for_function(
+            "([node, wanted]) => node.dataset.view.split(' ').filter((_, k) => k % 2).join() === wanted",
+            arg=[top.element_handle(), ",".join(map(str, expected))],
+        )
+
+    expect(slide).to_be_hidden()
+    assert columns() == [0, 9]
+    try:
+        nb.py(code="heat.heads, heat.heads_name = [f'w{k}\\n{k}' for k in range(9)], 'word\\nfrom'")
+        nb.py(code="heat.column_width = 200")
+        expect(slide).to_be_visible()
+        nb.rests()
+        fit = round(columns()[1])
+        assert 3 <= fit < 7
+        settled([0, fit])
+        expect(slide).to_have_attribute("aria-label", f"Columns 1 to {fit} of 9")
+        # the slider, the wheel and a drag move the columns
+        slide.focus()
+        nb.page.keyboard.press("End")
+        settled([9 - fit, 9])
+        assert nb.py("heat.window") == [], "no zoom"
+        nb.page.mouse.move(*canvas_point(nb, 6, 1, (12, fit)))
+        width = top.evaluate("node => Number(node.dataset.frame.split(' ')[2])") / fit
+        nb.page.mouse.wheel(-1.2 * width, 0)
+        settled([8 - fit, 8])
+        drag(nb, canvas_point(nb, 6, 1, (12, fit)), canvas_point(nb, 6, 2, (12, fit)))
+        settled([7 - fit, 7])
+        # and so does the cursor, by the program and by keys
+        nb.py(code="heat.cross = [1, 8]")
+        settled([9 - fit, 9])
+        top.focus()
+        nb.page.keyboard.press("Home")
+        settled([0, fit])
+        nb.wait_py("heat.cross", [1, 0])
+        # the whole map is a zoom away
+        for _ in range(4):
+            top.focus()
+            nb.page.keyboard.press("-")
+        nb.wait_py("heat.window", [0, 0, 12, 9])
+        expect(slide).to_be_hidden()
+        nb.page.get_by_role("button", name="As many columns as can be read (0)").click()
+        settled([0, fit])
+        nb.wait_py("heat.window", [])
+    finally:
+        nb.py(code="heat.column_width, heat.heads = 0, []")
+
+
 def test_map_of_2000_by_300(views: Any) -> None:
     nb = views
     nb.py(code="big = np.zeros((2000, 300)); big[1234, 56] = 1.0; heat.set_matrix(big, vmin=0, vmax=1)")

@@ -28,6 +28,8 @@ def made_result(layers: int = 6, seed: int = 0, **changes: Any) -> LogitLensResu
         "top_probability": rng.random((*shape, 3)),
         "entropy": 5 * rng.random(shape),
         "kl": 3 * rng.random(shape),
+        "final_rank": rng.integers(0, 9, shape),
+        "final_probability": rng.random(shape),
         "names": {i: f" word{i}" for i in range(9)},
         "target": 8,
         "target_rank": rng.integers(0, 3, shape) * rng.integers(0, 900, shape),

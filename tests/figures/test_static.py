@@ -250,6 +250,33 @@ def test_marked_cells() -> None:
     assert not any(inside(cells[k]).any() for k in (0, 3, 4))
 
 
+def test_equal_texts_below_each_other_are_written_once_where_they_fit() -> None:
+    words = ["", "low", "long", "long", "long", "x", *["same"] * 94]
+    found = texts(heatmap_scene(np.zeros((100, 1)), texts=words, joined=True))  # rows lower than a line
+    assert (found.count("long"), found.count("same")) == (1, 1)
+    assert "low" not in found
+    assert "x" not in found
+    split = texts(heatmap_scene(np.zeros((100, 1)), texts=words, joined=True, muted=[[row, 0] for row in range(30)]))
+    assert split.count("same") == 2, "a grey run ends where the grey ends"
+
+
+def test_muted_cells_have_no_colour() -> None:
+    matrix = np.ones((2, 2))
+    scene = heatmap_scene(matrix, vmin=0, vmax=1, muted=[[1, 0]], width=300)
+    cells, drawn = pieces(heatmap_scene(matrix, vmin=0, vmax=1, width=300)), np.asarray(image(scene, 2))
+    colours = [drawn[round(cell.top + cell.bottom), round(cell.left + cell.right)][:3].tolist() for cell in cells]
+    assert colours[2] == [255, 255, 255]
+    assert all(colours[k] != [255, 255, 255] for k in (0, 1, 3))
+
+
+def test_heads_stand_above_their_columns() -> None:
+    scene = heatmap_scene(np.zeros((2, 3)), heads=["a\n1", "b\n2", "c"], heads_name="word\nfrom", title="t")
+    places = text_places(scene)
+    assert places["a"][0] < places["b"][0] < places["c"][0]
+    assert places["word"][1] == places["a"][1] != places["from"][1] == places["2"][1]
+    assert places["t"][1] != places["word"][1]
+
+
 @pytest.mark.seconds
 def test_texts_of_two_stand_on_two_lines_or_both_are_cut() -> None:
     def lines(text: str, *, rows: int, columns: int = 8) -> list[str]:

@@ -17,7 +17,7 @@ from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.base.prediction import Likeliest, Prediction
 from interp_widgets.widgets.base.request import Request
 from interp_widgets.widgets.logit_lens import LogitLensExplorer
-from interp_widgets.widgets.logit_lens.cells import COLOR_LABELS
+from interp_widgets.widgets.logit_lens.cells import COLOR_LABELS, RANKS
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model, tiny_tokenizer
 from tests.pictures import texts
 from tests.shipped import demo_pair
@@ -65,7 +65,7 @@ def test_opens_with_the_first_example_and_what_the_function_gives(pair: Any, exp
     expected = logit_lens(pair.base, first.prompt, target=first.target)
     assert isinstance(panel.result, LogitLensResult)
     np.testing.assert_allclose(panel.result.target_probability, expected.target_probability, atol=1e-6)
-    np.testing.assert_allclose(panel.map.heat.matrix, expected.probability, atol=1e-6)
+    np.testing.assert_allclose(panel.map.heat.matrix, expected.final_probability, atol=1e-6)
     assert panel.map.heat.row_labels == [*map(str, range(6)), "output"]
     assert panel.map.heat.column_labels == list(expected.tokens)
     assert (panel.map.heat.vmin, panel.map.heat.vmax) == (0.0, 1.0)
@@ -74,7 +74,7 @@ def test_opens_with_the_first_example_and_what_the_function_gives(pair: Any, exp
     assert label_of(panel, 6, last) == "·Paris"
     for row, chances in enumerate(expected.probability):
         for column, chance in enumerate(chances):
-            assert bool(label_of(panel, row, column)) == (chance >= panel.threshold)
+            assert bool(label_of(panel, row, column)) == (chance >= panel.threshold or row == 6)
 
 
 def test_the_map_marks_where_predictions_settle_and_targets_are_lost(pair: Any, explore: Any) -> None:
@@ -90,6 +90,44 @@ def test_the_map_marks_where_predictions_settle_and_targets_are_lost(pair: Any, 
         in panel.map.story.value
     )
     assert "lost here" in panel.map.heat.notes[row * result.n_positions + column]
+
+
+def test_above_each_column_stand_its_final_word_and_the_layer_it_stays_from(pair: Any, explore: Any) -> None:
+    panel = explore(pair.base, pair.tuned, view="A")
+    heat = panel.map.heat
+    assert heat.joined
+    assert heat.column_width > 40, "columns in which a word can be read, however long the text"
+    shown = {}
+    for view, result in zip("AB", panel.result, strict=True):
+        panel.view = view
+        assert heat.heads_name.split("\n") == ["final word", "from layer"]
+        shown[view] = heat.heads
+        for column, head in enumerate(heat.heads):
+            word, layer = head.split("\n")
+            assert word == result.token_text(int(result.top_token[-1, column])).replace(" ", "·")
+            commit = int(result.commit_layer[column])
+            assert layer == ("output" if commit == 6 else str(commit))
+            assert (result.top_token[commit:, column] == result.top_token[-1, column]).all()
+    panel.view = "difference"
+    assert heat.heads == [f"{a}\n{b}" for a, b in zip(shown["A"], shown["B"], strict=True)]
+    assert heat.heads_name.split("\n") == ["A final word", "from layer", "B final word", "from layer"]
+
+
+def test_layers_that_say_the_token_just_read_are_grey_and_the_key_says_why(pair: Any, explore: Any) -> None:
+    panel = explore(pair.base)
+    result, heat = panel.result, panel.map.heat
+    assert heat.muted
+    for row, column in heat.muted:
+        assert result.top_token[row, column] == result.ids[column] != result.top_token[-1, column]
+        assert "repeats the token just read" in heat.notes[row * result.n_positions + column]
+    grey = {(row, column) for row, column in heat.muted}
+    for row, column in np.argwhere(result.top_token == np.array(result.ids)).tolist():
+        assert ((row, column) in grey) == (result.final_rank[row, column] > 0)
+    assert "the token just read" in panel.map.key.value
+    panel.prompt = "to to to"
+    settle(panel)
+    assert heat.shape[1] == panel.result.n_positions, "cells of another text are not grey"
+    assert all(column < panel.result.n_positions for _, column in heat.muted)
 
 
 def test_the_story_of_a_position(pair: Any, explore: Any) -> None:
@@ -121,13 +159,16 @@ def test_each_colouring_shows_its_numbers(pair: Any, explore: Any, monkeypatch: 
             assert heat.title.startswith(f"{view} · Logit lens")
             assert COLOR_LABELS[color] in heat.title
         assert len(ranges) == 1, "A and B stand on one scale"
-        assert (heat.scale, heat.reverse) == (("log", True) if color == "target_rank" else ("linear", False))
+        assert (heat.scale, heat.reverse) == (("log", True) if color in RANKS else ("linear", False))
+        if color in RANKS:
+            assert max(getattr(one, color).max() for one in (a, b)) > heat.vmax == 1000
+            assert "1,000 or more" in heat.title
         panel.view = "difference"
         assert heat.vmin == -heat.vmax < 0
         assert (heat.scale, heat.reverse) == ("linear", False)
         expected = getattr(b, color).astype(float) - getattr(a, color)
-        if color == "target_rank":
-            expected = np.log10((1 + a.target_rank) / (1 + b.target_rank))
+        if color in RANKS:
+            expected = np.log10((1 + getattr(a, color)) / (1 + getattr(b, color)))
         np.testing.assert_allclose(heat.matrix, expected, atol=1e-5)
 
 
@@ -136,6 +177,7 @@ def test_the_difference_names_both_tokens_where_they_differ(pair: Any, explore: 
     a, b = panel.result
     texts = np.array(panel.map.heat.texts, dtype=object).reshape(a.entropy.shape)
     reached = (a.probability >= panel.threshold) | (b.probability >= panel.threshold)
+    reached[-1] = True
     assert ((texts != "") == (reached & (a.top_token != b.top_token))).all()
     row, column = np.argwhere(texts != "")[0]
     names = [result.token_text(int(result.top_token[row, column])).replace(" ", "·") for result in (a, b)]
@@ -155,7 +197,7 @@ def test_a_move_of_the_threshold_only_relabels(
         wire.type(slider, value=(step % 20) / 20)
     assert panel.threshold == 0.95
     shown = sum(bool(text) for text in panel.map.heat.texts)
-    assert shown == int((panel.result.probability >= 0.95).sum())
+    assert shown == int((panel.result.probability[:-1] >= 0.95).sum()) + panel.result.n_positions
     assert len(wire.states(panel.map.heat, "shape")) == before, "the numbers do not travel again"
     assert panel.status.state == "done"
 
@@ -491,7 +533,10 @@ def test_saving(pair: Any, explore: Any, tmp_path: Path) -> None:
     assert len(table) == 2 * a.entropy.size
     np.testing.assert_allclose(table[table.model == "B"].entropy, b.entropy.ravel(), atol=1e-5)
     assert set(table.target) == {" Paris"}
-    assert {"output", "·Paris", "last token read"} <= set(texts(panel.scene()))
+    last = table[(table.model == "B") & (table.layer == 6)]
+    assert last.commit_layer.tolist() == b.commit_layer.tolist()
+    assert last.final_token.tolist() == [b.token_text(token) for token in b.top_token[-1].tolist()]
+    assert {"output", "·Paris", "last token read", "final word", "from layer"} <= set(texts(panel.scene()))
     page = (tmp_path / "lens.html").read_text(encoding="utf-8")
     assert all(f"module_{kind}" in page for kind in ("Heatmap", "Table", "BokehFigure"))
 

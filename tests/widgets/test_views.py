@@ -170,6 +170,22 @@ def test_map_of_ranks_with_marked_cells() -> None:
         heat.scale = "square"  # type: ignore[assignment]
 
 
+def test_map_of_words_that_repeat_down_a_column() -> None:
+    heat = Heatmap(joined=True, heads_name="word\nfrom")
+    heat.set_matrix(np.eye(3), texts=["sea", "a", "", "sea", "b", "c", "sea", "b", "c"])
+    heat.heads, heat.muted = ["sea\n0", "b\n1", "c\n1"], [[0, 1]]
+    found = texts(heat.scene())
+    assert (found.count("sea"), found.count("b"), found.count("c")) == (2, 2, 2), "once as a head, once in the cells"
+    assert {"word", "from"} <= set(found)
+    heat.joined = False
+    assert texts(heat.scene()).count("sea") == 4
+    assert heat.scene().width < 500
+    heat.column_width = 200
+    assert heat.scene(width=300).width > 600, "every column of a saved picture is as wide"
+    heat.set_matrix([[1.0]])
+    assert heat.heads == heat.muted == []
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

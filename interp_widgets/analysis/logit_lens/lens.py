@@ -24,6 +24,7 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import ReadOut, read_out, residual_streams
+from interp_widgets.models.top_k import ranked
 from interp_widgets.models.translators import Translators, load_translators
 
 
@@ -63,7 +64,7 @@ def logit_lens(
         translators: for the tuned lens: a safetensors file with one affine map per layer, or the return value of
             `load_translators`; every row but the last is translated before it is decoded.
         prepend_bos: overrides the model's BOS policy for a text. No axis of the result has the BOS.
-        progress: called with (done, total) blocks of the vocabulary.
+        progress: called with (done, total) steps: parts of the prompt, then blocks of the vocabulary.
         check: called before every block; raises to cancel.
 
     Raises:
@@ -127,28 +128,39 @@ def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) 
     size, columns = _block_size(positions * rows, vocab, streams.device)
     step = max(1, size // rows)
     chunks = [slice(start, min(start + step, positions)) for start in range(0, positions, step)]
-    half = read.network.dtype.itemsize < cells.dtype.itemsize
-    last = read.normed(cells[:, -1].to(read.network.dtype)) if half else cells[:, -1]
+    # The last row is what the model itself predicts, rounded as it rounds: its ties are the model's. Its blocks are
+    # computed by themselves, so that it has the same logits wherever they are needed.
+    last = read.normed(cells[:, -1].to(read.network.dtype))
     for chunk in chunks:
         cells[chunk] = read.normed(cells[chunk])
+    firsts = range(0, vocab, columns)
+    steps = len(chunks) + len(firsts)
+
+    def block_of_last(chunk: slice, first: int) -> Tensor:
+        return read.block(last[chunk], first, min(first + columns, vocab)).to(cells.dtype)
 
     def block(chunk: slice, first: int) -> Tensor:
         stop = min(first + columns, vocab)
         logits = read.block(cells[chunk].reshape(-1, width), first, stop).view(-1, rows, stop - first)
-        if half:  # the last row is what the model itself predicts, rounded as it rounds: its ties are the model's
-            logits[:, -1] = read.block(last[chunk], first, stop)
+        logits[:, -1] = block_of_last(chunk, first)
         return logits
 
-    if readings.target is not None:  # computed first, so that every block can be compared with it
-        first = readings.target // columns * columns
-        for chunk in chunks:
-            readings.target_logit[chunk] = block(chunk, first)[..., readings.target - first]
-    firsts = range(0, vocab, columns)
-    for done, first in enumerate(firsts, start=1):
+    for done, chunk in enumerate(chunks, start=1):
+        best = last.new_full((len(last[chunk]),), -torch.inf, dtype=cells.dtype)
+        for first in firsts:
+            values, ids = (found[:, 0] for found in ranked(block_of_last(chunk, first), 1))
+            better = values > best
+            best = torch.where(better, values, best)
+            readings.followed[chunk, 0] = torch.where(better, ids + first, readings.followed[chunk, 0])
+        # computed first, so that every block can be compared with them
+        for first in sorted({token // columns * columns for token in readings.followed[chunk].flatten().tolist()}):
+            readings.note_followed(chunk, slice(0, rows), first, block(chunk, first))
+        yield done, steps
+    for done, first in enumerate(firsts, start=len(chunks) + 1):
         for chunk in chunks:
             logits = block(chunk, first)
             readings.add(chunk, slice(0, rows), first, logits, logits[:, -1])
-        yield done, len(firsts)
+        yield done, steps
 
 
 def _by_modules(read: ReadOut, streams: Tensor, readings: Readings, offset: int) -> Iterator[tuple[int, int]]:
@@ -156,6 +168,7 @@ def _by_modules(read: ReadOut, streams: Tensor, readings: Readings, offset: int)
     rows, positions = len(streams), slice(0, streams.shape[1] - offset)
     # hooks may set logits to minus infinity to forbid tokens; times their probability 0 that would be NaN
     final = read.whole(streams[-1:])[0, offset:].clamp_min_(LOWEST)
+    readings.followed[:, 0] = ranked(final, 1)[1][:, 0]
     for row in range(rows):
         logits = final.clone() if row == rows - 1 else read.whole(streams[[row]])[0, offset:].clamp_min_(LOWEST)
         readings.add(positions, slice(row, row + 1), 0, logits[:, None], final)
@@ -174,6 +187,9 @@ def _result(
         x = x.to(dtype) if x.is_floating_point() else x
         return np.ascontiguousarray(as_array(x.transpose(0, 1)))
 
+    def followed(index: int) -> NDArray[Any]:
+        return array((readings.followed_logit[..., index] - readings.log_mass()).exp())
+
     entropy = array(readings.entropy())
     check_finite(
         entropy,
@@ -186,14 +202,15 @@ def _result(
     options |= {"translators": maps.name, "form": maps.form} if maps is not None else {}
     chosen: dict[str, Any] = {}
     if target is not None:
-        of_target = (readings.target_logit - readings.log_mass()).exp()
-        chosen = {"target": target, "target_rank": array(readings.above), "target_probability": array(of_target)}
+        chosen = {"target": target, "target_rank": array(readings.above[..., 1]), "target_probability": followed(1)}
     return LogitLensResult(
         **prompt.fields(),
         top_ids=top_ids,
         top_probability=array(probability),
         entropy=entropy,
         kl=array(readings.kl()),
+        final_rank=array(readings.above[..., 0]),
+        final_probability=followed(0),
         names=dict(zip(sorted(named), model.single_token_strings(sorted(named)), strict=True)),
         lens="logit" if maps is None else "tuned",
         provenance=provenance(model.provenance(), **options),
@@ -206,13 +223,16 @@ def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
 
     Example:
         >>> round(logit_lens_cost(model, 12).flops / 1e9, 2)
-        0.22
+        0.39
     """
     rows = model.n_layers + 1
     # maximum, exponential and sums of a logit take as long as about 80 operations of the product
-    reading = rows * model.d_vocab * (2.0 * model.d_model + 80)
     item = max(model.dtype.itemsize, 4)
     cells, columns = _block_size(rows * n_tokens, model.d_vocab, model.device)
+    # the output's logits once more, and at most the blocks that hold the likeliest tokens of a chunk's positions
+    blocks = -(-model.d_vocab // columns)
+    again = min(max(1, cells // rows), n_tokens, blocks) / blocks
+    reading = model.d_vocab * (rows * (2.0 * model.d_model + 80) + 2.0 * model.d_model * (2 + rows * again))
     block = 3.0 * min(cells, rows * n_tokens) * min(columns, model.d_vocab)
     stored = rows * n_tokens * (model.d_model + 16)
     return Cost(

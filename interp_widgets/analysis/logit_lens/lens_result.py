@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, SupportsIndex
+from typing import Any, ClassVar, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,11 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 
 Lens = Literal["logit", "tuned"]
 """``logit``: the residual stream itself; ``tuned``: the stream after one affine map per layer."""
+
+_NUMBERS = (
+    "probability", "entropy", "kl", "final_rank", "final_probability", "target_rank", "target_probability",
+    "interference",
+)  # fmt: skip
 
 
 @record
@@ -34,6 +39,8 @@ class LogitLensResult(PromptResult):
         1
     """
 
+    VERSION: ClassVar[int] = 2
+
     top_ids: Ints = with_axes("layers + 1", "positions", "top")
     """Ids of the likeliest next tokens, best first; ties in the order of ids."""
 
@@ -45,6 +52,13 @@ class LogitLensResult(PromptResult):
 
     kl: Floats = with_axes("layers + 1", "positions")
     """KL(prediction ‖ model's output) in nats; 0 in the last row."""
+
+    final_rank: Ints = with_axes("layers + 1", "positions")
+    """Rank of the output's likeliest token at that position: the number of tokens likelier than it (ties do not count);
+    0 in the last row."""
+
+    final_probability: Floats = with_axes("layers + 1", "positions")
+    """Probability of that token, 0..1."""
 
     names: Mapping[int, str]
     """Readable text by id of every token in `top_ids` and of the target; see :meth:`token_text`."""
@@ -106,6 +120,15 @@ class LogitLensResult(PromptResult):
         return len(same) - unbroken
 
     @property
+    def repeats(self) -> Bools:
+        """(layers + 1, positions) True where the likeliest next token is the token at that position itself.
+
+        With tied embeddings (one matrix reads tokens in and writes them out) row 0 is mostly that.
+        """
+        same: Bools = self.top_token == np.asarray(self.ids)
+        return same
+
+    @property
     def interference(self) -> Bools | None:
         """(layers + 1, positions) True where the target was likeliest one row before and no longer is; None without a
         target. At row l, block l - 1 displaced it.
@@ -141,11 +164,11 @@ class LogitLensResult(PromptResult):
     def trajectory(self, position: int = -1) -> dict[str, NDArray[Any]]:
         """One position over the layers: arrays (layers + 1,) by name, ``target_rank`` and so on only with a target.
 
-        The names are ``top_token``, ``probability``, ``entropy``, ``kl``, ``target_rank``, ``target_probability`` and
-        ``interference``.
+        The names are ``top_token``, ``probability``, ``entropy``, ``kl``, ``final_rank``, ``final_probability``,
+        ``target_rank``, ``target_probability`` and ``interference``.
         """
         column = self.position(position)
-        names = ("top_token", "probability", "entropy", "kl", "target_rank", "target_probability", "interference")
+        names = ("top_token", *_NUMBERS)
         arrays = {name: getattr(self, name) for name in names}
         return {name: values[:, column] for name, values in arrays.items() if values is not None}
 
@@ -171,14 +194,17 @@ class LogitLensResult(PromptResult):
         }
 
     def to_frame(self) -> DataFrame:
-        """One row per layer and position: the token there, the likeliest next token, and all numbers."""
+        """One row per layer and position: the token there, the likeliest next token, all numbers, and of the position
+        the output's likeliest token with the layer from which it is the likeliest."""
         rows = np.arange(self.n_layers + 1)
         columns: dict[str, Any] = {
             "token": self.tokens,
             "top_token": [[self.token_text(token) for token in row] for row in self.top_token.tolist()],
             "top_id": self.top_token,
         }
-        for name in ("probability", "entropy", "kl", "target_rank", "target_probability", "interference"):
+        for name in _NUMBERS:
             columns[name] = getattr(self, name)
+        final = [self.token_text(token) for token in self.top_token[-1].tolist()]
+        columns |= {"final_token": final, "commit_layer": self.commit_layer}
         columns["committed"] = rows[:, None] >= self.commit_layer
         return table({"layer": rows, "position": range(self.n_positions)}, columns)

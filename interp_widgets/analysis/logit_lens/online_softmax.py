@@ -19,12 +19,16 @@ class Readings:
     exp(x - m) to `mass`, exp(x - m)(x - m) to `energy` and exp(x - m)(f - anchor) to `cross`; when a later block has a
     larger m, the sums so far are scaled (the online softmax). Blocks are in the logits' own type, sums in float64
     where the device has it.
+
+    `followed` (positions, 1 or 2) holds the ids whose ranks are counted: the likeliest token of the final row, which
+    the caller sets, and the target.
     """
 
     def __init__(
         self, positions: int, rows: int, *, top: int, target: int | None, dtype: torch.dtype, device: torch.device
     ) -> None:
         shape = (positions, rows)
+        followed = 1 if target is None else 2
 
         def filled(value: float, *more: int) -> Tensor:
             return torch.full((*shape, *more), value, dtype=accumulation_dtype(device), device=device)
@@ -35,24 +39,26 @@ class Readings:
         self.anchor = torch.full((positions, 1), torch.nan, dtype=dtype, device=device)
         self.best = filled(-torch.inf, top).to(dtype)
         self.best_ids = torch.zeros(*shape, top, dtype=torch.long, device=device)
-        self.target_logit = filled(torch.nan).to(dtype)
-        self.above = torch.zeros(shape, dtype=torch.long, device=device)
+        self.followed = torch.zeros(positions, followed, dtype=torch.long, device=device)
+        if target is not None:
+            self.followed[:, 1] = target
+        self.followed_logit = filled(torch.nan, followed).to(dtype)
+        self.above = torch.zeros(*shape, followed, dtype=torch.long, device=device)
 
     def add(self, positions: slice, rows: slice, first: int, logits: Tensor, final: Tensor) -> None:
         """Add one block; ``logits`` is overwritten.
 
         Args:
             positions, rows: the cells.
-            first: the block's first token id. Blocks come in the order of ids; unless the first block holds the target,
-                `target_logit` must be set before.
+            first: the block's first token id. Blocks come in the order of ids; the logits of followed tokens that the
+                first block does not hold must have been noted (`note_followed`).
             logits: (positions, rows, block) of these cells.
             final: (positions, block) of the final row; may be a part of ``logits``.
         """
         at = (positions, rows)
         highest = logits.amax(-1)
         weights = torch.empty_like(logits)
-        if self.target is not None:
-            self._count(at, self.target - first, logits, weights)
+        self._count(at, first, logits, weights)
         self._merge(at, first, logits, highest)
         anchor = self.anchor[positions]
         self.anchor[positions] = torch.where(anchor.isnan(), final.amax(-1, keepdim=True), anchor)
@@ -67,13 +73,21 @@ class Readings:
         self.mass[at] = scale * self.mass[at] + weights.sum(-1)
         self.peak[at] = peak
 
-    def _count(self, at: tuple[slice, slice], column: int, logits: Tensor, scratch: Tensor) -> None:
-        """Count the logits above the target's."""
-        if 0 <= column < logits.shape[-1]:
-            self.target_logit[at] = logits[..., column]  # exactly equal: it must not count itself
-        # ones in the logits' dtype: summing booleans would make a copy of 8 bytes each
-        torch.gt(logits, self.target_logit[at][..., None], out=scratch)
-        self.above[at] += scratch.sum(-1).long()
+    def note_followed(self, positions: slice, rows: slice, first: int, logits: Tensor) -> None:
+        """Keep the logits of the followed tokens that a block holds."""
+        columns = self.followed[positions] - first
+        inside = (columns >= 0) & (columns < logits.shape[-1])
+        places = columns.clamp(0, logits.shape[-1] - 1)[:, None].expand(-1, logits.shape[1], -1)
+        at = (positions, rows)
+        self.followed_logit[at] = torch.where(inside[:, None], logits.gather(-1, places), self.followed_logit[at])
+
+    def _count(self, at: tuple[slice, slice], first: int, logits: Tensor, scratch: Tensor) -> None:
+        """Count the logits above those of the followed tokens."""
+        self.note_followed(*at, first, logits)  # exactly equal: a token must not count itself
+        for index in range(self.followed.shape[1]):
+            # ones in the logits' dtype: summing booleans would make a copy of 8 bytes each
+            torch.gt(logits, self.followed_logit[at][..., index, None], out=scratch)
+            self.above[at][..., index] += scratch.sum(-1).long()
 
     def _merge(self, at: tuple[slice, slice], first: int, logits: Tensor, highest: Tensor) -> None:
         """Merge a block's largest logits into the largest so far; most cells of later blocks have none."""

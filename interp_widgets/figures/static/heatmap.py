@@ -42,7 +42,8 @@ def heatmap_scene(
     row_bars: ArrayLike | None = None, row_bars_label: str = "", row_bars_max: float = 0.0,
     row_bars_signed: bool = False, texts: Sequence[str] = (), numbers_from: float | None = None,
     number_decimals: int | None = None, scale: str = "linear", reverse: bool = False, edges: Spans = (),
-    crossed: Spans = (), width: int = 900,
+    crossed: Spans = (), joined: bool = False, muted: Spans = (), heads: Sequence[str] = (), heads_name: str = "",
+    column_width: int = 0, width: int = 900,
 ) -> Scene:  # fmt: skip
     """A (rows, columns) matrix as a coloured map with thinned axis labels and a colour bar, `width` pixels wide.
 
@@ -51,8 +52,10 @@ def heatmap_scene(
     Numbers of at least `numbers_from` in size are written into cells without a text, if all fit, with two significant
     digits or `number_decimals`. The scale "log"
     colours by the logarithm of 1 + number, `reverse` gives the smallest number the last colour. `edges` and `crossed`
-    are cells [row, column] with a line along the upper edge and with a cross. Raises ValueError unless the matrix has
-    two axes.
+    are cells [row, column] with a line along the upper edge and with a cross. `joined` writes equal texts below each
+    other once, `muted` cells have no colour and a grey text, `heads` are lines above the columns, named `heads_name` at
+    the left. With a `column_width` the picture becomes wider than `width` where its columns need it. Raises ValueError
+    unless the matrix has two axes.
 
     >>> heatmap_scene([[0.0, 1.0]], ["a"], ["x", "y"], title="t").title
     't'
@@ -74,11 +77,14 @@ def heatmap_scene(
     # one very long name must not take up all the room
     widths = [text_width(name) for name in names[0]]
     row_room = min(150.0, max(widths), max(72.0, 1.5 * float(np.quantile(widths, 0.9))))
+    head_names = heads_name.split("\n") if heads else []
+    row_room = max([row_room, *map(text_width, head_names)])
     left = MARGIN + (20 if y_label else 0) + row_room + 8 + (8 if row_marks else 0)
     bar_room = 0 if bars is None else 88
     right = bar_room + 16 + 12 + 6 + 44 + (18 if value_label else 0) + MARGIN
-    top = MARGIN + (26 if title else 0)
-    across = min(width - left - right, columns * (110 if texts else 52))
+    top = MARGIN + (26 if title else 0) + (16 * len(head_names) + 4 if head_names else 0)
+    width = max(width, math.ceil(left + right + columns * column_width))
+    across = min(width - left - right, columns * max(110 if texts else 52, column_width))
     down = max(48.0, min(rows * (28.0 if rows <= 12 else 20.0 if rows <= 30 else 16.0),
                          max(520.0, rows * _NAME if rows <= 60 else 0.0)))  # fmt: skip
     wide, tall = across / columns, down / rows
@@ -90,16 +96,32 @@ def heatmap_scene(
     def draw(sheet: Sheet) -> None:
         if title:
             sheet.title(title, width)
+        for line, name in enumerate(head_names):
+            y = top + 4 - 16 * (len(head_names) - line)
+            sheet.text(left - 6, y, name, color=MUTED, ha="right")
+            for column, head in enumerate(heads):
+                text = " ".join(_fit(axis_name((head.split("\n") + [""] * line)[line]), wide - 4, 12))
+                sheet.text(left + (column + 0.5) * wide, y, text, color=MUTED if line else INK, ha="center")
+        from matplotlib.patches import Rectangle
+
         axes = sheet.axes(left, top, across, down)
         if array.size > _VECTOR_CELLS:
             look: dict[str, Any] = {"interpolation": "none", "aspect": "auto", "extent": (0, columns, rows, 0)}
             cells: Any = axes.imshow(array, norm=norm, cmap=colormap, **look)
         else:
             # pale lines between the cells, or else edges in their own colours against hairlines of the page
-            edge, thick = ("#eceef0", POINT) if min(wide, tall) >= 18 else ("face", 0.6)
+            edge, thick = ("#eceef0", POINT) if min(wide, tall) >= 18 and not joined else ("face", 0.6)
+            fills = colormap(norm(array))
+            for r, c in muted:
+                fills[r, c] = 1.0
             cells = axes.pcolormesh(array, norm=norm, cmap=colormap, edgecolors=edge, lw=thick)
+            for r, c in muted:
+                axes.add_patch(Rectangle((c, r), 1, 1, color="white", lw=0))
             sheet.tip(cells, _tips(array, names))
-            _write_cells(axes, array, colormap(norm(array)), texts, numbers_from, number_decimals, wide, tall)
+            if joined:
+                _write_runs(axes, fills, texts, muted, wide, tall)
+            else:
+                _write_cells(axes, array, fills, texts, numbers_from, number_decimals, wide, tall)
         axes.set(xlim=(0, columns), ylim=(rows, 0))
         axes.spines[:].set(visible=True)
         _mark_cells(axes, edges, crossed, wide, tall)
@@ -171,6 +193,35 @@ def _write_cells(
             y = r + 0.5 + (4 + (line - (len(lines) - 1) / 2) * 12) / tall
             color = ink(hex_color(*255 * fills[r, c]))
             axes.text(c + 0.5, y, text, ha="center", fontsize=_CELL * POINT, color=color)
+
+
+def _write_runs(
+    axes: Axes, fills: NDArray[np.float64], texts: Sequence[str], muted: Spans, wide: float, tall: float
+) -> None:
+    """Each text once for its run of equal texts below each other, with lines between the runs."""
+    rows, columns, _ = fills.shape
+    pale = {(r, c) for r, c in muted}
+    lined = wide >= 18
+    for c in range(columns):
+        alike = [(texts[r * columns + c] if texts else "", (r, c) in pale) for r in range(rows)]
+        starts = [r for r in range(rows) if not r or alike[r] != alike[r - 1]]
+        told = False
+        for start, end in zip(starts, [*starts[1:], rows], strict=True):
+            text, is_pale = alike[start]
+            above, told = told, text != "" and (end - start) * tall >= 11.5  # as high as a line
+            if lined and start and (told or above):
+                axes.plot([c, c + 1], [start, start], color="#eceef0", lw=POINT)
+            if not told or wide < 20:
+                continue
+            middle = (start + end - 1) // 2
+            color = MUTED if is_pale else ink(hex_color(*255 * fills[middle, c]))
+            lines = _fit(axis_name(text), wide - 6, (end - start) * tall)
+            centre = middle + 0.5 if tall >= 12 and len(lines) == 1 else (start + end) / 2
+            for line, shown in enumerate(lines):
+                y = centre + (4 + (line - (len(lines) - 1) / 2) * 12) / tall
+                axes.text(c + 0.5, y, shown, ha="center", fontsize=_CELL * POINT, color=color)
+        if lined and c:
+            axes.plot([c, c], [0, rows], color="#eceef0", lw=POINT)
 
 
 def _fit(text: str, room: float, tall: float) -> list[str]:

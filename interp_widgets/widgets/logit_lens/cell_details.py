@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 
@@ -13,21 +14,25 @@ from interp_widgets.figures.logit_lens import LensTrajectory, Trajectory
 
 from ..base import pair_view
 from ..base.controls import row
+from ..base.prediction import PredictionPanel
 from ..base.workbench import model_name
-from ..views import BokehFigure, Table
+from ..views import BokehFigure, Heatmap, Table
 from .sentences import cell_line, quoted, row_name
-
-if TYPE_CHECKING:
-    from .explorer import LogitLensExplorer
 
 CHARTS: tuple[Trajectory, ...] = ("target_rank", "target_probability", "entropy")
 
 
 class CellDetails:
-    """Shows the cell under the pointer or cursor, else the selected one; the charts show the selected position."""
+    """Shows the cell of `maps` under the pointer or cursor, else the selected one; charts of the selected position.
 
-    def __init__(self, panel: LogitLensExplorer) -> None:
-        self.panel = panel
+    `follow(token)` is called for a token that is clicked in the list.
+    """
+
+    def __init__(
+        self, panel: PredictionPanel, maps: pair_view.SideBySide[Heatmap], follow: Callable[[int], None]
+    ) -> None:
+        self.panel, self.maps, self.follow = panel, maps, follow
+        self.cell, self.top = (0, 0), 0
         self.numbers = W.HTML("")
         self.numbers.add_class("iw-hint")
         self.table = Table(instruction="click one to follow it", empty="No reading yet.", height=224)
@@ -39,7 +44,7 @@ class CellDetails:
         self.listed = [self.table, self.numbers]
         self.parts = [row(*boxes)]
         self.parts[0].layout.align_items = "flex-start"
-        for heat in panel.map.maps.views:
+        for heat in maps.views:
             panel.watch(heat, ["hovered", "cross"], lambda _: self._list())
         panel.on_user(self.table, "selected", self._picked)
         self._listed: Any = None
@@ -48,18 +53,19 @@ class CellDetails:
     @property
     def listed_cell(self) -> tuple[int, int]:
         """Row and column of the cell in the table."""
-        maps = self.panel.map.maps.shown
+        maps = self.maps.shown
         for cell, shape in [(heat.hovered, heat.shape) for heat in maps] + [(heat.cross, heat.shape) for heat in maps]:
             if len(cell) == 2 and all(0 <= i < n for i, n in zip(cell, shape, strict=True)):
                 return cell[0], cell[1]
-        return self.panel.cell
+        return self.cell
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
-    def paint(self) -> None:
-        """Update table and charts to the explorer's results and selection."""
+    def paint(self, cell: tuple[int, int], top: int) -> None:
+        """Update table and charts to the panel's results and the selected cell, with so many tokens in the list."""
+        self.cell, self.top = cell, top
         self._list()
-        results, (_, column) = self.panel.results, self.panel.cell
+        results, (_, column) = self.panel.results, cell
         if self._charted != (results, column):
             self._charted = (results, column)
             for chart in self.charts:
@@ -76,12 +82,12 @@ class CellDetails:
         if not panel.results:
             return
         row, column = self.listed_cell
-        listed = (panel.results, row, column, panel.top)
+        listed = (panel.results, row, column, self.top)
         if listed == self._listed:
             return
         self._listed = listed
         rows = [min(row, result.n_layers) for result in panel.results]
-        lists = [result.top(at, column)[: panel.top] for result, at in zip(panel.results, rows, strict=True)]
+        lists = [result.top(at, column)[: self.top] for result, at in zip(panel.results, rows, strict=True)]
         heads: list[dict[str, str]] = [{"label": "rank", "align": "right"}]
         for letter in pair_view.letters(lists):
             heads += [{"label": f"{letter}next token"}, {"label": "probability", "align": "right"}]
@@ -91,11 +97,11 @@ class CellDetails:
             for tokens in lists:
                 line += [visible(tokens[rank][0]), tokens[rank][1]] if rank < len(tokens) else [None, None]
             table.append(line)
-        first = panel.results[0]
+        first, shown = panel.results[0], panel.results[pair_view.shown_indices(panel)[-1]]
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, table
-            where = f"after {quoted(first.tokens[column])} ({column}) at {row_name(panel.shown_results[-1], row)}"
+            where = f"after {quoted(first.tokens[column])} ({column}) at {row_name(shown, row)}"
             self.table.caption = f"Likeliest tokens {where}"
         self.numbers.value = "<br>".join(
             f"{start}{escape(cell_line(result, at, column))}"
@@ -112,4 +118,4 @@ class CellDetails:
         index = 1 if len(panel.results) == 2 and panel.shown != "A" else 0
         result: LogitLensResult = panel.results[index]
         token = int(result.top_ids[min(row, result.n_layers), column, change.new])
-        panel.follow(token)
+        self.follow(token)

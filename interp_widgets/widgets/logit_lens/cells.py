@@ -15,6 +15,8 @@ from ..views.heatmap import Colours
 Array = NDArray[np.float64]
 
 COLOR_LABELS = {
+    "final_probability": "probability of the final word",
+    "final_rank": "rank of the final word",
     "probability": "probability of the likeliest token",
     "entropy": "entropy",
     "kl": "KL divergence from the output",
@@ -23,6 +25,8 @@ COLOR_LABELS = {
 }
 """Names of the lens quantities in the controls,"""
 UNITS = {
+    "final_probability": "probability of final word",
+    "final_rank": "rank of final word, 0 is best",
     "probability": "probability",
     "entropy": "entropy, nats",
     "kl": "KL, nats",
@@ -31,6 +35,12 @@ UNITS = {
 }
 """and at the colour bar, where space is short."""
 
+RANKS = ("final_rank", "target_rank")
+LAST_RANK = 1000.0
+"""Ranks from here on have one colour."""
+HEADS = "final word\nfrom layer"
+"""Names of the lines above the map: the output's likeliest token, and the commit layer."""
+BOTH_HEADS = "A final word\nfrom layer\nB final word\nfrom layer"
 NOTED = 3
 """Number of top tokens in a tooltip; with two models, one of each."""
 MOST_NOTES = 20_000
@@ -43,18 +53,26 @@ def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colou
     if shown == "difference":
         return _difference(matrices[0], matrices[1], color)
     matrix, unit = matrices["AB".index(shown)], UNITS[color]
-    if color == "target_rank":
+    if color in RANKS:
         most = max(1.0, *(float(ranks.max()) for ranks in matrices))
-        return Colours(matrix, 0.0, most, unit, scale="log", reverse=True)
+        return Colours(matrix, 0.0, min(most, LAST_RANK), unit, scale="log", reverse=True)
     if color in ("entropy", "kl"):
         return Colours(matrix, 0.0, max(float(numbers.max()) for numbers in matrices) or 1.0, unit)
     return Colours(matrix, 0.0, 1.0, unit)
 
 
+def colour_name(color: str, shown: str) -> str:
+    """The name of a colouring, for a title."""
+    name = COLOR_LABELS[color]
+    if shown == "difference":
+        return name.replace("the final word", "each model's own final word")
+    return f"{name} ({LAST_RANK:,.0f} or more are alike)" if color in RANKS else name
+
+
 def _difference(a: Array, b: Array, color: str) -> Colours:
-    """B − A; for ranks, the powers of ten by which B ranks the target higher."""
+    """B − A; for ranks, the powers of ten by which B ranks the token higher."""
     unit = f"{UNITS[color]}, B − A"
-    if color == "target_rank":
+    if color in RANKS:
         a, b = -np.log10(1 + a), -np.log10(1 + b)
         unit = "−log₁₀(1 + rank), B − A"
     largest = float(np.abs(b - a).max()) or 1.0
@@ -62,13 +80,15 @@ def _difference(a: Array, b: Array, color: str) -> Colours:
 
 
 def labels(results: Sequence[LogitLensResult], threshold: float) -> list[str]:
-    """Texts of the cells, row by row: the top token if it has at least this probability.
+    """Texts of the cells, row by row: the top token if it has at least this probability, and in the output's row.
 
     For two results ``a → b`` where their top tokens differ and either reaches it, and nothing where they agree.
     """
-    reached = np.any([result.probability >= threshold for result in results], axis=0).ravel()
+    reached = np.any([result.probability >= threshold for result in results], axis=0)
+    reached[-1] = True
     if len(results) == 2:
-        reached &= (results[0].top_token != results[1].top_token).ravel()
+        reached &= results[0].top_token != results[1].top_token
+    reached = reached.ravel()
     tokens = [result.top_token.ravel().tolist() for result in results]
     names = [{token: visible(result.token_text(token)) for token in set(ids)}
              for result, ids in zip(results, tokens, strict=True)]  # fmt: skip
@@ -78,8 +98,22 @@ def labels(results: Sequence[LogitLensResult], threshold: float) -> list[str]:
     return texts
 
 
+def heads(results: Sequence[LogitLensResult]) -> list[str]:
+    """What stands above each column: of each result the final word, and the layer from which it is the likeliest."""
+    lines: list[list[str]] = []
+    for result in results:
+        lines.append([visible(result.token_text(token)) for token in result.top_token[-1].tolist()])
+        lines.append(["output" if row == result.n_layers else str(row) for row in result.commit_layer.tolist()])
+    return ["\n".join(of_column) for of_column in zip(*lines, strict=True)]
+
+
+def repeats(result: LogitLensResult) -> list[list[int]]:
+    """Cells [row, column] that say the token just read, which is not the final word."""
+    return np.argwhere(result.repeats & (result.final_rank > 0)).tolist()
+
+
 def notes(results: Sequence[LogitLensResult]) -> list[str]:
-    """Tooltips of the cells: the top tokens of each result, the target, commit layer and interference."""
+    """Tooltips of the cells: top tokens of each result, final word, target, commit layer and interference."""
     if results[0].entropy.size > MOST_NOTES:
         return []
     names, most = (("A: ", "B: "), 1) if len(results) == 2 else (("next: ",), NOTED)
@@ -94,10 +128,19 @@ def _lines(result: LogitLensResult, name: str, most: int) -> list[str]:
     chances = result.top_probability[..., :most].reshape(-1, most).tolist()
     lines = [name + ", ".join(f"{text[i]} {_short(p)}" for i, p in zip(*cell, strict=True))
              for cell in zip(ids, chances, strict=True)]  # fmt: skip
+    final = [text[token] for token in result.top_token[-1].tolist()] * (result.n_layers + 1)
+    lines = [
+        f"{line}; final word {word} rank {rank:,}" if rank else line
+        for line, word, rank in zip(lines, final, result.final_rank.ravel().tolist(), strict=True)
+    ]
     if result.target is not None and result.target_rank is not None:
         ranks = result.target_rank.ravel().tolist()
         lines = [f"{line}; target {text[result.target]} rank {rank:,}" for line, rank in zip(lines, ranks, strict=True)]
-    for marked, remark in ((losses(result), ", lost here"), (commits(result), "; commit layer")):
+    marks = (
+        (losses(result), ", lost here"), (repeats(result), "; repeats the token just read"),
+        (commits(result), "; commit layer"),
+    )  # fmt: skip
+    for marked, remark in marks:
         for row, column in marked:
             lines[row * result.n_positions + column] += remark
     return lines

@@ -17,7 +17,7 @@ from ..base.prediction import Likeliest, PredictionPanel
 from ..base.request import File, Request
 from .cell_details import CellDetails
 from .cells import COLOR_LABELS
-from .lens_map import LensMap
+from .lens_map import Drawing, LensMap
 from .sentences import describe_prediction
 
 LEAST_TOP = 10
@@ -27,9 +27,12 @@ LEAST_TOP = 10
 class LogitLensExplorer(PredictionPanel):
     """What the model would say next if it stopped at a layer, for every layer and every position of a text.
 
-    The map shows the likeliest next token of every layer and position; the charts follow a target through the layers
-    at one position: its rank, its probability, and the layer's entropy. A dash marks the commit layer, from
-    which on the likeliest token never changes, a cross interference: the target was the likeliest and is lost.
+    The map shows the likeliest next token of every layer and position, a word once for all layers in a row that say it;
+    above each column stand the final word, which is the model's own prediction, and the layer from which on it is the
+    likeliest. The colour is the probability of that final word, or its rank, or another of the `color` options. The
+    charts follow a target through the layers at one position: its rank, its probability, and the layer's entropy. A
+    dash marks the commit layer, from which on the likeliest token never changes, a cross interference: the target was
+    the likeliest and is lost. Cells that say the token just read are grey.
 
     ``LogitLensExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other widgets,
     ``(workbench)``. Every trait below is a keyword too. `run()` computes and returns the :class:`LogitLensResult` (a
@@ -49,7 +52,7 @@ class LogitLensExplorer(PredictionPanel):
     title: ClassVar[str] = "Logit lens"
     pair_views = ("difference", "beside")
     color = field(
-        COLOR_LABELS, "probability", label="Colour", redraws=True, new_row=True, help="Quantity shown as colour"
+        COLOR_LABELS, "final_probability", label="Colour", redraws=True, new_row=True, help="Quantity shown as colour"
     )
     threshold = field(
         Share, 0.2, label="Labels from", redraws=True,
@@ -77,9 +80,15 @@ class LogitLensExplorer(PredictionPanel):
 
     def build(self) -> None:
         self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
-        self.map = LensMap(self)
-        self.about = CellDetails(self)
-        self.arrange(self.map.parts, self.about.parts, spare=[self.map.key], beside=self.about.listed)
+        self.map = LensMap(self, self.select_cell)
+        self.about = CellDetails(self, self.map.maps, self.follow)
+        self.arrange(
+            self.map.parts,
+            self.about.parts,
+            spare=[self.map.key],
+            beside=self.about.listed,
+            width=320 if len(self.models) == 1 else 460,
+        )
         if self.position < 0 and self.response_token < 0:
             self.position = self.prompt_token
         if self.reading < 0 < self.layer:
@@ -115,8 +124,9 @@ class LogitLensExplorer(PredictionPanel):
         prompt, _ = self.models[0].split(texts.prompt, texts.response)
         self.n_prompt_tokens = len(prompt) - (results[0].bos_id is not None)
         self.fit_side(results[0].n_positions)
-        self.map.paint()
-        self.about.paint()
+        cell = self.cell
+        self.map.paint(Drawing(self.color, self.threshold, self.n_prompt_tokens), self.reading, cell[1])
+        self.about.paint(cell, self.top)
 
     def describe_selection(self) -> Description | None:
         if not self.results:

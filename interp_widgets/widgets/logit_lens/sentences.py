@@ -69,6 +69,9 @@ def _target(result: LogitLensResult, column: int, final: str) -> str:
 def cell_line(result: LogitLensResult, row: int, column: int) -> str:
     """The numbers of one cell."""
     parts = [f"entropy {result.entropy[row, column]:.2f} nats", f"KL to output {result.kl[row, column]:.2f} nats"]
+    if result.final_rank[row, column]:
+        final = quoted(result.token_text(int(result.top_token[-1, column])))
+        parts.insert(0, f"final word {final} rank {result.final_rank[row, column]:,}")
     if result.target_rank is not None and result.target_probability is not None and result.target_token is not None:
         rank, chance = result.target_rank[row, column], format_probability(result.target_probability[row, column])
         parts.insert(0, f"target {quoted(result.target_token)} rank {rank:,} ({chance})")

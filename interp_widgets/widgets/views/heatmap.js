@@ -40,6 +40,9 @@ function render({ model, el, signal }) {
   const box = element('div', 'iw-heat', el);
   const canvas = element('canvas', '', box), top = element('canvas', 'iw-top', box);
   const empty = element('div', 'iw-empty', box);
+  const slide = element('input', 'iw-slide', el);  // scrolls to the columns that do not fit
+  Object.assign(slide, { type: 'range', min: 0, step: 1 });
+  slide.dataset.lmSuppressShortcuts = 'true';
   const readout = element('div', 'iw-readout iw-below', el);
   const tip = makeTip(el);
   const opt = { signal };
@@ -51,8 +54,9 @@ function render({ model, el, signal }) {
 
   const grid = document.createElement('canvas');
   let A = new Float32Array(0), R = 0, C = 0, hasGap = false, logarithmic = false, reverse = false, view = [0, 0, 0, 0];
+  let free = true, start = 0, fitted = 0;  // whether the view is not zoomed; its first column and how many fit
   let theme = readTheme(el), table = new Uint8Array(1024), low = 0, scale = 255;
-  let rowNames = [], columnNames = [], rowWide = 0, columnWide = 0, bars = new Float32Array(0), barTop = 1, signedBars = false;
+  let rowNames = [], columnNames = [], heads = [], headNames = [], muted = new Set(), rowWide = 0, columnWide = 0, bars = new Float32Array(0), barTop = 1, signedBars = false;
   let L = null, over = null, drag = null, dirty = new Set(['data', 'theme']);
   const widths = new Map();
 
@@ -122,8 +126,18 @@ function render({ model, el, signal }) {
 
   function readView() {
     const asked = model.get('window');
-    const fits = asked.length === 4 && asked[0] >= 0 && asked[1] >= 0 && asked[2] <= R && asked[3] <= C && asked[2] > asked[0] && asked[3] > asked[1];
-    view = fits ? [...asked] : [0, 0, R, C];
+    free = !(asked.length === 4 && asked[0] >= 0 && asked[1] >= 0 && asked[2] <= R && asked[3] <= C && asked[2] > asked[0] && asked[3] > asked[1]);
+    view = free ? [0, 0, R, C] : [...asked];
+    start = fitted = 0;
+  }
+
+  // Of columns that do not all fit, those from `start` on, with the cursor among them.
+  function place(follow) {
+    if (!free || !L) return;
+    const at = cursor()?.[1] ?? -1;
+    if (follow && at >= 0 && (at < start || at >= start + L.fits)) start = at - Math.floor(L.fits / 2);
+    start = Math.max(0, Math.min(C - L.fits, start));
+    view = [0, start, R, start + L.fits];
   }
 
   function readColours() {
@@ -172,9 +186,13 @@ function render({ model, el, signal }) {
     for (const name of rowNames) rowWide = Math.max(rowWide, wide(name));
     for (const name of columnNames) columnWide = Math.max(columnWide, wide(name));
     const texts = model.get('texts').length > 0;
+    heads = model.get('heads').map(head => head.split('\n').map(label));
+    headNames = heads.length ? model.get('heads_name').split('\n') : [];
+    muted = new Set(model.get('muted').map(([r, c]) => r * C + c));
     // One very long name must not take the room of all: it is cut well beyond nine tenths of the names.
     const usual = rowNames.map(wide).sort((a, b) => a - b)[Math.floor(0.9 * (R - 1))];
-    const rowRoom = Math.ceil(Math.min(rowWide, Math.max(72, usual * 1.5), 150, W * 0.22));
+    const rowRoom = Math.ceil(Math.max(Math.min(rowWide, Math.max(72, usual * 1.5), 150, W * 0.22), ...headNames.map(wide)));
+    const above = heads.length ? 16 * headNames.length + 4 : 0, at = 6 + above;
     const yTitle = model.get('y_label') ? 20 : 0;
     const band = model.get('row_marks').length ? 8 : 0, columnBand = model.get('column_marks').length ? 8 : 0;
     const left = yTitle + rowRoom + 8 + band;
@@ -184,16 +202,17 @@ function render({ model, el, signal }) {
     const keyRoom = model.get('color_bar') ? 16 + 12 + 6 + tickRoom + (model.get('value_label') ? 18 : 0) : 8;
     const barRoom = bars.length ? GAP + Math.max(signedBars ? 80 : 48, Math.min(signedBars ? 128 : 96, Math.round(W * 0.09))) : 0;
     const most = Math.max(24, W - left - barRoom - keyRoom - 2);
-    const plotW = Math.min(most, C * (texts ? 110 : 52));
-    const flat = columnWide <= plotW / C - 6;
+    const least = model.get('column_width'), plotW = Math.min(most, C * Math.max(texts ? 110 : 52, least));
+    const fits = Math.min(C, least ? Math.max(3, Math.floor(plotW / least)) : C);
+    const flat = columnWide <= plotW / fits - 6;
     const columnRoom = flat ? 18 : Math.ceil(Math.min(columnWide, 110) * 0.7071 + 12);
     const below = bars.length ? (model.get('row_bars_label') ? 38 : 22) : 0;
     const bottom = Math.max(4 + columnBand + columnRoom + (model.get('x_label') ? 20 : 0), below);
     const fixed = model.get('height'), wanted = R * (R <= 12 ? 28 : R <= 30 ? 20 : 16);
     const tallest = Math.max(model.get('max_height'), R <= 60 ? R * NAME : 0);  // up to 60 rows, each has its name
     const room = parseFloat(getComputedStyle(el).getPropertyValue('--iw-room'));  // where the page has no more, rows are thin
-    const plotH = fixed > 0 ? Math.max(40, fixed - bottom - 6) : Math.max(48, Math.min(wanted, room ? room - bottom - 6 : tallest));
-    L = { W, H: Math.ceil(6 + plotH + bottom), x: left, y: 6, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, tickRoom, columnsTop: 6 + plotH + columnBand, texts, numbers: model.get('numbers_from') };
+    const plotH = fixed > 0 ? Math.max(40, fixed - bottom - at) : Math.max(48, Math.min(wanted, room ? room - bottom - at : tallest));
+    L = { W, H: Math.ceil(at + plotH + bottom), x: left, y: at, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, tickRoom, columnsTop: at + plotH + columnBand, texts, numbers: model.get('numbers_from'), fits };
     box.style.height = `${L.H}px`;
     const ratio = window.devicePixelRatio || 1;
     for (const sheet of [canvas, top]) {
@@ -208,7 +227,7 @@ function render({ model, el, signal }) {
   const xOf = c => L.x + (c - view[1]) / (view[3] - view[1]) * L.w;
   const yOf = r => L.y + (r - view[0]) / (view[2] - view[0]) * L.h;
   const size = () => [L.w / (view[3] - view[1]), L.h / (view[2] - view[0])];
-  const zoomed = () => view[2] - view[0] < R - 1e-6 || view[3] - view[1] < C - 1e-6;
+  const partial = () => view[2] - view[0] < R - 1e-6 || view[3] - view[1] < C - 1e-6;
 
   function scaleTicks(a, b, length) {
     const round = logarithmic ? decades(b) : ticks(a, b, Math.max(2, Math.floor(length / 34)));
@@ -227,9 +246,12 @@ function render({ model, el, signal }) {
     canvas.style.display = top.style.display = bare ? 'none' : '';
     tools.style.display = bare ? 'none' : '';
     top.setAttribute('aria-label', `${model.get('title') || 'heat map'}, ${R} rows, ${C} columns; arrow keys move, Enter pins, plus and minus zoom`);
-    if (bare) { empty.textContent = model.get('empty'); box.style.height = ''; readout.textContent = ''; tip.hide(); return; }
+    if (bare) { slide.style.display = 'none'; empty.textContent = model.get('empty'); box.style.height = ''; readout.textContent = ''; tip.hide(); return; }
     measure();
     if (!L) return;
+    place(L.fits !== fitted);
+    fitted = L.fits;
+    top.dataset.view = view.join(' ');
     pen.setTransform(L.ratio, 0, 0, L.ratio, 0, 0);
     pen.clearRect(0, 0, L.W, L.H);
     pen.textBaseline = 'middle';
@@ -237,11 +259,15 @@ function render({ model, el, signal }) {
     drawCells();
     drawRows();
     drawColumns();
+    if (heads.length) drawHeads();
+    drawSlide();
     if (bars.length) drawBars();
     if (model.get('color_bar')) drawKey();
-    const zoom = zoomed();
-    top.classList.toggle('iw-pan', zoom);
-    minus.disabled = reset.disabled = !zoom;
+    top.classList.toggle('iw-pan', partial());
+    minus.disabled = !partial();
+    reset.disabled = free;
+    reset.title = L.fits < C ? 'As many columns as can be read (0)' : 'Whole map (0)';
+    reset.setAttribute('aria-label', reset.title);
     plus.disabled = view[2] - view[0] <= 3 && view[3] - view[1] <= 3;
     drawTop();
   }
@@ -258,17 +284,49 @@ function render({ model, el, signal }) {
       const image = pooled(r0, c0, r1, c1, Math.min(c1 - c0, Math.floor((c1 - c0) * cw * ratio)), Math.min(r1 - r0, Math.floor((r1 - r0) * ch * ratio)));
       pen.drawImage(image, xOf(c0), yOf(r0), (c1 - c0) * cw, (r1 - r0) * ch);
     }
-    if (cw >= 18 && ch >= 18) {
-      pen.fillStyle = theme.background;
+    pen.fillStyle = theme.background;
+    if (muted.size) for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) if (muted.has(r * C + c)) pen.fillRect(xOf(c), yOf(r), cw, ch);
+    const joined = model.get('joined'), found = joined ? runs(r0, c0, r1, c1, ch) : [];
+    if (cw >= 18 && (ch >= 18 || joined)) {
+      pen.fillStyle = joined ? theme.line : theme.background;  // a run must show where it ends, on white too
       const line = 1 / Math.min(ratio, 1.0001);
       for (let c = c0 + 1; c < c1; c++) pen.fillRect(snap(xOf(c)) - line / 2, L.y, line, L.h);
-      for (let r = r0 + 1; r < r1; r++) pen.fillRect(L.x, snap(yOf(r)) - line / 2, L.w, line);
+      for (const run of found) if (run.edge) pen.fillRect(xOf(run.c), snap(yOf(run.from)) - line / 2, cw, line);
+      if (!joined) for (let r = r0 + 1; r < r1; r++) pen.fillRect(L.x, snap(yOf(r)) - line / 2, L.w, line);
     }
-    if ((L.texts || L.numbers !== null) && cw >= 20 && ch >= 12) drawTexts(r0, c0, r1, c1, cw, ch);
+    if (joined && cw >= 20) drawJoined(found, cw, ch);
+    else if ((L.texts || L.numbers !== null) && cw >= 20 && ch >= 12) drawTexts(r0, c0, r1, c1, cw, ch);
     if (cw >= 6 && ch >= 6) drawMarks(cw, ch);
     pen.restore();
     pen.strokeStyle = theme.line; pen.lineWidth = 1;
     pen.strokeRect(snap(L.x) - 0.5, snap(L.y) - 0.5, snap(L.w) + 1, snap(L.h) + 1);
+  }
+
+  // Cells below each other with one text: [from, to) rows of a column. One with the height of a line is `told`, and has
+  // an `edge` above and below it.
+  function runs(r0, c0, r1, c1, ch) {
+    const texts = model.get('texts'), found = [];
+    for (let c = c0; c < c1; c++) for (let from = r0, to, above = false; from < r1; from = to) {
+      const i = from * C + c, text = texts[i] ?? '';
+      for (to = from + 1; to < r1 && texts[to * C + c] === texts[i] && muted.has(to * C + c) === muted.has(i); to++);
+      const told = text !== '' && (to - from) * ch >= 11.5;
+      found.push({ c, from, to, text, told, edge: from > r0 && (told || above), muted: muted.has(i) });
+      above = told;
+    }
+    return found;
+  }
+
+  // A text once for a run of cells, where the run has the height of a line.
+  function drawJoined(found, cw, ch) {
+    pen.textAlign = 'center'; pen.font = FONT();
+    for (const { c, from, to, text, told, muted: pale } of found) {
+      if (!told) continue;
+      const high = (to - from) * ch;
+      const middle = (from + to - 1) >> 1, v = value(middle, c), k = 4 * level(v);
+      pen.fillStyle = pale ? theme.muted : Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
+      const lines = fit(label(text), cw - 6, high).map(isolate), y = (ch >= 12 && lines.length === 1 ? yOf(middle + 0.5) : yOf((from + to) / 2)) + 0.5;
+      lines.forEach((one, k) => pen.fillText(one, xOf(c + 0.5), y + (k - (lines.length - 1) / 2) * 12));
+    }
   }
 
   function drawTexts(r0, c0, r1, c1, cw, ch) {
@@ -278,7 +336,7 @@ function render({ model, el, signal }) {
       const text = texts[r * C + c], v = value(r, c), k = 4 * level(v);
       const number = text ? '' : numbers.get(r * C + c) ?? '';
       if (!text && !number) continue;
-      pen.fillStyle = Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
+      pen.fillStyle = muted.has(r * C + c) ? theme.muted : Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
       const lines = number ? [number] : fit(label(text), cw - 6, ch).map(isolate), y = yOf(r + 0.5) + 0.5;
       lines.forEach((one, k) => pen.fillText(one, xOf(c + 0.5), y + (k - (lines.length - 1) / 2) * 12));
     }
@@ -416,6 +474,33 @@ function render({ model, el, signal }) {
     const middle = L.x + L.w / 2;  // under a narrow map it ends where the name of the bars begins
     axisTitle(title, bars.length ? Math.min(middle, L.x + L.w - half) : middle, L.H - 10, room, false);
   }
+
+  // Lines of text above the columns, each with its name at the left.
+  function drawHeads() {
+    const [cw] = size(), y = line => L.y - 4 - 16 * (headNames.length - line) + 8;
+    pen.font = FONT(); pen.textAlign = 'right'; pen.fillStyle = theme.muted;
+    headNames.forEach((name, line) => pen.fillText(name, L.x - 6 - L.band, y(line)));
+    if (cw < 20) return;
+    pen.textAlign = 'center';
+    for (let c = Math.ceil(view[1] - 0.5); c < view[3] - 0.5; c++) {
+      (heads[c] ?? []).forEach((text, line) => {
+        pen.fillStyle = line ? theme.muted : theme.fg;
+        const [one] = fit(text, cw - 4, 12);
+        if (one) pen.fillText(isolate(one), xOf(c + 0.5), y(line));
+      });
+    }
+  }
+
+  function drawSlide() {
+    const seen = view[3] - view[1], needed = model.get('column_width') > 0 && seen < C - 1e-6;
+    slide.style.display = needed ? '' : 'none';
+    if (!needed) return;
+    slide.style.marginLeft = `${L.x}px`; slide.style.width = `${L.w}px`;
+    slide.max = Math.ceil(C - seen); slide.value = Math.round(view[1]);
+    const words = `Columns ${Math.floor(view[1]) + 1} to ${Math.ceil(view[3])} of ${C}`;
+    slide.title = words; slide.setAttribute('aria-label', words);
+  }
+  const slideTo = (c0, tell) => pan([view[0], c0, view[2], c0 + view[3] - view[1]], tell);
 
   // Bars beside the rows from 0 at the left; where some may be negative, to both sides of a 0 in the middle.
   function drawBars() {
@@ -571,8 +656,23 @@ function render({ model, el, signal }) {
     const h = Math.min(R, Math.max(Math.min(R, 3), r1 - r0)), w = Math.min(C, Math.max(Math.min(C, 3), c1 - c0));
     r0 = Math.max(0, Math.min(R - h, r0)); c0 = Math.max(0, Math.min(C - w, c0));
     view = [r0, c0, r0 + h, c0 + w];
-    model.set('window', zoomed() ? view : []);
+    free = !partial() && L?.fits === C;
+    model.set('window', free ? [] : view);
     if (tell) model.save_changes();
+    over = null; pointAt(null);
+    refresh();
+  }
+  function home() {
+    free = true; start = Math.round(view[1]);
+    model.set('window', []); model.save_changes();
+    over = null; pointAt(null);
+    refresh();
+  }
+  // The same part elsewhere: without zoom only the first column changes.
+  function pan(next, tell = true) {
+    if (!free) return setView(next, tell);
+    start = Math.round(next[1]);
+    place(false);
     over = null; pointAt(null);
     refresh();
   }
@@ -589,7 +689,7 @@ function render({ model, el, signal }) {
   function keepInView([r, c]) {
     const [r0, c0, r1, c1] = view;
     const dr = r < r0 ? r - r0 : r + 1 > r1 ? r + 1 - r1 : 0, dc = c < c0 ? c - c0 : c + 1 > c1 ? c + 1 - c1 : 0;
-    if (dr || dc) setView([r0 + dr, c0 + dc, r1 + dr, c1 + dc], false);
+    if (dr || dc) pan([r0 + dr, c0 + dc, r1 + dr, c1 + dc], false);
   }
   function tool(text, name, work) {
     const button = element('button', 'iw-tool', tools);
@@ -599,17 +699,17 @@ function render({ model, el, signal }) {
   }
   const minus = tool('−', 'Zoom out (−)', () => zoom(1 / 1.6, ...middle()));
   const plus = tool('+', 'Zoom in (+, or Ctrl and wheel); drag to move', () => zoom(1.6, ...middle()));
-  const reset = tool('Reset', 'Whole map (0)', () => setView([0, 0, R, C]));
+  const reset = tool('Reset', 'Whole map (0)', home);
 
   // ---- pointer
-  const place = event => {
+  const placeOf = event => {
     const b = top.getBoundingClientRect(), x = event.clientX - b.left, y = event.clientY - b.top;
     const c = view[1] + (x - L.x) / L.w * (view[3] - view[1]), r = view[0] + (y - L.y) / L.h * (view[2] - view[0]);
     return { r, c, inside: x >= L.x && x < L.x + L.w && y >= L.y && y < L.y + L.h };
   };
   const cellAt = event => {
     if (!L) return null;
-    const { r, c, inside } = place(event);
+    const { r, c, inside } = placeOf(event);
     return inside ? [Math.min(R - 1, Math.floor(r)), Math.min(C - 1, Math.floor(c))] : null;
   };
   const sendSoon = perFrame(() => model.save_changes());
@@ -639,10 +739,10 @@ function render({ model, el, signal }) {
     const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
     if (!drag.moved && Math.hypot(dx, dy) < 4) return;
     drag.moved = true;
-    if (!zoomed()) return;
+    if (!partial()) return;
     top.classList.add('iw-panning');
     const [r0, c0, r1, c1] = drag.view, right = dx / L.w * (c1 - c0), down = dy / L.h * (r1 - r0);
-    setView([r0 - down, c0 - right, r1 - down, c1 - right], false);
+    pan([r0 - down, c0 - right, r1 - down, c1 - right], false);
   }, opt);
   window.addEventListener('pointerup', event => {
     if (!drag) return;
@@ -657,10 +757,22 @@ function render({ model, el, signal }) {
     }
   }, opt);
   window.addEventListener('pointercancel', () => { drag = null; top.classList.remove('iw-panning'); }, opt);
+  slide.addEventListener('input', () => slideTo(+slide.value), opt);
+  let aside = 0;
   top.addEventListener('wheel', event => {
-    if (!L || !(event.ctrlKey || event.metaKey)) return;
+    if (!L) return;
+    if (!(event.ctrlKey || event.metaKey)) {
+      const by = event.shiftKey ? event.deltaX || event.deltaY : Math.abs(event.deltaX) > Math.abs(event.deltaY) ? event.deltaX : 0;
+      if (!by || slide.style.display === 'none') return;
+      event.preventDefault();
+      aside += by / size()[0];
+      const whole = Math.trunc(aside);
+      aside -= whole;
+      if (whole) { slideTo(view[1] + whole, false); if (!free) tellSoon(); }
+      return;
+    }
     event.preventDefault();
-    const { r, c, inside } = place(event);
+    const { r, c, inside } = placeOf(event);
     if (inside) { zoom(Math.exp(-Math.max(-60, Math.min(60, event.deltaY)) * 0.008), r, c, false); tellSoon(); }
   }, { signal, passive: false });
   let timer = 0;
@@ -682,7 +794,7 @@ function render({ model, el, signal }) {
     } else if (event.key === 'Escape') { hover(null); send(model, { cross: [], pinned: [] }); }
     else if (event.key === '+' || event.key === '=') zoom(1.6, ...middle());
     else if (event.key === '-') zoom(1 / 1.6, ...middle());
-    else if (event.key === '0') setView([0, 0, R, C]);
+    else if (event.key === '0') home();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -716,10 +828,14 @@ function render({ model, el, signal }) {
   watcher.observe(box);
   const stops = [
     onTraits(model, 'data shape vmin vmax scale row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
-    onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : zoomed()) { readView(); refresh(); } }),
+    onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : !free) { readView(); refresh(); } }),
     onTraits(model, 'lut lut_dark reverse', mark('theme')),
-    onTraits(model, 'title x_label y_label value_label row_name column_name mark_name texts notes numbers_from number_decimals edges crossed row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
-    onTraits(model, 'cross pinned', perFrame(drawTop)),
+    onTraits(model, 'title x_label y_label value_label row_name column_name mark_name texts notes numbers_from number_decimals edges crossed muted joined heads heads_name column_width row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
+    onTraits(model, 'cross pinned', perFrame(() => {
+      const before = start;
+      place(true);
+      if (start === before) drawTop(); else refresh();
+    })),
     onTraits(model, 'hovered', () => { if (!model.get('live_hover')) { over = cell(model.get('hovered')); drawTop(); } }),
     watchTheme(mark('theme')),
   ];

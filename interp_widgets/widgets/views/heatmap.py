@@ -105,6 +105,17 @@ class Heatmap(View):
     texts = t.List(t.Unicode()).tag(sync=True)
     """A short text of each cell, row by row, drawn where it fits; may be empty. Of ``a → b`` both sides are shortened
     to fit, or stand on two lines."""
+    joined = t.Bool(False).tag(sync=True)
+    """Whether equal texts below each other are written once, across all of their cells."""
+    muted = t.List(t.List(t.Int())).tag(sync=True)
+    """Cells [row, column] without a colour, whose texts are grey."""
+    heads = t.List(t.Unicode()).tag(sync=True)
+    """What stands above each column, one or more lines; may be empty."""
+    heads_name = t.Unicode("").tag(sync=True)
+    """The names of these lines, as many lines."""
+    column_width = t.Int(0).tag(sync=True)
+    """Least width of a column in pixels: if not all columns fit, those around the cursor are in view, the others are a
+    scroll away; 0: all are in view, however narrow."""
     numbers_from = t.Float(None, allow_none=True).tag(sync=True)
     """Numbers of at least this size are written into cells that have no text, if they all fit; None: none are."""
     number_decimals = t.Int(None, allow_none=True).tag(sync=True)
@@ -136,7 +147,8 @@ class Heatmap(View):
     """[row, column] under the pointer, or empty; sent by the browser only while `live_hover` is on."""
     live_hover = t.Bool(False).tag(sync=True)
     window = t.List(t.Float()).tag(sync=True, from_page=_is_window)
-    """[first row, first column, last row, last column] of the part in view (ends excluded), or empty for all."""
+    """[first row, first column, last row, last column] of the part in view (ends excluded), or empty for all (with
+    a `column_width`, for all rows and the columns that fit)."""
     height = t.Int(0).tag(sync=True)
     """Height of the drawing in pixels; 0: by the number of rows, the cells up to `max_height` (or what
     up to 60 rows with a name each take)."""
@@ -176,6 +188,7 @@ class Heatmap(View):
             if list(array.shape) != self.shape:
                 self.window, self.cross, self.pinned, self.hovered = [], [], [], []
                 self.row_marks, self.column_marks, self.row_bars, self.edges, self.crossed = [], [], b"", [], []
+                self.muted, self.heads = [], []
             self.lut, self.lut_dark = (_SIGNED, _SIGNED_DARK) if signed else (_PLAIN, _PLAIN_DARK)
             self.vmin, self.vmax = low if vmin is None else float(vmin), high if vmax is None else float(vmax)
             self.row_labels, self.column_labels = row_labels, column_labels
@@ -216,7 +229,8 @@ class Heatmap(View):
             row_marks=self.row_marks, column_marks=self.column_marks,
             row_bars=bytes_floats(self.row_bars) if self.row_bars else None, row_bars_label=self.row_bars_label,
             row_bars_max=self.row_bars_max, row_bars_signed=self.row_bars_signed, texts=self.texts,
-            numbers_from=self.numbers_from, number_decimals=self.number_decimals, width=width,
+            numbers_from=self.numbers_from, number_decimals=self.number_decimals, width=width, joined=self.joined,
+            muted=self.muted, heads=self.heads, heads_name=self.heads_name, column_width=self.column_width,
         )  # fmt: skip
 
 
