@@ -65,6 +65,7 @@ __all__ = [
     "patched",
     "prefix",
     "read_out",
+    "read_values",
     "residual_streams",
     "streams_at",
     "token_logits",
@@ -356,6 +357,32 @@ def residual_streams(network: Network, ids: Any) -> Tensor:
         if route.equations is not None:
             return native.residual_streams(route.equations, network.embed(batch))
         return modules.residual_streams(network, batch, whole=route.hooked)
+
+
+@torch.no_grad()
+def read_values(network: Network, ids: Any, readers: Sequence[tuple[str, Callable[[Tensor], None]]]) -> None:
+    """Call functions with the values at hooks, layer by layer, in one pass of the model's own modules.
+
+    No logits are computed, unless the user has hooks on the model. What a function does not keep is freed again, so
+    that the patterns of one layer at a time are in memory.
+
+    Args:
+        network: a `Model`.
+        ids: (positions,) or (batch, positions) token ids to feed.
+        readers: hook names, and functions of the value there (batch first).
+
+    Raises:
+        ValueError: a hook that the model lacks, or that does not run.
+
+    Example:
+        >>> shares = []
+        >>> read_values(model, model.tokens("The capital of France is"), [
+        ...     ("blocks.0.attn.hook_pattern", lambda pattern: shares.append(pattern[0, :, -1, 0]))])
+        >>> shares[0].shape
+        torch.Size([6])
+    """
+    with network.lock:
+        modules.read_values(network, network._batch(ids), readers, whole=has_hooks(network.tl_model))
 
 
 @torch.no_grad()

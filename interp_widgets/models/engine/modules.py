@@ -34,6 +34,7 @@ __all__ = [
     "keys_values",
     "mlp_values",
     "patched",
+    "read_values",
     "run_blocks",
     "streams_at",
     "trace",
@@ -275,6 +276,39 @@ def run_blocks(
         else:
             with unembedding_input(tl_model, keep=False):
                 tl_model(batch, **_without_cache(tl_model))
+
+
+def read_values(
+    network: Network, batch: Tensor, readers: Sequence[tuple[str, Callable[[Tensor], None]]], *, whole: bool
+) -> None:
+    """Call functions with the values at hooks, in the order of a pass over ids (batch, tokens).
+
+    The patterns that a bridge keeps are freed layer by layer.
+    """
+    tl_model, silent = network.tl_model, {name for name, _ in readers}
+    known = frozenset(tl_model.hook_dict)
+
+    def reading(name: str, function: Callable[[Tensor], None]) -> Callable[..., Tensor]:
+        def read(value: Tensor, hook: Any) -> Tensor:
+            silent.discard(name)
+            function(value.detach())
+            return value
+
+        return read
+
+    def dropping(layer: int) -> Callable[..., Tensor]:
+        def drop(value: Tensor, hook: Any) -> Tensor:
+            drop_pattern(tl_model.blocks[layer])
+            return value
+
+        return drop
+
+    hooks = [(name, reading(name, function)) for name, function in readers]
+    ends = [(site_hook("resid", layer + 1, network.n_layers), layer) for layer in range(network.n_layers)]
+    check_hook_names(tl_model, [name for name, _ in hooks])
+    run_blocks(network, batch, hooks + [(name, dropping(layer)) for name, layer in ends if name in known], whole=whole)
+    if silent:
+        raise ValueError(f"hook {min(silent)!r} exists but does not run in this model's forward pass")
 
 
 @torch.no_grad()
