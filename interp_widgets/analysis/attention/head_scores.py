@@ -137,7 +137,7 @@ class HeadScores(Result):
         return table({"score": SCORES, "layer": range(layers), "head": range(heads)}, columns)
 
 
-def _number(score: Score) -> int:
+def _number(score: str) -> int:
     check_choice("score", score, Score)
     return SCORES.index(score)
 

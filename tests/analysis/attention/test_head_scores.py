@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from interp_widgets import HeadScores, attention_patterns, head_scores
 from interp_widgets.analysis.attention.head_scores import SCORES, _sequences
+from interp_widgets.models import Model
 from tests.analysis.attention.shapes import model_of
 from tests.models.tiny import tiny_model
 
@@ -173,13 +175,5 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="head_scores needs the attention patterns of every layer, which Mamba"):
         head_scores(model_of("mamba"), length=LENGTH)
     with pytest.raises(ValueError, match="length must be at most 3, half of the 7 tokens of this vocabulary"):
-        _sequences(_Small(tiny_model("gpt2", "bridge")), 4, 1, 0)  # type: ignore[arg-type]
-
-
-class _Small:
-    """A model with seven ordinary tokens."""
-
-    d_vocab, tokenizer, prepend_bos, bos_token_id = 7, None, False, None
-
-    def __init__(self, model: Any) -> None:
-        self.is_special = lambda ids: [False for _ in ids]
+        with mock.patch.object(Model, "is_special", lambda self, ids: [token >= 7 for token in ids]):
+            head_scores(tiny_model("gpt2", "bridge"), length=4)
