@@ -16,9 +16,11 @@ from .analysis.ablation import resample_ablation as resample_ablation
 from .analysis.attention import AttentionPatterns as AttentionPatterns
 from .analysis.attention import DirectLogitAttribution as DirectLogitAttribution
 from .analysis.attention import HeadScores as HeadScores
+from .analysis.attention import MassiveActivations as MassiveActivations
 from .analysis.attention import attention_patterns as attention_patterns
 from .analysis.attention import direct_logit_attribution as direct_logit_attribution
 from .analysis.attention import head_scores as head_scores
+from .analysis.attention import massive_activations as massive_activations
 from .analysis.bias import BBQMetrics as BBQMetrics
 from .analysis.bias import BBQResult as BBQResult
 from .analysis.bias import BiasActivity as BiasActivity

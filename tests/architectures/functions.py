@@ -22,9 +22,11 @@ from interp_widgets import (
     ablate_modules,
     ablate_neurons,
     ablation,
+    attention_patterns,
     causal_trace,
     decompose_logit,
     decompose_tokens,
+    direct_logit_attribution,
     ffn_concepts,
     head_word_pairs,
     last_states,
@@ -698,3 +700,31 @@ def _neuron_tokens(naive: Naive, own: Any) -> Iterator[Comparison]:
     scores = values.double() @ naive.linear(naive.hf.get_output_embeddings(), WIDTH).double()
     yield Comparison("promoted", own.promoted_scores, scores.topk(3, -1).values)
     yield Comparison("suppressed", own.suppressed_scores, -((-scores).topk(3, -1).values))
+
+
+# ---- attention
+
+
+@_function("attention patterns", lambda model: attention_patterns(model, MIDDLE).patterns, "attention")
+def _patterns(naive: Naive, own: Any) -> Iterator[Comparison]:
+    before = naive.hf.config._attn_implementation
+    naive.hf.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            theirs = naive.hf(torch.tensor([MIDDLE]), output_attentions=True, use_cache=False).attentions
+    finally:
+        naive.hf.set_attn_implementation(before)
+    for layer in range(LAYERS):
+        yield Comparison(f"patterns of layer {layer}", own[layer], theirs[layer][0])
+
+
+@_function("direct logit attribution", lambda model: direct_logit_attribution(model, MIDDLE, TARGET, foil=TARGET + 1),
+           "attention", "unembedding")  # fmt: skip
+def _direct(naive: Naive, own: Any) -> Iterator[Comparison]:
+    logits = _plain(naive)[len(MIDDLE) - 1]
+    config = naive.config
+    cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
+    logits = cap * torch.atanh(logits / cap) if cap else logits
+    parts = own.heads.sum() + own.mlps.sum() + own.attention_bias.sum() + own.embedding + own.bias
+    difference = logits[TARGET : TARGET + 1] - logits[TARGET + 1 : TARGET + 2]
+    yield Comparison("sum of the parts", [parts], difference, _size(naive))

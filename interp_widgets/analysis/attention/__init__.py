@@ -2,4 +2,5 @@
 
 from interp_widgets.analysis.attention.direct_attribution import DirectLogitAttribution, direct_logit_attribution
 from interp_widgets.analysis.attention.head_scores import HeadScores, Score, head_scores
+from interp_widgets.analysis.attention.massive import MassiveActivations, massive_activations
 from interp_widgets.analysis.attention.patterns import AttentionPatterns, attention_patterns

@@ -18,6 +18,7 @@ from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide, wide_type
+from interp_widgets.analysis.attention.random_tokens import ordinary_tokens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import read_values
@@ -262,9 +263,7 @@ def _places(length: int, offset: int) -> list[_Places]:
 
 def _sequences(model: Model, length: int, sequences: int, seed: int) -> list[list[int]]:
     """Token ids of the sequences that repeat their random tokens, then of as many that do not."""
-    known = model.d_vocab if model.tokenizer is None else min(model.d_vocab, len(model.tokenizer))
-    special = model.is_special(range(known))
-    ordinary = [token for token in range(known) if not special[token]]
+    ordinary = ordinary_tokens(model)
     if len(ordinary) < 2 * length:
         raise ValueError(
             f"length must be at most {len(ordinary) // 2}, half of the {len(ordinary)} tokens of this vocabulary that "
