@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from interp_widgets import (
     head_word_pairs,
     last_states,
     logit_lens,
+    massive_activations,
     neuron_tokens,
     prompt_saliency,
     response_probabilities,
@@ -707,13 +709,12 @@ def _neuron_tokens(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 @_function("attention patterns", lambda model: attention_patterns(model, MIDDLE).patterns, "attention")
 def _patterns(naive: Naive, own: Any) -> Iterator[Comparison]:
-    before = naive.hf.config._attn_implementation
-    naive.hf.set_attn_implementation("eager")
-    try:
-        with torch.no_grad():
-            theirs = naive.hf(torch.tensor([MIDDLE]), output_attentions=True, use_cache=False).attentions
-    finally:
-        naive.hf.set_attn_implementation(before)
+    # made anew: transformers' Falcon computes other patterns where another attention was chosen first
+    eager = type(naive.hf)._from_config(copy.deepcopy(naive.hf.config), attn_implementation="eager")
+    eager = eager.to(naive.hf.dtype).eval()
+    eager.load_state_dict(naive.hf.state_dict())
+    with torch.no_grad():
+        theirs = eager(torch.tensor([MIDDLE]), output_attentions=True, use_cache=False).attentions
     for layer in range(LAYERS):
         yield Comparison(f"patterns of layer {layer}", own[layer], theirs[layer][0])
 
@@ -728,3 +729,27 @@ def _direct(naive: Naive, own: Any) -> Iterator[Comparison]:
     parts = own.heads.sum() + own.mlps.sum() + own.attention_bias.sum() + own.embedding + own.bias
     difference = logits[TARGET : TARGET + 1] - logits[TARGET + 1 : TARGET + 2]
     yield Comparison("sum of the parts", [parts], difference, _size(naive))
+
+
+ENTRY_LAYER = 1
+"""The stream in which an entry is replaced."""
+
+
+@_function("massive activations", lambda model: massive_activations(model, MIDDLE, layer=ENTRY_LAYER, others=1))
+def _massive(naive: Naive, own: Any) -> Iterator[Comparison]:
+    streams = _streams(naive)[:, : len(MIDDLE)]
+    yield Comparison("largest entries", np.abs(own.value), streams.abs().amax((1, 2)))
+    place = divmod(int(streams[own.peak].abs().argmax()), streams.shape[-1])
+
+    def without(value: Tensor) -> Tensor:
+        new = value.clone()
+        new[0, place[0], place[1]] = 0
+        return new
+
+    def loss(logits: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(logits[:-1].double(), torch.tensor(MIDDLE[1:]))[None]
+
+    yield Comparison("loss", [own.loss], loss(_plain(naive)[: len(MIDDLE)]))
+    yield Comparison(
+        "loss without it", [own.loss_zero], loss(naive.logits(MIDDLE, naive.changing(ENTRY_LAYER, without)))
+    )

@@ -247,7 +247,7 @@ def massive_activations(
 
 
 def _largest(streams: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(streams,) the entry of largest size, its position, its dimension, and the median size of (streams, n, d_model)."""
+    """(streams,) the entry of largest size, its position and dimension, and the median size; of (streams, n, d_model)."""
     flat = streams.flatten(1)
     at = flat.abs().argmax(-1)
     value = flat.gather(1, at[:, None])[:, 0]
