@@ -47,8 +47,8 @@ class MassiveActivations(Result):
         >>> result = massive_activations(model, "The Eiffel Tower is in the city of Paris")
         >>> result.to_frame().columns.tolist()
         ['layer', 'value', 'dimension', 'position', 'token', 'median', 'ratio', 'massive']
-        >>> result.replaced("zero") - result.loss > result.replaced("other") - result.loss
-        True
+        >>> int(result.dimension[2]), int(result.position[2]), bool(result.massive.any())  # a small model has none
+        (62, 0, False)
     """
 
     tokens: Sequence[str] = with_axes("positions")
@@ -247,7 +247,8 @@ def massive_activations(
 
 
 def _largest(streams: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(streams,) the entry of largest size, its position and dimension, and the median size; of (streams, n, d_model)."""
+    """(streams,) the entry of largest size of streams (streams, n, d_model), its position and dimension, and the median
+    size."""
     flat = streams.flatten(1)
     at = flat.abs().argmax(-1)
     value = flat.gather(1, at[:, None])[:, 0]
