@@ -48,7 +48,7 @@ class HeadScores(Result):
     """The controls of the same: see `control`."""
 
     uniform: Floats = with_axes(4)
-    """The same scores of a head that attends equally to all tokens up to its own."""
+    """The scores of a head that attends equally to all tokens up to its own."""
 
     length: int
     """Random tokens that each sequence repeats once."""
