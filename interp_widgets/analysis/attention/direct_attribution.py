@@ -23,7 +23,7 @@ from interp_widgets.analysis.token_decomposition.decomposition import check_erro
 from interp_widgets.analysis.token_decomposition.logit_shares import uncapped
 from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
-from interp_widgets.models import Model
+from interp_widgets.models import Model, ModModel
 from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.chat import PromptInput, is_chat
 from interp_widgets.models.engine import read_values
@@ -254,11 +254,11 @@ def direct_logit_attribution(
 
 def _check_model(model: Model) -> None:
     has = model.capabilities
-    needs: tuple[Capability, ...] = (
-        "residual_stream", "additive_stream", "attention", "heads", "head_weights", "unembedding",
-    )  # fmt: skip
+    needs: tuple[Capability, ...] = ("residual_stream", "additive_stream", "attention", "heads", "head_weights")
     for needed in needs:
         has.require(needed, "direct_logit_attribution")
+    if not isinstance(model, ModModel):  # whose last route is read by itself
+        has.require("unembedding", "direct_logit_attribution")
     if not has.attention_only:
         has.require("mlp", "direct_logit_attribution")
 
