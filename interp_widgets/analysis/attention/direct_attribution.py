@@ -354,7 +354,7 @@ class _LastPosition:
             model,
             kept[site_hook("resid", 0, model.n_layers)],
             kept[site_hook("resid", model.n_layers, model.n_layers)],
-            [value.unflatten(-1, (model.n_heads, -1)) if value.ndim == 2 else value for value in z],
+            [value.view(len(value), model.n_heads, -1) if value.ndim == 2 else value for value in z],
             [kept[site_hook("mlp", layer, model.n_layers)] for layer in layers] if "mlp" in sites else [],
             [kept.get(name) for name in scales],
         )

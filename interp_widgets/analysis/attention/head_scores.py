@@ -100,7 +100,8 @@ class HeadScores(Result):
         if n < 2:
             return np.full((2, *values.shape[1:]), np.nan)
         half = stats.t.ppf(0.975, n - 1) * values.std(0, ddof=1) / np.sqrt(n)
-        return np.clip(np.stack([values.mean(0) - half, values.mean(0) + half]), 0, 1)
+        ends: NDArray[np.float64] = np.clip(np.stack([values.mean(0) - half, values.mean(0) + half]), 0, 1)
+        return ends
 
     def top(self, score: Score, count: int = 5) -> tuple[tuple[int, int], ...]:
         """The (layer, head) of the highest scores, highest first.

@@ -89,7 +89,7 @@ class AttentionPatterns(Result):
         section 2; Efficient Streaming Language Models with Attention Sinks (Xiao et al. 2024), section 3.1.
         """
         row, column = row_of(layer, self.layers, "layer"), row_of(head, self.heads, "head")
-        pattern = self.patterns[row, column].astype(np.float64)
+        pattern: NDArray[np.float64] = self.patterns[row, column].astype(np.float64)
         if weighted:
             if self.value_norm is None:
                 raise ValueError(

@@ -67,7 +67,7 @@ def test_parts_are_those_of_a_loop_over_transformers_modules(name: str) -> None:
     direction = (unembed[TARGET] - unembed[FOIL]).detach()
     final, stream = hf.get_submodule(norm_name), seen[norm_name][0]
 
-    def through(norm: Any, part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    def through(norm: Any, part: torch.Tensor, whole: torch.Tensor) -> Any:
         weight = norm.weight.detach() + (1 if name == "gemma3" else 0)
         if name == "gpt2":
             return (part - part.mean()) / (whole.var(unbiased=False) + norm.eps).sqrt() * weight
@@ -109,7 +109,7 @@ def test_a_set_of_prompts() -> None:
         assert alone.mlps_interval is None
     np.testing.assert_allclose(together.heads, together.heads_by_prompt.mean(0))
     expected = bootstrap_mean(together.heads_by_prompt.reshape(4, -1), resamples=2000, seed=3).reshape(2, 3, 4)
-    np.testing.assert_allclose(together.heads_interval, expected)
+    np.testing.assert_allclose(np.asarray(together.heads_interval), expected)
     assert (together.targets, together.foils) == (tuple(targets), tuple(foils))
     assert direct_logit_attribution(model, PROMPTS, 7).targets == (7, 7, 7, 7)
 

@@ -31,7 +31,7 @@ def by_loops(model: Any, length: int, sequences: int, seed: int) -> tuple[np.nda
         other = attention_patterns(model, texts[sequences + number]).patterns.astype(np.float64)
         total = again.shape[-1]
 
-        def mean(patterns: np.ndarray, queries: range, keys: list[int], first: bool = False) -> np.ndarray:
+        def mean(patterns: np.ndarray, queries: range, keys: list[int], first: bool = False) -> Any:
             used = [(q, k) for q, k in zip(queries, keys, strict=True) if first or k > 0]
             return np.stack([patterns[:, :, q, k] for q, k in used]).mean(0)
 
@@ -177,7 +177,7 @@ def test_bad_input_gets_one_sentence(case: str) -> None:
 def test_refusals() -> None:
     result = head_scores(tiny_model("gpt2", "bridge"), length=LENGTH, sequences=1)
     with pytest.raises(ValueError, match="score must be 'induction', 'previous_token'"):
-        inspect.unwrap(HeadScores.control)(result, "copying")  # type: ignore[arg-type]
+        inspect.unwrap(HeadScores.control)(result, "copying")
     with pytest.raises(ValueError, match="head_scores needs the attention patterns of every layer, which Mamba"):
         head_scores(model_of("mamba"), length=LENGTH)
     few = mock.patch.object(Model, "is_special", lambda self, ids: [token >= 7 for token in ids])

@@ -88,7 +88,7 @@ def test_chosen_layers_and_heads() -> None:
     assert (some.layers, some.heads) == ((2, 0), (3, 1))
     np.testing.assert_array_equal(some.pattern(0, 3), whole.pattern(0, 3))
     np.testing.assert_array_equal(some.pattern(2, 1), whole.pattern(2, 1))
-    np.testing.assert_allclose(some.value_norm, np.asarray(whole.value_norm)[[2, 0]][:, [3, 1]], rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(some.value_norm), np.asarray(whole.value_norm)[[2, 0]][:, [3, 1]], rtol=1e-5)
     with pytest.raises(ValueError, match="layer must be one of 2, 0, which were computed"):
         some.pattern(1, 1)
     with pytest.raises(ValueError, match="head must be one of 3, 1, which were computed"):
@@ -102,7 +102,7 @@ def test_half_precision() -> None:
     half = attention_patterns(tiny_model("llama", "bridge", dtype=torch.bfloat16, seed=20), TEXT)
     assert half.patterns.dtype == np.float32
     np.testing.assert_allclose(half.patterns, wide.patterns, atol=0.05)
-    np.testing.assert_allclose(half.value_norm, np.asarray(wide.value_norm), rtol=0.2, atol=0.05)
+    np.testing.assert_allclose(np.asarray(half.value_norm), np.asarray(wide.value_norm), rtol=0.2, atol=0.05)
 
 
 def test_values_that_do_not_explain_the_heads_are_not_shown() -> None:
