@@ -39,7 +39,7 @@ TERMS = {
     "gradient × input": ("prompt_saliency",),
     "teacher-forced": ("prompt_saliency",),
     "comprehensiveness": ("faithfulness",),
-    "QK circuit": ("head_word_pairs",),
+    "QK circuit": ("head_word_pairs", "attention_reasons"),
     "attention head": ("head_word_pairs", "ablate_heads", "head_scores", "direct_logit_attribution"),
     "attention pattern": ("attention_patterns",),
     "attention map": ("attention_patterns",),

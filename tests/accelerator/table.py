@@ -409,6 +409,11 @@ def direct_attribution(setup: Setup) -> Any:
     return iw.direct_logit_attribution(setup.model, [PROMPT, QUESTION], 7, foil=8)
 
 
+@row("attention_reasons")
+def reasons(setup: Setup) -> Any:
+    return iw.attention_reasons(setup.model, PROMPT, 1, 2, -1, 3)
+
+
 @row("massive_activations")
 def largest_activations(setup: Setup) -> Any:
     return iw.massive_activations(setup.model, PROMPT, others=1, references=1)

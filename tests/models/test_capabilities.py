@@ -24,6 +24,7 @@ from interp_widgets.analysis.ablation import (
 )
 from interp_widgets.analysis.attention import (
     attention_patterns,
+    attention_reasons,
     direct_logit_attribution,
     head_scores,
     massive_activations,
@@ -116,13 +117,14 @@ QUESTIONS: dict[str, Callable[[Model], Any]] = {
     "attention_patterns": lambda model: attention_patterns(model, IDS),
     "head_scores": lambda model: head_scores(model, length=4, sequences=1),
     "direct_logit_attribution": lambda model: direct_logit_attribution(model, IDS),
+    "attention_reasons": lambda model: attention_reasons(model, IDS, 1, 1, -1, -2),
     "massive_activations": lambda model: massive_activations(model, IDS, others=1, references=1),
     "neuron_tokens": lambda model: neuron_tokens(model, layer=0),
     "neuron_effects": lambda model: neuron_effects(model, IDS, layer=0),
     "logit_lens": lambda model: logit_lens(model, IDS),
 }
 NEURONS = {"ablate_neurons", "Ablation('neuron', ...)", "neuron_tokens", "neuron_effects"}
-SPLIT = {"decompose_tokens", "decompose_logit"}
+SPLIT = {"decompose_tokens", "decompose_logit", "attention_reasons"}
 REFUSED = {
     "mamba": set(QUESTIONS) - {"logit_lens", "massive_activations"},
     "rwkv": set(QUESTIONS) - {"logit_lens", "massive_activations"},

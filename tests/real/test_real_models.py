@@ -21,6 +21,7 @@ from interp_widgets import (
     ablate_modules,
     ablate_neurons,
     attention_patterns,
+    attention_reasons,
     causal_trace,
     decompose_logit,
     decompose_tokens,
@@ -393,6 +394,16 @@ def test_direct_logit_attribution_adds_up(either: Loaded) -> None:
     assert found.error.max() < 1e-4
     if either.model.n_layers == 30:  # SmolLM2: the head that brings the capital
         assert np.unravel_index(int(found.heads.argmax()), found.heads.shape) == (23, 4)
+
+
+def test_the_reasons_of_an_attention_score_add_up(smollm2: Loaded) -> None:
+    """Head 23.4, which brings the capital, reads the country."""
+    found = attention_reasons(smollm2.model, FRANCE, 23, 4, LAST, COUNTRY)
+    assert found.attention > 0.8
+    assert found.error < 1e-4
+    other = attention_reasons(smollm2.model, FRANCE, 23, 4, LAST, COUNTRY - 1)
+    ratio = np.log(found.attention / other.attention)
+    assert found.parts.sum() - other.parts.sum() == pytest.approx(ratio, abs=1e-2)
 
 
 def test_one_attention_output_and_one_head_bring_the_capital(smollm2: Loaded) -> None:

@@ -4,3 +4,4 @@ from interp_widgets.analysis.attention.direct_attribution import DirectLogitAttr
 from interp_widgets.analysis.attention.head_scores import HeadScores, Score, head_scores
 from interp_widgets.analysis.attention.massive import MassiveActivations, massive_activations
 from interp_widgets.analysis.attention.patterns import AttentionPatterns, attention_patterns
+from interp_widgets.analysis.attention.reasons import AttentionReasons, attention_reasons

@@ -306,4 +306,4 @@ def _loss(model: Model, prompt: Prompt, layer: int, position: int, plan: tuple[i
     with patched_passes(model, patches):
         hidden = encode(model, prompt.embeddings(), positions=slice(0, len(prompt.ids) - 1))
         log_prob = read(model, hidden, Targets("log_prob", prompt.fed_ids()[0, 1:]))
-    return -float(log_prob.double().mean())
+    return -float(log_prob.cpu().double().mean())

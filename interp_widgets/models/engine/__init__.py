@@ -66,6 +66,7 @@ __all__ = [
     "prefix",
     "read_out",
     "read_values",
+    "score_form",
     "residual_streams",
     "streams_at",
     "token_logits",
@@ -383,6 +384,28 @@ def read_values(network: Network, ids: Any, readers: Sequence[tuple[str, Callabl
     """
     with network.lock:
         modules.read_values(network, network._batch(ids), readers, whole=has_hooks(network.tl_model))
+
+
+def score_form(
+    network: Network,
+    ids: Any,
+    query: tuple[str, tuple[int, ...]],
+    key: tuple[str, tuple[int, ...]],
+    score: tuple[str, tuple[int, ...]],
+) -> tuple[Tensor, float]:
+    """The form (d_head, d_head) of a query and a key that an attention score is, and the score of a key of zeros.
+
+    The form is the second derivative of the score, by the model's own modules: it has the scale and the rotation by
+    position. At a key of zeros it is the same in front of a soft cap as behind it.
+
+    Args:
+        network: a `Model`.
+        ids: (positions,) token ids to feed.
+        query, key, score: the hooks of the query, the key and the score, and the index of each in the value there.
+    """
+    with network.lock:
+        whole = has_hooks(network.tl_model)
+        return modules.score_form(network, network._batch(ids), query, key, score, whole=whole)
 
 
 @torch.no_grad()

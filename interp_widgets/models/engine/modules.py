@@ -36,6 +36,7 @@ __all__ = [
     "patched",
     "read_values",
     "run_blocks",
+    "score_form",
     "streams_at",
     "trace",
     "unembedding_input",
@@ -309,6 +310,44 @@ def read_values(
     run_blocks(network, batch, hooks + [(name, dropping(layer)) for name, layer in ends if name in known], whole=whole)
     if silent:
         raise ValueError(f"hook {min(silent)!r} exists but does not run in this model's forward pass")
+
+
+def score_form(
+    network: Network,
+    batch: Tensor,
+    query: tuple[str, tuple[int, ...]],
+    key: tuple[str, tuple[int, ...]],
+    score: tuple[str, tuple[int, ...]],
+    *,
+    whole: bool,
+) -> tuple[Tensor, float]:
+    """`engine.score_form` for ids (1, positions)."""
+    kept: dict[str, Tensor] = {}
+
+    def put(name: str, place: tuple[int, ...], scale: float) -> Callable[..., Tensor]:
+        def write(value: Tensor, hook: Any) -> Tensor:
+            kept[name] = (scale * value.detach()[place]).requires_grad_(True)
+            new = value.detach().clone()
+            new[place] = kept[name]
+            return new
+
+        return write
+
+    def read(value: Tensor, hook: Any) -> Tensor:
+        kept["score"] = value[score[1]]
+        if not whole:
+            raise _StopPass
+        return value
+
+    hooks = [("query", query, 1.0), ("key", key, 0.0)]
+    functions = [(name, put(label, place, scale)) for label, (name, place), scale in hooks] + [(score[0], read)]
+    check_hook_names(network.tl_model, [name for name, _ in functions])
+    with network.lock, torch.enable_grad(), network.frozen(), attached(network.tl_model, functions):
+        with contextlib.suppress(_StopPass):
+            network.tl_model(batch)
+        (slope,) = torch.autograd.grad(kept["score"], kept["query"], create_graph=True)
+        rows = [torch.autograd.grad(number, kept["key"], retain_graph=True)[0] for number in slope]
+    return torch.stack(rows).detach(), float(kept["score"].detach())
 
 
 @torch.no_grad()
