@@ -134,7 +134,7 @@ REFUSED = {
     "deepseek": NEURONS | SPLIT | {"ablate_heads", "Ablation('head', ...)", "direct_logit_attribution"},
     "phi": set(),
     "falcon": set(),
-    "gpt_neo": set(),
+    "gpt_neo": {"attention_reasons"},
 }
 
 

@@ -30,6 +30,9 @@ from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import read_values, score_form
 from interp_widgets.models.engine.linearised import LinearisedPass, Rows, linearise
 
+_ROUNDED = 1e-6
+"""Relative error of a score where transformers computes rotations in float32 in a float64 model."""
+
 
 @record
 class AttentionReasons(Result):
@@ -235,6 +238,8 @@ class _Measured:
         raw = score + self.position_bias
         capped = self.cap * float(np.tanh(raw / self.cap)) if self.cap > 0 else raw
         error = abs(capped - self.actual) / max(1.0, abs(self.actual))
+        if tolerance is None and error <= _ROUNDED:
+            return
         claim = f"query and key of {model.name} do not give its attention score"
         check_error(model, claim, error, "secant", tolerance)
 
@@ -275,6 +280,12 @@ class _Site:
         scores, pattern = (f"blocks.{layer}.attn.hook_{name}" for name in ("attn_scores", "pattern"))
         names = {q, normed_q, k, normed_k, scores, pattern}
         read_values(model, ids, [(name, partial(seen.__setitem__, name)) for name in sorted(names)])
+        if torch.equal(seen[scores], seen[pattern]):
+            raise ValueError(
+                "attention_reasons needs attention scores before the softmax, which "
+                f"{model.last_capabilities.architecture} does not have: its attention shows the pattern only; "
+                "attention_patterns works on it"
+            )
         places = {
             q: _place(seen[q], len(ids), query, head, model.n_heads),
             normed_q: _place(seen[normed_q], len(ids), query, head, model.n_heads),
@@ -308,7 +319,7 @@ class _Site:
 
 
 def _gain(before: Tensor, after: Tensor) -> Tensor:
-    """(d_head,) what a norm multiplied each entry by; ones where nothing changed. An entry of 0 has no ratio and is 0."""
+    """(d_head,) what a norm multiplied each entry by; ones where nothing changed, 0 for an entry of 0."""
     if torch.equal(before, after):
         return torch.ones_like(before)
     return torch.where(before == 0, 0.0, after / before)
