@@ -13,6 +13,16 @@ from .analysis.ablation import ablation as ablation
 from .analysis.ablation import causal_trace as causal_trace
 from .analysis.ablation import mean_ablation as mean_ablation
 from .analysis.ablation import resample_ablation as resample_ablation
+from .analysis.attention import AttentionPatterns as AttentionPatterns
+from .analysis.attention import AttentionReasons as AttentionReasons
+from .analysis.attention import DirectLogitAttribution as DirectLogitAttribution
+from .analysis.attention import HeadScores as HeadScores
+from .analysis.attention import MassiveActivations as MassiveActivations
+from .analysis.attention import attention_patterns as attention_patterns
+from .analysis.attention import attention_reasons as attention_reasons
+from .analysis.attention import direct_logit_attribution as direct_logit_attribution
+from .analysis.attention import head_scores as head_scores
+from .analysis.attention import massive_activations as massive_activations
 from .analysis.bias import BBQMetrics as BBQMetrics
 from .analysis.bias import BBQResult as BBQResult
 from .analysis.bias import BiasActivity as BiasActivity

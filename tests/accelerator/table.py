@@ -391,6 +391,34 @@ def resampled(setup: Setup) -> Any:
     return iw.ablated_prediction(model, PROMPT, iw.resample_ablation(model, one, QUESTION))
 
 
+# ---- attention
+
+
+@row("attention_patterns")
+def patterns(setup: Setup) -> Any:
+    return iw.attention_patterns(setup.model, PROMPT, layers=[0, -1])
+
+
+@row("head_scores")
+def scores_of_heads(setup: Setup) -> Any:
+    return iw.head_scores(setup.model, length=6, sequences=2)
+
+
+@row("direct_logit_attribution")
+def direct_attribution(setup: Setup) -> Any:
+    return iw.direct_logit_attribution(setup.model, [PROMPT, QUESTION], 7, foil=8)
+
+
+@row("attention_reasons")
+def reasons(setup: Setup) -> Any:
+    return iw.attention_reasons(setup.model, PROMPT, 1, 2, -1, 3)
+
+
+@row("massive_activations")
+def largest_activations(setup: Setup) -> Any:
+    return iw.massive_activations(setup.model, PROMPT, others=1, references=1)
+
+
 # ---- token decomposition
 
 

@@ -18,6 +18,13 @@ from interp_widgets.analysis.ablation import (
     ablation,
     causal_trace,
 )
+from interp_widgets.analysis.attention import (
+    attention_patterns,
+    attention_reasons,
+    direct_logit_attribution,
+    head_scores,
+    massive_activations,
+)
 from interp_widgets.analysis.concepts import erase, steer
 from interp_widgets.analysis.ffn_concepts import neuron_effects
 from interp_widgets.analysis.hidden_states import last_states
@@ -63,6 +70,11 @@ OF_THE_STREAM: dict[str, Callable[[Any], Any]] = {
     "parts": lambda m: decompose_tokens(m, IDS).parts,
     "logit shares": lambda m: decompose_logit(m, IDS, 99).share,
     "neuron effects": lambda m: neuron_effects(m, IDS, 99, layer=1).effect,
+    "patterns": lambda m: attention_patterns(m, IDS).patterns,
+    "head scores": lambda m: head_scores(m, length=5, sequences=2).scores,
+    "direct attribution": lambda m: direct_logit_attribution(m, IDS, 99, foil=98).heads,
+    "attention reasons": lambda m: attention_reasons(m, IDS, 1, 2, -1, 2).parts,
+    "largest entries": lambda m: massive_activations(m, IDS, others=1, references=1).value,
     "states": lambda m: last_states(m, [IDS, IDS[:3]], [0, 2, 3]),
 }
 """These read streams or one stream alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,13 +23,16 @@ from interp_widgets import (
     ablate_modules,
     ablate_neurons,
     ablation,
+    attention_patterns,
     causal_trace,
     decompose_logit,
     decompose_tokens,
+    direct_logit_attribution,
     ffn_concepts,
     head_word_pairs,
     last_states,
     logit_lens,
+    massive_activations,
     neuron_tokens,
     prompt_saliency,
     response_probabilities,
@@ -698,3 +702,54 @@ def _neuron_tokens(naive: Naive, own: Any) -> Iterator[Comparison]:
     scores = values.double() @ naive.linear(naive.hf.get_output_embeddings(), WIDTH).double()
     yield Comparison("promoted", own.promoted_scores, scores.topk(3, -1).values)
     yield Comparison("suppressed", own.suppressed_scores, -((-scores).topk(3, -1).values))
+
+
+# ---- attention
+
+
+@_function("attention patterns", lambda model: attention_patterns(model, MIDDLE).patterns, "attention")
+def _patterns(naive: Naive, own: Any) -> Iterator[Comparison]:
+    # made anew: transformers' Falcon computes other patterns where another attention was chosen first
+    eager = type(naive.hf)._from_config(copy.deepcopy(naive.hf.config), attn_implementation="eager")
+    eager = eager.to(naive.hf.dtype).eval()
+    eager.load_state_dict(naive.hf.state_dict())
+    with torch.no_grad():
+        theirs = eager(torch.tensor([MIDDLE]), output_attentions=True, use_cache=False).attentions
+    for layer in range(LAYERS):
+        yield Comparison(f"patterns of layer {layer}", own[layer], theirs[layer][0])
+
+
+@_function("direct logit attribution", lambda model: direct_logit_attribution(model, MIDDLE, TARGET, foil=TARGET + 1),
+           "attention", "unembedding")  # fmt: skip
+def _direct(naive: Naive, own: Any) -> Iterator[Comparison]:
+    logits = _plain(naive)[len(MIDDLE) - 1]
+    config = naive.config
+    cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
+    logits = cap * torch.atanh(logits / cap) if cap else logits
+    parts = own.heads.sum() + own.mlps.sum() + own.attention_bias.sum() + own.embedding + own.bias
+    difference = logits[TARGET : TARGET + 1] - logits[TARGET + 1 : TARGET + 2]
+    yield Comparison("sum of the parts", [parts], difference, _size(naive))
+
+
+ENTRY_LAYER = 1
+"""The stream in which an entry is replaced."""
+
+
+@_function("massive activations", lambda model: massive_activations(model, MIDDLE, layer=ENTRY_LAYER, others=1))
+def _massive(naive: Naive, own: Any) -> Iterator[Comparison]:
+    streams = _streams(naive)[:, : len(MIDDLE)]
+    yield Comparison("largest entries", np.abs(own.value), streams.abs().amax((1, 2)))
+    place = divmod(int(streams[own.peak].abs().argmax()), streams.shape[-1])
+
+    def without(value: Tensor) -> Tensor:
+        new = value.clone()
+        new[0, place[0], place[1]] = 0
+        return new
+
+    def loss(logits: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(logits[:-1].double(), torch.tensor(MIDDLE[1:]))[None]
+
+    yield Comparison("loss", [own.loss], loss(_plain(naive)[: len(MIDDLE)]))
+    yield Comparison(
+        "loss without it", [own.loss_zero], loss(naive.logits(MIDDLE, naive.changing(ENTRY_LAYER, without)))
+    )

@@ -22,6 +22,13 @@ from interp_widgets.analysis.ablation import (
     ablation,
     causal_trace,
 )
+from interp_widgets.analysis.attention import (
+    attention_patterns,
+    attention_reasons,
+    direct_logit_attribution,
+    head_scores,
+    massive_activations,
+)
 from interp_widgets.analysis.ffn_concepts import ffn_concepts, neuron_effects, neuron_tokens
 from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.saliency import prompt_saliency
@@ -107,21 +114,27 @@ QUESTIONS: dict[str, Callable[[Model], Any]] = {
     "Ablation('attn_to_mlp', ...)": lambda model: ablated_prediction(model, IDS, Ablation("attn_to_mlp", 0)),
     "decompose_tokens": lambda model: decompose_tokens(model, IDS),
     "decompose_logit": lambda model: decompose_logit(model, IDS),
+    "attention_patterns": lambda model: attention_patterns(model, IDS),
+    "head_scores": lambda model: head_scores(model, length=4, sequences=1),
+    "direct_logit_attribution": lambda model: direct_logit_attribution(model, IDS),
+    "attention_reasons": lambda model: attention_reasons(model, IDS, 1, 1, -1, -2),
+    "massive_activations": lambda model: massive_activations(model, IDS, others=1, references=1),
     "neuron_tokens": lambda model: neuron_tokens(model, layer=0),
     "neuron_effects": lambda model: neuron_effects(model, IDS, layer=0),
     "logit_lens": lambda model: logit_lens(model, IDS),
 }
 NEURONS = {"ablate_neurons", "Ablation('neuron', ...)", "neuron_tokens", "neuron_effects"}
-SPLIT = {"decompose_tokens", "decompose_logit"}
+SPLIT = {"decompose_tokens", "decompose_logit", "attention_reasons"}
 REFUSED = {
-    "mamba": set(QUESTIONS) - {"logit_lens"},
-    "rwkv": set(QUESTIONS) - {"logit_lens"},
-    "openai-gpt": set(QUESTIONS) - {"Ablation('head', ...)", "Ablation('neuron', ...)"},
+    "mamba": set(QUESTIONS) - {"logit_lens", "massive_activations"},
+    "rwkv": set(QUESTIONS) - {"logit_lens", "massive_activations"},
+    "openai-gpt": set(QUESTIONS)
+    - {"Ablation('head', ...)", "Ablation('neuron', ...)", "attention_patterns", "head_scores"},
     "qwen3_moe": NEURONS | SPLIT,
-    "deepseek": NEURONS | SPLIT | {"ablate_heads", "Ablation('head', ...)"},
+    "deepseek": NEURONS | SPLIT | {"ablate_heads", "Ablation('head', ...)", "direct_logit_attribution"},
     "phi": set(),
     "falcon": set(),
-    "gpt_neo": set(),
+    "gpt_neo": {"attention_reasons"},
 }
 
 

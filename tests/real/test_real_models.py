@@ -20,11 +20,16 @@ from interp_widgets import (
     ablate_heads,
     ablate_modules,
     ablate_neurons,
+    attention_patterns,
+    attention_reasons,
     causal_trace,
     decompose_logit,
     decompose_tokens,
+    direct_logit_attribution,
+    head_scores,
     load_model,
     logit_lens,
+    massive_activations,
     prompt_saliency,
     steer,
 )
@@ -337,6 +342,88 @@ def test_the_first_token_carries_the_sink_where_no_bos_does(smollm2: Loaded, gem
     assert float(stream[-1, 0, 507]) < 24_900 / 5  # gone at the output
     traced = causal_trace(smollm2.model, "The Eiffel Tower is in the city of", "The Eiffel", kinds="state", samples=1)
     assert traced.sink
+
+
+def test_head_scores_find_the_known_heads(smollm2: Loaded) -> None:
+    found = head_scores(smollm2.model)
+    for score, expected in (
+        ("induction", {(18, 6): 0.88, (17, 3): 0.74, (17, 4): 0.71, (18, 7): 0.56, (23, 2): 0.52}),
+        ("previous_token", {(16, 0): 0.88, (11, 1): 0.87, (1, 2): 0.74, (2, 1): 0.74}),
+    ):
+        values, control = getattr(found, score), found.control(score)  # type: ignore[arg-type]
+        for head, value in expected.items():
+            assert values[head] == pytest.approx(value, abs=0.1), (score, head)
+            assert control[head] < 0.2, (score, head)
+        first = list(expected)[: 5 if score == "induction" else 2]
+        assert found.top(score, len(first)) == tuple(first)  # type: ignore[arg-type]
+    assert (found.control("induction") < 0.15).all()  # without repetition nothing is found
+
+
+LANDMARK = (
+    "The Eiffel Tower is a wrought-iron lattice tower on the Champ de Mars in Paris, France. It is named after the "
+    "engineer Gustave Eiffel, whose company designed and built the tower from 1887 to 1889."
+)
+
+
+def test_patterns_are_those_of_transformers(either: Loaded) -> None:
+    found, ids = attention_patterns(either.model, FRANCE, layers=[0, 7, -1]), either.ids(FRANCE)
+    either.theirs.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            theirs = either.theirs(ids, use_cache=False, output_attentions=True).attentions
+    finally:
+        either.theirs.set_attn_implementation("sdpa")
+    for row, layer in enumerate(found.layers):
+        np.testing.assert_allclose(found.patterns[row], theirs[layer][0], atol=1e-4)
+    assert found.value_norm is not None
+
+
+def test_the_sink_and_the_massive_activation_that_holds_it(smollm2: Loaded, gemma: Loaded) -> None:
+    shares = attention_patterns(smollm2.model, LANDMARK).first_token
+    late = shares[12:].mean(1)
+    assert 0.3 < late.min() < late.max() < 0.9
+    assert (shares > 0.3).mean() > 0.54
+    found = massive_activations(smollm2.model, LANDMARK)
+    assert (found.dimension[12:29] == 507).all()
+    assert (found.position[12:29] == 0).all()
+    assert (found.value[12:28] > 20_000).all()
+    assert found.massive[12:28].all()
+    assert not found.massive[:12].any()
+    assert not found.massive[-1]
+    assert found.layer == 12
+    assert found.replaced("zero") > found.loss + 5
+    assert found.replaced("mean") == pytest.approx(found.loss, abs=0.1)
+    assert found.replaced("other") == pytest.approx(found.loss, abs=0.02)  # the control
+    ids = smollm2.ids(LANDMARK)
+    for loss, change in ((found.loss, lambda rows: rows), (found.loss_zero, put(0, torch.zeros(576), slice(507, 508)))):
+        with hooked(smollm2.theirs.model.layers[12], change, before=True):
+            logits = smollm2.logits(input_ids=ids)
+        assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:])), abs=0.01)
+    with_bos = attention_patterns(gemma.model, LANDMARK).first_token
+    without = attention_patterns(gemma.model, LANDMARK, prepend_bos=False).first_token
+    assert (with_bos > 0.3).mean() > 0.6
+    assert (without > 0.3).mean() < 0.15
+
+
+def test_direct_logit_attribution_adds_up(either: Loaded) -> None:
+    found = direct_logit_attribution(either.model, [FRANCE, ITALY], [" Paris", " Rome"], foil=[" Rome", " Paris"])
+    paris, rome = either.token(" Paris"), either.token(" Rome")
+    for number, (prompt, best, other) in enumerate(((FRANCE, paris, rome), (ITALY, rome, paris))):
+        logits = either.logits(input_ids=either.ids(prompt))[-1]
+        assert found.total_by_prompt[number] == pytest.approx(float(logits[best] - logits[other]), abs=SINGLE * 5)
+    assert found.error.max() < 1e-4
+    if either.model.n_layers == 30:  # SmolLM2: the head that brings the capital
+        assert np.unravel_index(int(found.heads.argmax()), found.heads.shape) == (23, 4)
+
+
+def test_the_reasons_of_an_attention_score_add_up(smollm2: Loaded) -> None:
+    """Head 23.4, which brings the capital, reads the country."""
+    found = attention_reasons(smollm2.model, FRANCE, 23, 4, LAST, COUNTRY)
+    assert found.attention > 0.8
+    assert found.error < 1e-4
+    other = attention_reasons(smollm2.model, FRANCE, 23, 4, LAST, COUNTRY - 1)
+    ratio = np.log(found.attention / other.attention)
+    assert found.parts.sum() - other.parts.sum() == pytest.approx(ratio, abs=1e-2)
 
 
 def test_one_attention_output_and_one_head_bring_the_capital(smollm2: Loaded) -> None:

@@ -75,7 +75,7 @@ def decompose_logit(
     linearised = linearise(model, tokens.ids, last, slope=slope)
     check_stream(model, linearised)
     lens = PartLens.of(model, linearised.residual)
-    logits = _uncapped(model, lens.logits(linearised.residual[-1], -1, "own"))
+    logits = uncapped(model, lens.logits(linearised.residual[-1], -1, "own"))
     token = likeliest(logits) if token is None else token
     if token == foil_id:
         raise ValueError(f"target and foil must differ, both are {token}: give another foil, or none")
@@ -109,7 +109,7 @@ def decompose_logit(
     )
 
 
-def _uncapped(model: Model, logits: Tensor) -> Tensor:
+def uncapped(model: Model, logits: Tensor) -> Tensor:
     """The logits before a soft cap, cap · tanh(logit / cap), in float64 on the CPU."""
     cap, exact = model.capabilities.soft_cap, logits.cpu().double()
     return cap * torch.atanh(exact / cap) if cap > 0 else exact

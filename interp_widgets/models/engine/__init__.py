@@ -65,6 +65,8 @@ __all__ = [
     "patched",
     "prefix",
     "read_out",
+    "read_values",
+    "score_form",
     "residual_streams",
     "streams_at",
     "token_logits",
@@ -356,6 +358,54 @@ def residual_streams(network: Network, ids: Any) -> Tensor:
         if route.equations is not None:
             return native.residual_streams(route.equations, network.embed(batch))
         return modules.residual_streams(network, batch, whole=route.hooked)
+
+
+@torch.no_grad()
+def read_values(network: Network, ids: Any, readers: Sequence[tuple[str, Callable[[Tensor], None]]]) -> None:
+    """Call functions with the values at hooks, layer by layer, in one pass of the model's own modules.
+
+    No logits are computed, unless the user has hooks on the model. What a function does not keep is freed again, so
+    that the patterns of one layer at a time are in memory.
+
+    Args:
+        network: a `Model`.
+        ids: (positions,) or (batch, positions) token ids to feed.
+        readers: hook names, and functions of the value there (batch first).
+
+    Raises:
+        ValueError: a hook that the model lacks, or that does not run.
+
+    Example:
+        >>> shares = []
+        >>> read_values(model, model.tokens("The capital of France is"), [
+        ...     ("blocks.0.attn.hook_pattern", lambda pattern: shares.append(pattern[0, :, -1, 0]))])
+        >>> shares[0].shape
+        torch.Size([6])
+    """
+    with network.lock:
+        modules.read_values(network, network._batch(ids), readers, whole=has_hooks(network.tl_model))
+
+
+def score_form(
+    network: Network,
+    ids: Any,
+    query: tuple[str, tuple[int, ...]],
+    key: tuple[str, tuple[int, ...]],
+    score: tuple[str, tuple[int, ...]],
+) -> tuple[Tensor, float]:
+    """The form (d_head, d_head) of a query and a key that an attention score is, and the score of a key of zeros.
+
+    The form is the second derivative of the score, by the model's own modules: it has the scale and the rotation by
+    position. At a key of zeros it is the same in front of a soft cap as behind it.
+
+    Args:
+        network: a `Model`.
+        ids: (positions,) token ids to feed.
+        query, key, score: the hooks of the query, the key and the score, and the index of each in the value there.
+    """
+    with network.lock:
+        whole = has_hooks(network.tl_model)
+        return modules.score_form(network, network._batch(ids), query, key, score, whole=whole)
 
 
 @torch.no_grad()

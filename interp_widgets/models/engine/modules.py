@@ -34,7 +34,9 @@ __all__ = [
     "keys_values",
     "mlp_values",
     "patched",
+    "read_values",
     "run_blocks",
+    "score_form",
     "streams_at",
     "trace",
     "unembedding_input",
@@ -275,6 +277,77 @@ def run_blocks(
         else:
             with unembedding_input(tl_model, keep=False):
                 tl_model(batch, **_without_cache(tl_model))
+
+
+def read_values(
+    network: Network, batch: Tensor, readers: Sequence[tuple[str, Callable[[Tensor], None]]], *, whole: bool
+) -> None:
+    """Call functions with the values at hooks, in the order of a pass over ids (batch, tokens).
+
+    The patterns that a bridge keeps are freed layer by layer.
+    """
+    tl_model, silent = network.tl_model, {name for name, _ in readers}
+    known = frozenset(tl_model.hook_dict)
+
+    def reading(name: str, function: Callable[[Tensor], None]) -> Callable[..., Tensor]:
+        def read(value: Tensor, hook: Any) -> Tensor:
+            silent.discard(name)
+            function(value.detach())
+            return value
+
+        return read
+
+    def dropping(layer: int) -> Callable[..., Tensor]:
+        def drop(value: Tensor, hook: Any) -> Tensor:
+            drop_pattern(tl_model.blocks[layer])
+            return value
+
+        return drop
+
+    hooks = [(name, reading(name, function)) for name, function in readers]
+    ends = [(site_hook("resid", layer + 1, network.n_layers), layer) for layer in range(network.n_layers)]
+    check_hook_names(tl_model, [name for name, _ in hooks])
+    run_blocks(network, batch, hooks + [(name, dropping(layer)) for name, layer in ends if name in known], whole=whole)
+    if silent:
+        raise ValueError(f"hook {min(silent)!r} exists but does not run in this model's forward pass")
+
+
+def score_form(
+    network: Network,
+    batch: Tensor,
+    query: tuple[str, tuple[int, ...]],
+    key: tuple[str, tuple[int, ...]],
+    score: tuple[str, tuple[int, ...]],
+    *,
+    whole: bool,
+) -> tuple[Tensor, float]:
+    """`engine.score_form` for ids (1, positions)."""
+    kept: dict[str, Tensor] = {}
+
+    def put(name: str, place: tuple[int, ...], scale: float) -> Callable[..., Tensor]:
+        def write(value: Tensor, hook: Any) -> Tensor:
+            kept[name] = (scale * value.detach()[place]).requires_grad_(True)
+            new = value.detach().clone()
+            new[place] = kept[name]
+            return new
+
+        return write
+
+    def read(value: Tensor, hook: Any) -> Tensor:
+        kept["score"] = value[score[1]]
+        if not whole:
+            raise _StopPass
+        return value
+
+    hooks = [("query", query, 1.0), ("key", key, 0.0)]
+    functions = [(name, put(label, place, scale)) for label, (name, place), scale in hooks] + [(score[0], read)]
+    check_hook_names(network.tl_model, [name for name, _ in functions])
+    with network.lock, torch.enable_grad(), network.frozen(), attached(network.tl_model, functions):
+        with contextlib.suppress(_StopPass):
+            network.tl_model(batch)
+        (slope,) = torch.autograd.grad(kept["score"], kept["query"], create_graph=True)
+        rows = [torch.autograd.grad(number, kept["key"], retain_graph=True)[0] for number in slope]
+    return torch.stack(rows).detach(), float(kept["score"].detach())
 
 
 @torch.no_grad()
