@@ -65,9 +65,9 @@ class Patch:
     layer: int
     """0..n_layers - 1; for "resid" also n_layers, the stream that the final norm reads."""
     values: Tensor | Callable[[Tensor], Tensor]
-    """(n, width) on the model's device: width d_model, for "head", "q", "k" and "v" d_head, for "neuron" 1, for "pattern"
-    the tokens that are attended to; inside `patched_passes` also (1, width) for all positions, or a function of the old
-    values (..., width)."""
+    """(n, width) on the model's device: width d_model, for "head", "q", "k" and "v" d_head, for "neuron" 1, for
+    "pattern" the tokens that are attended to; inside `patched_passes` also (1, width) for all positions, or a function
+    of the old values (..., width)."""
     positions: Tensor | None = None
     """(n,) position of each row: in a map counted with the BOS, inside `patched_passes` without it; None there for all.
     For "pattern" the position that attends."""

@@ -23,7 +23,6 @@ from interp_widgets.analysis.patching.pairs import (
     Alignment,
     Direction,
     MeasuredPair,
-    Pairs,
     Tokens,
     mean_of,
     read_pairs,
@@ -214,11 +213,12 @@ class ActivationPatchingResult(Result):
         rows, values = [], []
         for site, where in self._cells(cells):
             axes = self.axes(site)
-            label = dict(zip(axes, where, strict=True))
+            labels = [self._labels(axis, size) for axis, size in zip(axes, self._of(site).shape, strict=True)]
             at = tuple(
-                row_of(number, self._labels(axis, size), axis.removesuffix("s"))
-                for axis, number, size in zip(axes, where, self._of(site).shape, strict=True)
+                row_of(number, names, axis.removesuffix("s"))
+                for axis, number, names in zip(axes, where, labels, strict=True)
             )
+            label = {axis: names[i] for axis, names, i in zip(axes, labels, at, strict=True)}
             head = label.get("heads", label.get("key/value heads", -1))
             rows.append((site, label["layers"], head, label.get("positions", -1), self.recovered[site][at],
                          self.low[site][at], self.high[site][at]))  # fmt: skip
@@ -232,7 +232,9 @@ class ActivationPatchingResult(Result):
 
     def _cells(self, cells: Sequence[Sequence[str | int]] | None) -> list[tuple[str, tuple[int, ...]]]:
         if cells is None:
-            return [(site, cell) for site, values in self.recovered.items() for cell in self.strongest(site, values.size)]
+            return [
+                (site, cell) for site, values in self.recovered.items() for cell in self.strongest(site, values.size)
+            ]
         named = []
         for cell in cells:
             site, *where = cell
@@ -310,8 +312,8 @@ def activation_patching(
     Also called activation patching, causal mediation, or an interchange intervention; by direction, denoising (clean
     values into the corrupted run) or noising (corrupted values into the clean run).
 
-    The result is (patched - corrupted) / (clean - corrupted) of the metric: 1 where the patched run answers as the clean
-    one does, 0 where it answers as the corrupted one. Noising reads the same way: 1 means that nothing is lost.
+    The result is (patched - corrupted) / (clean - corrupted) of the metric: 1 where the patched run answers as the
+    clean one does, 0 where it answers as the corrupted one. Noising reads the same way: 1 means that nothing is lost.
 
     Args:
         model: what `load_model` returns.

@@ -214,7 +214,9 @@ class Alignment:
         sides = []
         for side, prompt, name in ((0, clean, "clean"), (1, corrupted, "corrupted")):
             owner = f"{name} prompt of {prompt.n_shown} tokens"
-            numbers = tuple(index(each[side], prompt.n_shown, f"alignment's position in {name}", owner) for each in pairs)
+            numbers = tuple(
+                index(each[side], prompt.n_shown, f"alignment's position in {name}", owner) for each in pairs
+            )
             if len(set(numbers)) < len(numbers):
                 twice = next(number for number in numbers if numbers.count(number) > 1)
                 raise ValueError(f"alignment has position {twice} of the {name} prompt twice: name each once")

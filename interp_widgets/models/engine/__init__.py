@@ -557,9 +557,7 @@ def _decoder(network: Network, route: _Route) -> Callable[[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def trace(
-    network: Network, embeddings: Tensor, *, neurons: Sequence[int] = (), sites: Sequence[Site] = ()
-) -> Trace:
+def trace(network: Network, embeddings: Tensor, *, neurons: Sequence[int] = (), sites: Sequence[Site] = ()) -> Trace:
     """Run sequences of one length once and return the activations of all layers.
 
     Args:

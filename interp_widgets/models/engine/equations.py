@@ -30,9 +30,8 @@ KeysValues = tuple[Tensor, Tensor]
 
 SiteCallback = Callable[[str, int, Tensor], Tensor]
 """Called with (site, layer, value) during a pass; returns the value, or a replacement. Sites: "resid" (..., d_model)
-entering the block; "q", "k", "v" (batch, heads, positions, d_head), as projected; "query", "key", "value", the same after
-rotation and behind those of the past; "head" (..., n_heads * d_head), the
-heads' outputs z; "attn" (..., d_model), the attention output; "attn_to_mlp", the same as read by the MLP; "neuron"
+entering the block; "q", "k", "v" (batch, heads, positions, d_head), as projected; "query", "key", "value", the same
+after rotation and behind those of the past; "head" (..., n_heads * d_head), the heads' outputs z; "attn" (..., d_model), the attention output; "attn_to_mlp", the same as read by the MLP; "neuron"
 (..., d_mlp); "mlp" (..., d_model), the MLP output."""
 
 _HOOKED_NORMS = {"LayerNorm", "LayerNormPre", "RMSNorm", "RMSNormPre", "Identity", "NoneType"}
@@ -209,7 +208,11 @@ class Block:
     ) -> tuple[Tensor, Tensor, Tensor]:
         flat = parts if len(parts) > 1 else parts[0].split(self._widths, dim=-1)
         query, key, value = (
-            at(site, self.index, rearrange(part, "... positions (heads size) -> ... heads positions size", size=self.size))
+            at(
+                site,
+                self.index,
+                rearrange(part, "... positions (heads size) -> ... heads positions size", size=self.size),
+            )
             for site, part in zip("qkv", flat, strict=True)
         )
         return (query, key, value) if rotation is None else (rotation(query), rotation(key), value)

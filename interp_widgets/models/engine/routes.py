@@ -28,7 +28,14 @@ from .equations import Equations
 from .jacobian import NativeJacobian
 from .trees import TokenTree, TreeMasks
 
-__all__ = ["CheckedRoutes", "checked_routes", "expected_equations", "head_inputs_agree", "last_checked_routes", "routes_are_known"]
+__all__ = [
+    "CheckedRoutes",
+    "checked_routes",
+    "expected_equations",
+    "head_inputs_agree",
+    "last_checked_routes",
+    "routes_are_known",
+]
 
 
 @dataclass
