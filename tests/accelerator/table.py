@@ -368,6 +368,26 @@ def tracing(setup: Setup) -> Any:
     return iw.causal_trace(setup.model, QUESTION, " capital", 7, samples=2)
 
 
+@row("activation_patching")
+def patching(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    sites = ("resid_pre", "attn", "mlp", "head", "head_q", "head_k", "head_v", "pattern")
+    return iw.activation_patching(setup.model, setup.tokens, [first, *reversed(others)], 7, foil=9, sites=sites)
+
+
+@row("activation_patching")
+def patching_of_pairs(setup: Setup) -> Any:
+    texts = ["The capital of France is", "The capital of Italy is"]
+    clean, corrupted = (setup.model.tokens(text)[-4:] for text in texts)
+    return iw.activation_patching(setup.model, [clean, corrupted], [corrupted, clean], 7, foil=9, sites="head_k")
+
+
+@row("ablation_null")
+def null(setup: Setup) -> Any:
+    parts = [iw.Ablation("head", 1, index=2), iw.Ablation("head", 0, index=1)]
+    return iw.ablation_null(setup.model, QUESTION, parts, 7, draws=5, replacement="mean", reference=[PROMPT])
+
+
 @row("Ablation", "ablation", "ablated_prediction")
 def ablated(setup: Setup) -> Any:
     model = setup.model

@@ -24,6 +24,7 @@ from interp_widgets.analysis.ablation import (
 )
 from interp_widgets.analysis.ffn_concepts import ffn_concepts, neuron_effects, neuron_tokens
 from interp_widgets.analysis.logit_lens import logit_lens
+from interp_widgets.analysis.patching import activation_patching
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from interp_widgets.models import LoadError, Model, SelfCheckError, load_model
@@ -105,6 +106,7 @@ QUESTIONS: dict[str, Callable[[Model], Any]] = {
     "Ablation('head', ...)": lambda model: ablated_prediction(model, IDS, Ablation("head", 0, index=0)),
     "Ablation('neuron', ...)": lambda model: ablated_prediction(model, IDS, Ablation("neuron", 0, index=0)),
     "Ablation('attn_to_mlp', ...)": lambda model: ablated_prediction(model, IDS, Ablation("attn_to_mlp", 0)),
+    "activation_patching": lambda model: activation_patching(model, IDS, [*IDS[:2], 9, 8, 5], 7, foil=9),
     "decompose_tokens": lambda model: decompose_tokens(model, IDS),
     "decompose_logit": lambda model: decompose_logit(model, IDS),
     "neuron_tokens": lambda model: neuron_tokens(model, layer=0),

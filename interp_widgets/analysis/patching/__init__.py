@@ -5,3 +5,5 @@ from interp_widgets.analysis.patching.activation import (
     PatchSite,
     activation_patching,
 )
+from interp_widgets.analysis.patching.null import AblationNullResult, ablation_null
+from interp_widgets.analysis.patching.pairs import Direction

@@ -134,14 +134,14 @@ def read_pairs(
     check_choice("metric", metric, Metric)
     if foil is not None:
         check_foil("metric", metric, foil)
-    several = _is_set(clean)
-    if several != _is_set(corrupted):
+    several = is_set(clean)
+    if several != is_set(corrupted):
         raise ValueError("clean and corrupted must both be one prompt, or both a list of prompts of one length")
     cleans, corrupteds = (list(prompts) if several else [prompts] for prompts in (clean, corrupted))  # type: ignore[call-overload]
     if len(cleans) != len(corrupteds):
         raise ValueError(f"clean and corrupted must be lists of one length, got {len(cleans)} and {len(corrupteds)}")
     answers, foils = (
-        _one_each(tokens, len(cleans), several, name) for tokens, name in ((answer, "answer"), (foil, "foil"))
+        one_each(tokens, len(cleans), several, name) for tokens, name in ((answer, "answer"), (foil, "foil"))
     )
     pairs = []
     for number, (one, other) in enumerate(zip(cleans, corrupteds, strict=True)):
@@ -164,7 +164,7 @@ def read_pairs(
     return pairs
 
 
-def _is_set(prompts: Any) -> bool:
+def is_set(prompts: Any) -> bool:
     """Whether these are several prompts: a list whose entries are no numbers (token ids) and no messages of a chat."""
     if not isinstance(prompts, list | tuple) or is_chat(prompts):
         return False
@@ -173,7 +173,7 @@ def _is_set(prompts: Any) -> bool:
     return isinstance(prompts[0], str) or not hasattr(prompts[0], "__index__")
 
 
-def _one_each(tokens: Any, count: int, several: bool, name: str) -> list[str | int | None]:
+def one_each(tokens: Any, count: int, several: bool, name: str) -> list[str | int | None]:
     """One token for each pair."""
     if tokens is None or isinstance(tokens, str) or hasattr(tokens, "__index__"):
         return [tokens] * count

@@ -31,8 +31,9 @@ KeysValues = tuple[Tensor, Tensor]
 SiteCallback = Callable[[str, int, Tensor], Tensor]
 """Called with (site, layer, value) during a pass; returns the value, or a replacement. Sites: "resid" (..., d_model)
 entering the block; "q", "k", "v" (batch, heads, positions, d_head), as projected; "query", "key", "value", the same
-after rotation and behind those of the past; "head" (..., n_heads * d_head), the heads' outputs z; "attn" (..., d_model), the attention output; "attn_to_mlp", the same as read by the MLP; "neuron"
-(..., d_mlp); "mlp" (..., d_model), the MLP output."""
+after rotation and behind those of the past; "head" (..., n_heads * d_head), the heads' outputs z; "attn" (...,
+d_model), the attention output; "attn_to_mlp", the same as read by the MLP; "neuron" (..., d_mlp); "mlp" (..., d_model),
+the MLP output."""
 
 _HOOKED_NORMS = {"LayerNorm", "LayerNormPre", "RMSNorm", "RMSNormPre", "Identity", "NoneType"}
 _UNUSUAL = (
