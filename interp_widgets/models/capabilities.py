@@ -83,7 +83,8 @@ _DESCRIPTIONS = {
     "attn.hook_v": "values of single heads",
     "attn.hook_pattern": "attention patterns",
 }
-_TOKENS = 4
+_TOKENS = (4, 5, 6)
+"""Tokens of the probe pass: the first number that is not that of the heads, so that axes are not taken for others."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -356,7 +357,8 @@ def _probe_pass(tl_model: Any) -> _Probe:
     block by NaN, the others as `_ROW_ZERO_HEADS`, `_ROW_NAN_ATTENTION` and `_ROW_SHIFTED` describe."""
     known, probe, parameter = tl_model.hook_dict, _Probe(), next(tl_model.parameters())
     cfg = tl_model.cfg
-    tokens = min(_TOKENS, cfg.n_ctx, cfg.d_vocab)
+    heads = (cfg.n_heads, getattr(cfg, "n_key_value_heads", None))
+    tokens = min(next(count for count in _TOKENS if count not in heads), cfg.n_ctx, cfg.d_vocab)
     ids = torch.arange(tokens, device=parameter.device).expand(1 + _ROW_SHIFTED, -1)
     last = f"blocks.{cfg.n_layers - 1}.hook_resid_post"
 

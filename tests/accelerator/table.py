@@ -382,6 +382,16 @@ def patching_of_pairs(setup: Setup) -> Any:
     return iw.activation_patching(setup.model, [clean, corrupted], [corrupted, clean], 7, foil=9, sites="head_k")
 
 
+@row("path_patching")
+def paths(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    receivers = [("head_q", 2, 1), ("head_k", 2, 0), ("head_v", 2, 0), ("mlp", 1), "logits"]
+    corrupted = [first, *reversed(others)]
+    return iw.path_patching(
+        setup.model, setup.tokens, corrupted, [(0, 1), ("mlp", 0)], receivers, 7, foil=9, separate=True
+    )
+
+
 @row("ablation_null")
 def null(setup: Setup) -> Any:
     parts = [iw.Ablation("head", 1, index=2), iw.Ablation("head", 0, index=1)]

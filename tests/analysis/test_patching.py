@@ -45,23 +45,6 @@ def gap(logits: Tensor) -> Tensor:
 # ---- the same by plain loops
 
 
-def channels(naive: Naive, layer: int, site: str) -> tuple[torch.nn.Module, Tensor]:
-    """The module that writes queries, keys or values, and (heads, d) the numbers of its output for each head."""
-    names, which = naive.names, "qkv".index(site[-1])
-    assert names.qkv is not None
-    if not isinstance(names.qkv, str):
-        module: Any = naive.part(layer, names.qkv[which])
-        return module, torch.arange(module.out_features).unflatten(0, (-1, size_of(naive)))
-    assert names.split is not None
-    module = naive.part(layer, names.qkv)
-    width = 3 * naive.config.hidden_size
-    return module, names.split(torch.arange(width, dtype=torch.double)[None], naive.n_heads)[which][0].long()
-
-
-def size_of(naive: Naive) -> int:
-    return getattr(naive.config, "head_dim", None) or naive.config.hidden_size // naive.n_heads
-
-
 def put(position: int, numbers: Tensor | slice, new: Tensor) -> Callable[[Tensor], Tensor]:
     def change(value: Tensor) -> Tensor:
         value = value.clone()
@@ -82,10 +65,10 @@ def sites_of(naive: Naive, site: str, layer: int) -> tuple[torch.nn.Module, bool
         after = "post_attention_layernorm" if naive.names.mlp_norm else naive.names.attention
         return naive.part(layer, str(after)), False, [slice(None)]
     if site == "head":
-        size = size_of(naive)
+        size = naive.size(layer)
         module = naive.part(layer, str(naive.names.attention))
         return module, True, [slice(head * size, (head + 1) * size) for head in range(naive.n_heads)]
-    module, numbers = channels(naive, layer, site)
+    module, numbers = naive.head_numbers(layer, site[-1])
     return module, False, list(numbers)
 
 

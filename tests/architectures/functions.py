@@ -566,6 +566,40 @@ def _patching(naive: Naive, own: Any) -> Iterator[Comparison]:
         yield Comparison(site, found, wanted, _size(naive))
 
 
+@_once
+def _head_inputs(naive: Naive) -> list[Tensor]:
+    """For queries, keys and values the logit difference with one clean value put back (layers, heads)."""
+    found = []
+    for site in "qkv":
+        rows = []
+        for layer in range(LAYERS):
+            module, numbers = naive.head_numbers(layer, site)
+            (clean,) = naive.values(MIDDLE, [(module, False)])
+            at = PATCHED[-1 if site == "q" else 0]
+            hooks = (
+                naive.patching_head(layer, site, head, at, clean[at, numbers[head]]) for head in range(len(numbers))
+            )
+            rows.append(
+                torch.stack([(logits := naive.logits(OTHER, each)[-1])[TARGET] - logits[FOIL] for each in hooks])
+            )
+        found.append(torch.stack(rows))
+    return found
+
+
+@_function(
+    "patching of head inputs",
+    lambda model: [
+        activation_patching(model, MIDDLE, OTHER, TARGET, foil=FOIL, positions=[at], sites=f"head_{site}")
+        for site, at in zip("qkv", (PATCHED[-1], PATCHED[0], PATCHED[0]), strict=True)
+    ],
+    "attention", "qkv",
+)  # fmt: skip
+def _patching_of_heads(naive: Naive, own: Any) -> Iterator[Comparison]:
+    for site, result, wanted in zip("qkv", own, _head_inputs(naive), strict=True):
+        found = result.recovered[f"head_{site}"][..., 0] * (result.clean[0] - result.corrupted[0]) + result.corrupted[0]
+        yield Comparison(f"head_{site}", found, wanted, _size(naive))
+
+
 # ---- token decomposition
 
 

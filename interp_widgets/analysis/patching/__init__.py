@@ -7,3 +7,4 @@ from interp_widgets.analysis.patching.activation import (
 )
 from interp_widgets.analysis.patching.null import AblationNullResult, ablation_null
 from interp_widgets.analysis.patching.pairs import Direction
+from interp_widgets.analysis.patching.paths import PathPatchingResult, path_patching

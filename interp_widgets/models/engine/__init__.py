@@ -24,9 +24,10 @@ from torch.autograd import forward_ad
 from ..hooks import has_hooks, scopes_left
 from ..network import Network
 from ..patching import Patch, Site, site_hook
-from . import modules, native, unembed
+from . import modules, native, paths, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
+from .paths import PathCells, Reader
 from .routes import (
     CheckedRoutes,
     checked_routes,
@@ -44,8 +45,10 @@ __all__ = [
     "SharedPrefixes",
     "Jacobian",
     "NoForwardMode",
+    "PathCells",
     "Prefix",
     "ReadOut",
+    "Reader",
     "TokenTree",
     "Trace",
     "TreeMasks",
@@ -56,6 +59,7 @@ __all__ = [
     "expects_native",
     "forward",
     "has_hooks",
+    "head_writes",
     "decodes_in_blocks",
     "jacobian_at",
     "mean_embedding",
@@ -68,6 +72,7 @@ __all__ = [
     "read_out",
     "residual_streams",
     "streams_at",
+    "through_paths",
     "token_logits",
     "trace",
     "incremental_decoder",
@@ -620,9 +625,7 @@ def patched(
     device = trace.embeddings.device
     start = torch.zeros(cells, dtype=torch.long) if sequence is None else sequence.cpu()
     with network.lock:
-        route = _route(network, 1, compare=False)  # that of the trace
-        if (trace.native and not route.native) or route.hooked != trace.hooked:
-            raise ValueError("the trace was made before hooks were added to or removed from the model: make it again")
+        route = _traced_route(network, trace)
         hidden = trace.hidden[start.to(device)] if len(trace.hidden) > 1 else trace.hidden.repeat(cells, 1)
         live, seen = _effective(network, trace, patches, start)
         chosen = live.nonzero()[:, 0]
@@ -639,6 +642,39 @@ def patched(
             split = route.split(network)
             moved = modules.patched(network, trace, kept, sequences.to(device), split=split)
         return hidden.index_copy(0, chosen.to(device), moved.to(hidden.dtype))
+
+
+def through_paths(network: Network, trace: Trace, cells: PathCells) -> Tensor:
+    """(n, width) hidden states of the last position where one part's changed output reaches named readers only.
+
+    Args:
+        network: the `Model` of the trace.
+        trace: from `trace`, of one sequence.
+        cells: a sender, its change and its readers for each cell.
+    """
+    with network.lock:
+        return paths.through_paths(network, trace, cells, split=_traced_route(network, trace).split(network))
+
+
+def head_writes(network: Network, trace: Trace, patches: Sequence[Patch], cells: int) -> Tensor:
+    """(cells, tokens, d_model) what attention adds to the stream where outputs of single heads are replaced.
+
+    Args:
+        network: the `Model` of the trace.
+        trace: from `trace`, of one sequence.
+        patches: at the site "head", all those of one cell in one layer.
+        cells: number of cells.
+    """
+    with network.lock:
+        return paths.head_writes(network, trace, patches, cells, split=_traced_route(network, trace).split(network))
+
+
+def _traced_route(network: Network, trace: Trace) -> _Route:
+    """The route of a trace; ValueError if hooks were added to or removed from the model since."""
+    route = _route(network, 1, compare=False)
+    if (trace.native and not route.native) or route.hooked != trace.hooked:
+        raise ValueError("the trace was made before hooks were added to or removed from the model: make it again")
+    return route
 
 
 def _effective(network: Network, trace: Trace, patches: Sequence[Patch], start: Tensor) -> tuple[Tensor, list[Tensor]]:
