@@ -141,7 +141,7 @@ def test_the_trace_holds_the_models_values(model: Model) -> None:
 
 def test_many_patches_in_one_cell(model: Model) -> None:
     """Rows of several layers, parts and positions: windows, whole streams, patches behind patches."""
-    clean = trace(model, embeddings(model), neurons=range(model.n_layers))
+    clean = trace(model, embeddings(model), neurons=range(model.n_layers), sites=HEAD_INPUTS)
     count, d = len(IDS), model.d_model
     at, first = torch.arange(count), torch.zeros(count, dtype=torch.long)
     patches = [

@@ -70,7 +70,7 @@ class ActivationPatchingResult(Result):
     ``pattern``. Keys and values have one head per key/value head. NaN where clean and corrupted agree to rounding."""
 
     each: Mapping[str, Floats]
-    """The same for every pair, with the pairs in front."""
+    """The recovered part in every pair, with the pairs in front."""
 
     low: Mapping[str, Floats]
     """Lower ends of the 95% bootstrap intervals of the means over the pairs; empty for one pair."""

@@ -50,7 +50,7 @@ class AblationNullResult(Result):
     divergence."""
 
     null: Floats = with_axes("draws")
-    """The same for each random set."""
+    """The effect of each random set, averaged over the prompts."""
 
     p: float
     """(1 + random sets whose effect is at least as large) / (1 + draws)."""

@@ -47,7 +47,7 @@ class PathPatchingResult(Result):
     agree to rounding."""
 
     each: Floats = with_axes("pairs", "senders")
-    """The same for every pair."""
+    """The effect in every pair."""
 
     senders: Sequence[str] = with_axes("senders")
     """The senders, such as ``head 3.1`` (layer 3, head 1) or ``mlp 0``."""
