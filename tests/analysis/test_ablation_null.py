@@ -22,7 +22,8 @@ HEADS = [(0, 1), (1, 2), (1, 3)]
 
 
 def model(family: str = "llama", backend: Any = "bridge") -> Model:
-    return tiny_model(family, backend, dtype=torch.float64)
+    tiny: Model = tiny_model(family, backend, dtype=torch.float64)
+    return tiny
 
 
 def log_prob(model: Model, ids: list[int]) -> float:

@@ -26,7 +26,7 @@ CLEAN, CORRUPTED = [3, 17, 42, 8, 5, 30], [3, 17, 21, 8, 5, 30]
 CHANGED = 2
 """The one position in which they differ."""
 ANSWER, FOIL = 7, 9
-ALL = ("resid_pre", "attn", "mlp", "head", "head_q", "head_k", "head_v", "pattern")
+ALL: tuple[Any, ...] = ("resid_pre", "attn", "mlp", "head", "head_q", "head_k", "head_v", "pattern")
 MODELS = [
     *(pytest.param(name, "hooked", marks=pytest.mark.hooked) for name in ("gpt2", "llama", "gpt_neox")),
     *((name, "bridge") for name in ("gpt2", "llama", "gpt_neox", "gemma3")),
@@ -120,7 +120,7 @@ def test_prompts_of_different_lengths_are_patched_where_they_are_aligned(archite
     naive, model = reference(architecture), loaded(architecture, backend)
     longer = [3, 17, 40, 21, 8, 5, 30]
     alignment = [(0, 0), (-1, -1), (3, 4), (2, 3)]
-    sites = ("resid_pre", "head_q", "head_k", "head_v")
+    sites: tuple[Any, ...] = ("resid_pre", "head_q", "head_k", "head_v")
     found = activation_patching(model, CLEAN, longer, ANSWER, foil=FOIL, sites=sites, alignment=alignment)
     assert (found.positions, found.source_positions) == ((0, 3, 4, 6), (0, 2, 3, 5))
     assert (found.unaligned, found.source_unaligned) == ((1, 2, 5), (1, 4))
@@ -190,7 +190,7 @@ def test_identities(architecture: str, backend: str) -> None:
 @pytest.mark.parametrize("metric", ["logit_difference", "logit", "log_prob", "probability", "kl"])
 def test_metrics(metric: Any) -> None:
     model = loaded("llama", "bridge")
-    foil = {"foil": FOIL} if metric == "logit_difference" else {}
+    foil: dict[str, Any] = {"foil": FOIL} if metric == "logit_difference" else {}
     found = activation_patching(model, CLEAN, CORRUPTED, ANSWER, metric=metric, sites="resid_pre", **foil)
     assert found.recovered["resid_pre"][0] == pytest.approx((np.arange(6) == CHANGED).astype(float), abs=1e-3)
     clean, corrupted = (model.run(ids).logits[0, -1].double() for ids in (CLEAN, CORRUPTED))
@@ -312,7 +312,8 @@ def test_half_precision() -> None:
     half = tiny_model("llama", "bridge", seed=HALF_SEED, dtype=torch.bfloat16)
     clean, corrupted = (single.run(ids).logits[0, -1] for ids in (CLEAN, CORRUPTED))
     moved = clean - corrupted
-    answer, options = int(moved.argmax()), {"foil": int(moved.argmin()), "sites": ALL}
+    answer = int(moved.argmax())
+    options: dict[str, Any] = {"foil": int(moved.argmin()), "sites": ALL}
     own, wanted = (activation_patching(model, CLEAN, CORRUPTED, answer, **options) for model in (half, single))  # type: ignore[arg-type]
     for site in ALL:
         assert own.recovered[site].dtype == np.float32

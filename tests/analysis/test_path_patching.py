@@ -65,7 +65,7 @@ def by_two_steps(naive: Naive, sender: tuple[Any, ...], receiver: Any) -> Tensor
         return gap(naive.logits(CLEAN, [(naive.layers[-1], added(change), False)]))
     kind, layer, *head = receiver
     if kind == "mlp":
-        module, numbers = naive.part(layer, written(naive, "mlp")), slice(None)
+        module, numbers = naive.part(layer, written(naive, "mlp")), torch.arange(naive.config.hidden_size)
         reads = naive.names.mlp_reads
         # a parallel block hands the stream that enters it to attention and MLP
         entering: Hook = (

@@ -589,8 +589,8 @@ def _head_inputs(naive: Naive) -> list[Tensor]:
 @_function(
     "patching of head inputs",
     lambda model: [
-        activation_patching(model, MIDDLE, OTHER, TARGET, foil=FOIL, positions=[at], sites=f"head_{site}")
-        for site, at in zip("qkv", (PATCHED[-1], PATCHED[0], PATCHED[0]), strict=True)
+        activation_patching(model, MIDDLE, OTHER, TARGET, foil=FOIL, positions=[at], sites=site)
+        for site, at in (("head_q", PATCHED[-1]), ("head_k", PATCHED[0]), ("head_v", PATCHED[0]))
     ],
     "attention", "qkv",
 )  # fmt: skip

@@ -56,7 +56,13 @@ def model() -> Model:
         (ablate_heads, TWO),
         (partial(causal_trace, samples=2, kinds=["state"]), ["prompt", "subject", "target"]),
         (
-            partial(activation_patching, corrupted="The capital of Italy is", sites="attn", alignment=[(-1, -1)]),
+            partial(
+                activation_patching,
+                corrupted="The capital of Italy is",
+                sites="attn",
+                alignment=[(-1, -1)],
+                metric="log_prob",
+            ),
             {"clean": "prompt", "answer": "target"},
         ),
         (partial(ablation_null, parts=[(0, 1), (2, 2)], draws=5), {"prompts": "prompt", "target": "target"}),

@@ -208,9 +208,13 @@ class ActivationPatchingResult(Result):
         Raises:
             ValueError: a result of one pair, or a cell that was not computed.
         """
-        if self.n_pairs < 2:
-            raise ValueError("a test needs several pairs of prompts, this result has one: give lists of prompts")
-        rows, values = [], []
+        known = [number for number in range(self.n_pairs) if number not in self.undefined]
+        if len(known) < 2:
+            raise ValueError(
+                f"a test needs several pairs of prompts with different metrics, this result has {len(known)}: give "
+                "lists of prompts"
+            )
+        rows, values = list[tuple[Any, ...]](), []
         for site, where in self._cells(cells):
             axes = self.axes(site)
             labels = [self._labels(axis, size) for axis, size in zip(axes, self._of(site).shape, strict=True)]
@@ -222,12 +226,10 @@ class ActivationPatchingResult(Result):
             head = label.get("heads", label.get("key/value heads", -1))
             rows.append((site, label["layers"], head, label.get("positions", -1), self.recovered[site][at],
                          self.low[site][at], self.high[site][at]))  # fmt: skip
-            values.append(self.each[site][(slice(None), *at)])
-        known = [number for number in range(self.n_pairs) if number not in self.undefined]
+            values.append([one[at] for one in self.each[site]])
         p = sign_flip_p(np.stack(values, axis=1)[known], resamples=resamples, seed=seed)
-        site, layer, head, position, mean, low, high = zip(*rows, strict=True)
-        columns = {"site": site, "layer": layer, "head": head, "position": position, "recovered": mean,
-                   "low": low, "high": high, "p": p, "holm_p": holm_adjusted(p)}  # fmt: skip
+        heading = ("site", "layer", "head", "position", "recovered", "low", "high")
+        columns = {**dict(zip(heading, zip(*rows, strict=True), strict=True)), "p": p, "holm_p": holm_adjusted(p)}
         return table({"cell": range(len(rows))}, columns).drop(columns="cell")
 
     def _cells(self, cells: Sequence[Sequence[str | int]] | None) -> list[tuple[str, tuple[int, ...]]]:

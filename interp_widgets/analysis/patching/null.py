@@ -159,16 +159,14 @@ def ablation_null(
         (19, 0.25)
     """
     model.capabilities.require("residual_stream", "ablation_null")
-    check_metric(metric, foil)
+    check_metric(metric, foil if foil is None or isinstance(foil, str | int) else foil[0])
     check_choice("matched", matched, Matched)
     check_choice("replacement", replacement, Literal["zero", "mean"])
     check_replacement(replacement, reference, None)
     check_range("draws", draws)
     several = is_set(prompts)
-    read = [
-        read_prompt(model, prompt, prepend_bos=prepend_bos)
-        for prompt in (prompts if several else [prompts])  # type: ignore[union-attr]
-    ]
+    listed: Any = prompts if several else [prompts]
+    read = [read_prompt(model, prompt, prepend_bos=prepend_bos) for prompt in listed]
     targets = one_each(target, len(read), several, "target")
     foils = one_each(foil, len(read), several, "foil")
     shortest = min(prompt.n_shown for prompt in read)
@@ -197,7 +195,13 @@ def ablation_null(
     each = np.stack(effects, axis=1)
     means = each.mean(1)
     ids = [measure.target for measure in metrics]
-    facts = {"metric": metric, "matched": matched, "draws": draws, "seed": seed, "replacement": replacement}
+    facts: dict[str, Any] = {
+        "metric": metric,
+        "matched": matched,
+        "draws": draws,
+        "seed": seed,
+        "replacement": replacement,
+    }
     facts |= {"prompts": repr(prompts), "parts": str([str(part) for part in named]), "target": str(ids)}
     facts |= {"foil": str([measure.foil for measure in metrics]), "reference": repr(reference)}
     return AblationNullResult(

@@ -288,12 +288,13 @@ def _is_behind(model: Model, reader: Reader, sender: _Sender) -> bool:
 
 def _check_paths(model: Model, senders: Sequence[_Sender], receivers: Sequence[Reader]) -> None:
     """ValueError unless every sender has a receiver behind it and every receiver a sender before it."""
-    for what, parts in (("senders", senders), ("receivers", receivers)):
-        if not parts:
+    named = {"senders": [str(sender) for sender in senders], "receivers": [_name(reader) for reader in receivers]}
+    for what, names in named.items():
+        if not names:
             raise ValueError(f"{what} is empty: name at least one")
-        if len(set(parts)) < len(parts):
-            twice = next(part for part in parts if list(parts).count(part) > 1)  # type: ignore[operator]
-            raise ValueError(f"{what} must be different, got {twice if what == 'senders' else _name(twice)} twice")  # type: ignore[arg-type]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{what} must be different, got {twice} twice")
     for sender in senders:
         if not any(_is_behind(model, reader, sender) for reader in receivers):
             raise ValueError(f"there is no path from {sender} to any of the receivers, which all come before it")
