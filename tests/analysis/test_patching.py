@@ -314,7 +314,7 @@ def test_half_precision() -> None:
     moved = clean - corrupted
     answer = int(moved.argmax())
     options: dict[str, Any] = {"foil": int(moved.argmin()), "sites": ALL}
-    own, wanted = (activation_patching(model, CLEAN, CORRUPTED, answer, **options) for model in (half, single))  # type: ignore[arg-type]
+    own, wanted = (activation_patching(model, CLEAN, CORRUPTED, answer, **options) for model in (half, single))
     for site in ALL:
         assert own.recovered[site].dtype == np.float32
         assert own.recovered[site] == pytest.approx(wanted.recovered[site], abs=0.15), site

@@ -522,6 +522,8 @@ def _trace(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 OTHER = [*MIDDLE[:40], (MIDDLE[40] + 1) % VOCABULARY, *MIDDLE[41:]]
 """The corrupted prompt: one other token within every window of the last one."""
+HEAD_SITES: list[tuple[Any, int]] = [("head_q", len(MIDDLE) - 1), ("head_k", 40), ("head_v", 40)]
+"""The inputs of heads that are patched, and where."""
 FOIL, PATCHED = 9, [40, 50, len(MIDDLE) - 1]
 
 
@@ -590,7 +592,7 @@ def _head_inputs(naive: Naive) -> list[Tensor]:
     "patching of head inputs",
     lambda model: [
         activation_patching(model, MIDDLE, OTHER, TARGET, foil=FOIL, positions=[at], sites=site)
-        for site, at in (("head_q", PATCHED[-1]), ("head_k", PATCHED[0]), ("head_v", PATCHED[0]))
+        for site, at in HEAD_SITES
     ],
     "attention", "qkv",
 )  # fmt: skip

@@ -137,7 +137,8 @@ def read_pairs(
     several = is_set(clean)
     if several != is_set(corrupted):
         raise ValueError("clean and corrupted must both be one prompt, or both a list of prompts of one length")
-    cleans, corrupteds = (list(prompts) if several else [prompts] for prompts in (clean, corrupted))  # type: ignore[call-overload]
+    cleans: list[Any] = list(clean) if several else [clean]
+    corrupteds: list[Any] = list(corrupted) if several else [corrupted]
     if len(cleans) != len(corrupteds):
         raise ValueError(f"clean and corrupted must be lists of one length, got {len(cleans)} and {len(corrupteds)}")
     answers, foils = (

@@ -88,7 +88,7 @@ def through_paths(network: Network, trace: Trace, cells: PathCells, *, split: bo
     for layer in sorted({layer for readers in cells.readers for name, layer, _ in readers if name != "logits"}):
         shadow("resid", layer, cells.of(cells.layers < layer))
         for site in ("q", "k", "v"):
-            take(site, layer)  # type: ignore[arg-type]
+            take(site, layer)
         if len(cells.reading("mlp", layer)[0]):
             shadow("attn", layer, cells.of((cells.layers == layer) & cells.attention))
             take("mlp", layer)

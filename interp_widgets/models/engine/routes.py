@@ -220,8 +220,8 @@ def _same_head_input(network: Network, checked: CheckedRoutes, site: Site) -> bo
     same_values = all(
         agree(traces[0].value(site, layer), traces[1].value(site, layer), network.precision) for layer in layers
     )
-    moved = [states - kept.hidden for states, kept in zip(hidden, traces, strict=True)]
-    return same_values and agree(*moved, network.precision)
+    first, second = (states - kept.hidden for states, kept in zip(hidden, traces, strict=True))
+    return same_values and agree(first, second, network.precision)
 
 
 def _same_patched(network: Network, equations: Equations, embeddings: Tensor, split: bool) -> bool:
