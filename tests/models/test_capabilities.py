@@ -464,7 +464,7 @@ def unembedding(inside: Any) -> None:
     [
         (final_norm, [("ln_final_w", None)], {"neuron_tokens", *SPLIT}),
         (output_matrix, [("W_out", 1), ("W_in", 1)], NEURONS | SPLIT),
-        (whole_mlp, [("W_out", 1), ("b_out", 1)], NEURONS | SPLIT | {"ablate_modules", "causal_trace"}),
+        (whole_mlp, [("W_out", 1), ("b_out", 1)], NEURONS | SPLIT | {"ablate_modules", "activation_patching", "causal_trace"}),
         (first_norm, [("ln1_w", 1)], SPLIT),
         (unembedding, [("W_U", None), ("b_U", None)], {"neuron_tokens", *SPLIT}),
     ],
