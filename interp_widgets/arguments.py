@@ -44,7 +44,9 @@ _CALLED = {"ndarray": "array", "Model": "loaded model"}
 _LEAST = {"seed": 0, "control_seed": 0, "batch_size": 1, "max_new_tokens": 0, "resamples": 1, "shuffles": 1}
 """Smallest value of the integers that mean the same in every function that has them."""
 
-_TOKEN_IDS = {"prompt", "prompts", "texts", "reference", "corrupted", "response", "target", "foil"}
+_TOKEN_IDS = {
+    "prompt", "prompts", "texts", "reference", "clean", "corrupted", "response", "target", "answer", "foil"
+}  # fmt: skip
 """Arguments whose integers are token ids."""
 
 

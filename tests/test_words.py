@@ -12,10 +12,21 @@ import interp_widgets
 
 FIRST_LINES = 6
 TERMS = {
-    "activation patching": ("ablate_modules", "ablate_heads", "ablate_neurons", "causal_trace", "resample_ablation"),
+    "activation patching": (
+        "activation_patching",
+        "ablate_modules",
+        "ablate_heads",
+        "ablate_neurons",
+        "causal_trace",
+        "resample_ablation",
+    ),
     "causal tracing": ("causal_trace",),
-    "denoising": ("causal_trace",),
-    "interchange intervention": ("ablate_modules",),
+    "causal mediation": ("activation_patching",),
+    "noising": ("activation_patching",),
+    "permutation test": ("ablation_null",),
+    "edge patching": ("path_patching",),
+    "denoising": ("causal_trace", "activation_patching"),
+    "interchange intervention": ("ablate_modules", "activation_patching"),
     "zero, mean or resample ablation": ("ablate_modules", "ablate_heads"),
     "mean ablation": ("mean_ablation",),
     "resample ablation": ("resample_ablation",),

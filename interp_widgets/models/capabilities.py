@@ -24,6 +24,8 @@ Capability = Literal[
     "attention",
     "attention_patterns",
     "heads",
+    "head_inputs",
+    "pattern_changes",
     "head_weights",
     "input_norms",
     "mlp",
@@ -41,6 +43,8 @@ _NAMES: dict[Capability, str] = {
     "attention": "the output of attention in every layer",
     "attention_patterns": "the attention patterns of every layer",
     "heads": "the outputs of single attention heads",
+    "head_inputs": "the queries, keys and values of single attention heads",
+    "pattern_changes": "attention patterns that can be replaced",
     "head_weights": "the query, key, value and output weights of single attention heads",
     "input_norms": "a norm before attention in every layer",
     "mlp": "the output of an MLP in every layer",
@@ -51,8 +55,9 @@ _NAMES: dict[Capability, str] = {
     "cached_generation": "generation with a key/value cache",
 }
 _HEADS = ("W_Q", "W_K", "W_V", "W_O")
-_RECORDED = ("hook_resid_pre", "hook_resid_post", "attn.hook_pattern", "mlp.hook_pre")
-_REPLACED = ("hook_attn_out", "hook_mlp_out", "attn.hook_z", "mlp.hook_post")
+_RECORDED = ("hook_resid_pre", "hook_resid_post", "mlp.hook_pre")
+_HEAD_INPUTS = ("attn.hook_q", "attn.hook_k", "attn.hook_v")
+_REPLACED = ("hook_attn_out", "hook_mlp_out", "attn.hook_z", "mlp.hook_post", *_HEAD_INPUTS, "attn.hook_pattern")
 """Activations of the first block that are replaced by NaN, each in a different row of the batch; row 0 is unchanged."""
 _ROW_ZERO_HEADS = 1 + len(_REPLACED)
 """Row in which the heads of the first block output zero: its attention output must then be equal at all positions."""
@@ -73,8 +78,13 @@ _DESCRIPTIONS = {
     "attn.hook_z": "outputs of single heads",
     "hook_mlp_out": "MLPs",
     "mlp.hook_post": "neurons that can be seen",
+    "attn.hook_q": "queries of single heads",
+    "attn.hook_k": "keys of single heads",
+    "attn.hook_v": "values of single heads",
+    "attn.hook_pattern": "attention patterns",
 }
-_TOKENS = 4
+_TOKENS = (4, 5, 6)
+"""Tokens of the probe pass: the first number that is not that of the heads, so that axes are not taken for others."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -96,6 +106,10 @@ class Capabilities:
     """The attention pattern of every head in every layer can be read."""
     heads: bool
     """The output of single heads (attn.hook_z) in every layer can be replaced."""
+    head_inputs: bool
+    """The queries, keys and values of single heads in every layer can be replaced."""
+    pattern_changes: bool
+    """The attention pattern of every head in every layer can be replaced."""
     head_width: int
     """Width of a head's output; d_head in most architectures."""
     head_weights: bool
@@ -339,11 +353,12 @@ def _without_user_hooks(tl_model: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def _probe_pass(tl_model: Any) -> _Probe:
-    """A pass of a few tokens in which each row of the batch replaces something: rows 1 to 4 an activation of the first
+    """A pass of a few tokens in which each row of the batch replaces something: rows 1 to 8 an activation of the first
     block by NaN, the others as `_ROW_ZERO_HEADS`, `_ROW_NAN_ATTENTION` and `_ROW_SHIFTED` describe."""
     known, probe, parameter = tl_model.hook_dict, _Probe(), next(tl_model.parameters())
     cfg = tl_model.cfg
-    tokens = min(_TOKENS, cfg.n_ctx, cfg.d_vocab)
+    heads = (cfg.n_heads, getattr(cfg, "n_key_value_heads", None))
+    tokens = min(next(count for count in _TOKENS if count not in heads), cfg.n_ctx, cfg.d_vocab)
     ids = torch.arange(tokens, device=parameter.device).expand(1 + _ROW_SHIFTED, -1)
     last = f"blocks.{cfg.n_layers - 1}.hook_resid_post"
 
@@ -420,8 +435,12 @@ def find_capabilities(
         return True
 
     def reaches(name: str) -> bool:
-        """Whether replacing this activation in the first block changes the logits."""
-        logits = probe.logits
+        """Whether replacing this activation in the first block changes the logits; for queries, keys and values, the
+        output of attention, since NaN scores may be read as no attention at all."""
+        logits, attention = probe.logits, probe.blocks[0].attention
+        if name in _HEAD_INPUTS:
+            row = 1 + _REPLACED.index(name)
+            return attention is not None and not _agree(attention[row:][:1], attention[:1])
         return logits is not None and bool(logits[1 + _REPLACED.index(name), -1].isnan().any())
 
     def decide(name: Capability, present: bool, reason: str) -> None:
@@ -458,6 +477,13 @@ def find_capabilities(
     decide("heads", not (attention or heads), attention or heads)
     patterns = everywhere("attn.hook_pattern", None, None)
     decide("attention_patterns", patterns, attention or "its attention never computes them")
+    keys = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
+    inputs_of_heads = next(
+        filter(None, (shown(name, cfg.n_heads if name.endswith("q") else keys, None) for name in _HEAD_INPUTS)), ""
+    )
+    decide("head_inputs", not (attention or inputs_of_heads), attention or inputs_of_heads)
+    changes = attention or shown("attn.hook_pattern", None, None)
+    decide("pattern_changes", not changes, changes)
     decide("head_weights", has_heads, attention or "its queries, keys and values come from other matrices")
     first = all(_agree(values.entered.get("ln1"), values.before) for values in probe.blocks)
     decide("input_norms", first, "its layers have none there")

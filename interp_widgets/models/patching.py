@@ -24,9 +24,14 @@ from .hooks import MLP_IN, Scope, attached, check_hook_names, embedding_hook, ha
 from .network import Network
 from .state import remembered
 
-Site = Literal["resid", "attn", "mlp", "attn_to_mlp", "head", "neuron"]
+Site = Literal["resid", "attn", "mlp", "attn_to_mlp", "head", "neuron", "q", "k", "v", "pattern"]
 """What can be replaced at a layer: the residual stream entering the block; the output of attention or of the MLP; the
-attention output in the MLP's input only; one head's output (before the output matrix); one neuron."""
+attention output in the MLP's input only; one head's output (before the output matrix); one neuron; in maps also one
+head's query, or the key or value of one key/value head, as projected (before norms and rotary embeddings), and one row
+of a head's attention pattern."""
+
+HEAD_INPUTS: tuple[Site, ...] = ("q", "k", "v", "pattern")
+"""The sites inside of attention."""
 
 Change = Callable[[Tensor, Tensor], Tensor]
 """Maps a value (batch, rows, ...) and the positions of its rows (batch, rows) to a new value of the same shape."""
@@ -37,6 +42,10 @@ _SITE_HOOKS = {
     "mlp": "hook_mlp_out",
     "head": "attn.hook_z",
     "neuron": "mlp.hook_post",
+    "q": "attn.hook_q",
+    "k": "attn.hook_k",
+    "v": "attn.hook_v",
+    "pattern": "attn.hook_pattern",
 }
 # values that have positions on their second axis and are computed in every pass
 _ALLOWED = re.compile(
@@ -56,11 +65,12 @@ class Patch:
     layer: int
     """0..n_layers - 1; for "resid" also n_layers, the stream that the final norm reads."""
     values: Tensor | Callable[[Tensor], Tensor]
-    """(n, width) on the model's device: width d_model, for "head" d_head, for "neuron" 1; inside `patched_passes` also
-    (1, width) for all positions, or a function of the old values (..., width)."""
+    """(n, width) on the model's device: width d_model, for "head", "q", "k" and "v" d_head, for "neuron" 1, for
+    "pattern" the tokens that are attended to; inside `patched_passes` also (1, width) for all positions, or a function
+    of the old values (..., width)."""
     positions: Tensor | None = None
     """(n,) position of each row: in a map counted with the BOS, inside `patched_passes` without it; None there for all.
-    """
+    For "pattern" the position that attends."""
     cells: Tensor | None = None
     """(n,) the cell of a map that each row belongs to."""
     index: Tensor | None = None

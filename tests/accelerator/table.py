@@ -368,6 +368,36 @@ def tracing(setup: Setup) -> Any:
     return iw.causal_trace(setup.model, QUESTION, " capital", 7, samples=2)
 
 
+@row("activation_patching")
+def patching(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    sites = ("resid_pre", "attn", "mlp", "head", "head_q", "head_k", "head_v", "pattern")
+    return iw.activation_patching(setup.model, setup.tokens, [first, *reversed(others)], 7, foil=9, sites=sites)
+
+
+@row("activation_patching")
+def patching_of_pairs(setup: Setup) -> Any:
+    texts = ["The capital of France is", "The capital of Italy is"]
+    clean, corrupted = (setup.model.tokens(text)[-4:] for text in texts)
+    return iw.activation_patching(setup.model, [clean, corrupted], [corrupted, clean], 7, foil=9, sites="head_k")
+
+
+@row("path_patching")
+def paths(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    receivers = [("head_q", 2, 1), ("head_k", 2, 0), ("head_v", 2, 0), ("mlp", 1), "logits"]
+    corrupted = [first, *reversed(others)]
+    return iw.path_patching(
+        setup.model, setup.tokens, corrupted, [(0, 1), ("mlp", 0)], receivers, 7, foil=9, separate=True
+    )
+
+
+@row("ablation_null")
+def null(setup: Setup) -> Any:
+    parts = [iw.Ablation("head", 1, index=2), iw.Ablation("head", 0, index=1)]
+    return iw.ablation_null(setup.model, QUESTION, parts, 7, draws=5, replacement="mean", reference=[PROMPT])
+
+
 @row("Ablation", "ablation", "ablated_prediction")
 def ablated(setup: Setup) -> Any:
     model = setup.model

@@ -30,6 +30,7 @@ from interp_widgets.analysis.ffn_concepts import neuron_effects
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.mixture_of_depths import routing
+from interp_widgets.analysis.patching import ablation_null, activation_patching, path_patching
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from tests.models.mixtures import tiny_mixture
@@ -61,6 +62,16 @@ ANALYSES: dict[str, Callable[[Any], Any]] = {
     "heads": lambda m: ablate_heads(m, IDS, 99).effect,
     "neurons": lambda m: ablate_neurons(m, IDS, 99, layer=2, neurons=range(8)).effect,
     "tracing": lambda m: causal_trace(m, IDS, (1, 3), 99, samples=2, window=1).restored,
+    "patching": lambda m: activation_patching(m, IDS, [*IDS[:2], 50, *IDS[3:]], 99, foil=7).recovered["mlp"],
+    "patching of heads": lambda m: activation_patching(
+        m, IDS, [*IDS[:2], 50, *IDS[3:]], 99, foil=7, sites="head_k"
+    ).recovered["head_k"],
+    "paths": lambda m: (
+        path_patching(
+            m, IDS, [*IDS[:2], 50, *IDS[3:]], [(0, 1), ("mlp", 1)], [("mlp", 2), ("head_q", 2, 1), "logits"], 99, foil=7
+        ).effect
+    ),
+    "null": lambda m: ablation_null(m, IDS, [(0, 1), (1, 2)], 99, draws=4).null,
     "steering": steered,
     "erasing": erased,
     "routing": lambda m: routing(m, IDS).weights,

@@ -24,6 +24,7 @@ from interp_widgets import (
     ablate_neurons,
     ablation,
     attention_patterns,
+    activation_patching,
     causal_trace,
     decompose_logit,
     decompose_tokens,
@@ -521,6 +522,88 @@ def _trace(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("embedding restored", own.embedding[slice(*SUBJECT)], embedding)
     for number, kind in enumerate(("state", "mlp", "attn")):
         yield Comparison(f"{kind} restored", own.restored[number][:, TRACED], restored[number])
+
+
+OTHER = [*MIDDLE[:40], (MIDDLE[40] + 1) % VOCABULARY, *MIDDLE[41:]]
+"""The corrupted prompt: one other token within every window of the last one."""
+HEAD_SITES: list[tuple[Any, int]] = [("head_q", len(MIDDLE) - 1), ("head_k", 40), ("head_v", 40)]
+"""The inputs of heads that are patched, and where."""
+FOIL, PATCHED = 9, [40, 50, len(MIDDLE) - 1]
+
+
+@_once
+def _patched(naive: Naive) -> tuple[Tensor, Tensor]:
+    """The clean and the corrupted logit difference (2,), and that with one clean value put back (sites, layers,
+    positions): the stream that enters a block, what attention and what the MLP writes."""
+
+    def gap(hooks: Any = (), ids: list[int] = OTHER) -> Tensor:
+        logits = naive.logits(ids, hooks)[-1]
+        return logits[TARGET] - logits[FOIL]
+
+    streams = naive.streams(MIDDLE)
+    writes = {kind: naive.writes(MIDDLE, kind) for kind in ("attn", "mlp")}
+
+    def mended(site: str, layer: int, at: int) -> Tensor:
+        if site != "resid_pre":
+            return gap(naive.restoring(site, layer, at, writes[site][layer, at]))
+
+        def change(value: Tensor) -> Tensor:
+            value = value.clone()
+            value[..., at, :] = streams[layer, at]
+            return value
+
+        return gap(naive.changing(layer, change))
+
+    sites = ("resid_pre", "attn", "mlp")
+    table = [[[mended(site, layer, at) for at in PATCHED] for layer in range(LAYERS)] for site in sites]
+    return torch.stack([gap(ids=MIDDLE), gap()]), torch.tensor(table)
+
+
+@_function(
+    "activation patching",
+    lambda model: activation_patching(model, MIDDLE, OTHER, TARGET, foil=FOIL, positions=PATCHED),
+    "attention", "mlp",
+)  # fmt: skip
+def _patching(naive: Naive, own: Any) -> Iterator[Comparison]:
+    ends, values = _patched(naive)
+    yield Comparison("clean and corrupted", [own.clean[0], own.corrupted[0]], ends, _size(naive))
+    for site, wanted in zip(("resid_pre", "attn", "mlp"), values, strict=True):
+        found = own.recovered[site] * (own.clean[0] - own.corrupted[0]) + own.corrupted[0]
+        yield Comparison(site, found, wanted, _size(naive))
+
+
+@_once
+def _head_inputs(naive: Naive) -> list[Tensor]:
+    """For queries, keys and values the logit difference with one clean value put back (layers, heads)."""
+    found = []
+    for site in "qkv":
+        rows = []
+        for layer in range(LAYERS):
+            module, numbers = naive.head_numbers(layer, site)
+            (clean,) = naive.values(MIDDLE, [(module, False)])
+            at = PATCHED[-1 if site == "q" else 0]
+            hooks = (
+                naive.patching_head(layer, site, head, at, clean[at, numbers[head]]) for head in range(len(numbers))
+            )
+            rows.append(
+                torch.stack([(logits := naive.logits(OTHER, each)[-1])[TARGET] - logits[FOIL] for each in hooks])
+            )
+        found.append(torch.stack(rows))
+    return found
+
+
+@_function(
+    "patching of head inputs",
+    lambda model: [
+        activation_patching(model, MIDDLE, OTHER, TARGET, foil=FOIL, positions=[at], sites=site)
+        for site, at in HEAD_SITES
+    ],
+    "attention", "qkv",
+)  # fmt: skip
+def _patching_of_heads(naive: Naive, own: Any) -> Iterator[Comparison]:
+    for site, result, wanted in zip("qkv", own, _head_inputs(naive), strict=True):
+        found = result.recovered[f"head_{site}"][..., 0] * (result.clean[0] - result.corrupted[0]) + result.corrupted[0]
+        yield Comparison(f"head_{site}", found, wanted, _size(naive))
 
 
 # ---- token decomposition

@@ -495,6 +495,36 @@ class Naive:
         size = q.shape[-1] // self.n_heads
         return tuple(part.unflatten(-1, (-1, size)) for part in (q, k, v))  # type: ignore[return-value]
 
+    def head_numbers(self, layer: int, site: str) -> tuple[torch.nn.Module, Tensor]:
+        """The module that writes queries, keys or values (``q``, ``k`` or ``v``), and (heads, d) which numbers of what
+        it writes are those of each head."""
+        names, which = self.names, "qkv".index(site)
+        assert names.qkv is not None
+        module: Any = self.part(layer, names.qkv if isinstance(names.qkv, str) else names.qkv[which])
+        with torch.no_grad():
+            width = module(torch.zeros(1, 1, self.config.hidden_size, dtype=self.hf.dtype)).shape[-1]
+            numbers = torch.arange(width, dtype=torch.double)
+            if isinstance(names.qkv, str):
+                assert names.split is not None
+                return module, names.split(numbers[None], self.n_heads)[which][0].long()
+        return module, numbers.long().unflatten(0, (-1, self.size(layer)))
+
+    def size(self, layer: int) -> int:
+        """The width of a head."""
+        query, _, _ = self.qkv(layer, torch.zeros(1, self.config.hidden_size, dtype=self.hf.dtype))
+        return int(query.shape[-1])
+
+    def patching_head(self, layer: int, site: str, head: int, position: int, new: Tensor) -> list[Hook]:
+        """The query, key or value of one head at one position."""
+        module, numbers = self.head_numbers(layer, site)
+
+        def change(value: Tensor) -> Tensor:
+            value = value.clone()
+            value[..., position, numbers[head]] = new
+            return value
+
+        return [(module, change, False)]
+
     def neurons(self, layer: int, x: Tensor, linear: Tensor | None = None) -> Tensor:
         """What enters the last linear map, from what enters the activation function, and for gated ones the linear
         branch."""

@@ -31,6 +31,7 @@ from interp_widgets.analysis.attention import (
 )
 from interp_widgets.analysis.ffn_concepts import ffn_concepts, neuron_effects, neuron_tokens
 from interp_widgets.analysis.logit_lens import logit_lens
+from interp_widgets.analysis.patching import activation_patching
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from interp_widgets.models import LoadError, Model, SelfCheckError, load_model
@@ -112,6 +113,7 @@ QUESTIONS: dict[str, Callable[[Model], Any]] = {
     "Ablation('head', ...)": lambda model: ablated_prediction(model, IDS, Ablation("head", 0, index=0)),
     "Ablation('neuron', ...)": lambda model: ablated_prediction(model, IDS, Ablation("neuron", 0, index=0)),
     "Ablation('attn_to_mlp', ...)": lambda model: ablated_prediction(model, IDS, Ablation("attn_to_mlp", 0)),
+    "activation_patching": lambda model: activation_patching(model, IDS, [*IDS[:2], 9, 8, 5], 7, foil=9),
     "decompose_tokens": lambda model: decompose_tokens(model, IDS),
     "decompose_logit": lambda model: decompose_logit(model, IDS),
     "attention_patterns": lambda model: attention_patterns(model, IDS),
@@ -475,7 +477,11 @@ def unembedding(inside: Any) -> None:
     [
         (final_norm, [("ln_final_w", None)], {"neuron_tokens", *SPLIT}),
         (output_matrix, [("W_out", 1), ("W_in", 1)], NEURONS | SPLIT),
-        (whole_mlp, [("W_out", 1), ("b_out", 1)], NEURONS | SPLIT | {"ablate_modules", "causal_trace"}),
+        (
+            whole_mlp,
+            [("W_out", 1), ("b_out", 1)],
+            NEURONS | SPLIT | {"ablate_modules", "activation_patching", "causal_trace"},
+        ),
         (first_norm, [("ln1_w", 1)], SPLIT),
         (unembedding, [("W_U", None), ("b_U", None)], {"neuron_tokens", *SPLIT}),
     ],

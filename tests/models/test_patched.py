@@ -11,7 +11,7 @@ from torch import Tensor
 
 from interp_widgets.models import Model, engine, load_model
 from interp_widgets.models.engine import Trace, patched, trace
-from interp_widgets.models.patching import Patch
+from interp_widgets.models.patching import HEAD_INPUTS, Patch
 from interp_widgets.models.stopping import stopping
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model
@@ -31,6 +31,10 @@ HOOKS = {
     "mlp": "hook_mlp_out",
     "head": "attn.hook_z",
     "neuron": "mlp.hook_post",
+    "q": "attn.hook_q",
+    "k": "attn.hook_k",
+    "v": "attn.hook_v",
+    "pattern": "attn.hook_pattern",
 }
 
 
@@ -60,7 +64,8 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def width(model: Model, part: str) -> int:
-    return {"head": model.d_head, "neuron": 1}.get(part, model.d_model)
+    heads = dict.fromkeys(("head", "q", "k", "v"), model.d_head)
+    return {**heads, "neuron": 1, "pattern": len(IDS)}.get(part, model.d_model)
 
 
 # ---- the same by a whole pass per cell
@@ -77,8 +82,10 @@ def edit_of(patch: Patch, row: int, n_layers: int) -> tuple[str, Callable[[Tenso
         value = value.clone()
         if index is None:
             value[0, at] = new
+        elif patch.site == "pattern":
+            value[0, index, at] = new
         else:
-            value[0, at, index] = new if patch.site == "head" else new[0]
+            value[0, at, index] = new[0] if patch.site == "neuron" else new
         return value
 
     return name, edit
@@ -105,13 +112,15 @@ def resumed(model: Model, clean: Trace, patches: list[Patch], cells: int, **opti
 def every_place(model: Model, part: str, layer: int) -> Patch:
     """One cell per position, one row each."""
     at = torch.arange(len(IDS))
-    index = {"head": at % model.n_heads, "neuron": 3 * at}.get(part)
+    by_head = {"k": at % model.n_kv_heads, "v": at % model.n_kv_heads}
+    by_head |= dict.fromkeys(("head", "q", "pattern"), at % model.n_heads)
+    index = {**by_head, "neuron": 3 * at}.get(part)
     return Patch(part, layer, random(len(IDS), width(model, part), seed=layer), at, at, index)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("part", ["resid", "attn", "mlp", "head", "neuron"])
+@pytest.mark.parametrize("part", ["resid", "attn", "mlp", "head", "neuron", "q", "k", "v", "pattern"])
 def test_one_row_per_cell_equals_whole_passes(model: Model, part: str) -> None:
-    clean = trace(model, embeddings(model), neurons=range(model.n_layers))
+    clean = trace(model, embeddings(model), neurons=range(model.n_layers), sites=HEAD_INPUTS)
     for layer in range(model.n_layers + (part == "resid")):
         patch = every_place(model, part, layer)
         wanted = by_whole_passes(model, [patch], len(IDS))
@@ -120,19 +129,19 @@ def test_one_row_per_cell_equals_whole_passes(model: Model, part: str) -> None:
 
 
 def test_the_trace_holds_the_models_values(model: Model) -> None:
-    clean = trace(model, embeddings(model), neurons=(1,))
+    clean = trace(model, embeddings(model), neurons=(1,), sites=HEAD_INPUTS)
     names = {part: f"blocks.1.{hook}" for part, hook in HOOKS.items()}
     run = model.run(IDS, capture=names.values())
     for part, name in names.items():
         value = clean.value(part, 1)  # type: ignore[arg-type]
-        found = value[..., 0] if part == "neuron" else value
+        found = value[..., 0] if part == "neuron" else value.transpose(1, 2) if part == "pattern" else value
         assert largest(found - run.activations[name]) < floor(model) * 10
     assert largest(engine.decode(model, clean.hidden) - run.logits[:, -1]) < floor(model) * 10
 
 
 def test_many_patches_in_one_cell(model: Model) -> None:
     """Rows of several layers, parts and positions: windows, whole streams, patches behind patches."""
-    clean = trace(model, embeddings(model), neurons=range(model.n_layers))
+    clean = trace(model, embeddings(model), neurons=range(model.n_layers), sites=HEAD_INPUTS)
     count, d = len(IDS), model.d_model
     at, first = torch.arange(count), torch.zeros(count, dtype=torch.long)
     patches = [
@@ -148,9 +157,16 @@ def test_many_patches_in_one_cell(model: Model) -> None:
         Patch("resid", 1, random(2, d, seed=9), at[4:6], first[:2] + 4),  # cell 4: two entries, and the same row twice
         Patch("resid", 1, random(1, d, seed=10), at[7:8], first[:1] + 4),
         Patch("resid", 3, random(1, d, seed=11), at[-1:], first[:1] + 5),  # cell 5: what the final norm reads
+        Patch("resid", 1, random(1, d, seed=12), at[3:4], first[:1] + 6),  # cell 6: inside of attention, a head behind
+        Patch("k", 1, random(2, model.d_head, seed=13), at[3:5], first[:2] + 6, first[:2] + 1),
+        Patch("q", 1, random(1, model.d_head, seed=14), at[-1:], first[:1] + 6, first[:1]),
+        Patch("pattern", 1, random(3, count, seed=15), at[-3:], first[:3] + 6, first[:3] + 2),
+        Patch("head", 1, random(1, model.d_head, seed=16), at[-2:-1], first[:1] + 6, first[:1] + 2),
+        Patch("v", 2, random(1, model.d_head, seed=17), at[4:5], first[:1] + 6, first[:1] + 1),
+        Patch("pattern", 2, random(1, count, seed=18), at[-1:], first[:1] + 7, first[:1] + 3),  # cell 7: the last layer
     ]
-    wanted = by_whole_passes(model, patches, 7)
-    found = resumed(model, clean, patches, 7)  # cell 6 has none
+    wanted = by_whole_passes(model, patches, 9)
+    found = resumed(model, clean, patches, 9)  # cell 8 has none
     assert largest(found - wanted) < 10 * floor(model) * max(1, largest(wanted))
 
 

@@ -22,6 +22,7 @@ from interp_widgets import (
     ablate_neurons,
     attention_patterns,
     attention_reasons,
+    activation_patching,
     causal_trace,
     decompose_logit,
     decompose_tokens,
@@ -440,6 +441,30 @@ def test_one_attention_output_and_one_head_bring_the_capital(smollm2: Loaded) ->
     heads = ablate_heads(smollm2.model, FRANCE, " Paris", position=-1, **options)
     assert heads.strongest(1) == ((23, 4),)
     assert heads.effect[23, 4] / total == pytest.approx(0.93, abs=0.15)
+
+
+def test_patching_follows_the_capital_through_the_layers(smollm2: Loaded) -> None:
+    options: dict[str, Any] = {"foil": " Rome"}
+    found = activation_patching(smollm2.model, FRANCE, ITALY, " Paris", **options)
+    stream = found.recovered["resid_pre"]
+    assert stream[:24, COUNTRY] == pytest.approx(1.0, abs=0.1)  # read at the country up to layer 23
+    assert stream[:24, LAST] == pytest.approx(0.0, abs=0.1)
+    assert stream[24:, LAST] == pytest.approx(1.0, abs=0.1)  # written to the last token by it
+    assert stream[24:, COUNTRY] == pytest.approx(0.0, abs=0.1)
+    assert found.strongest("attn") == ((23, LAST),)
+    assert found.recovered["attn"][23, LAST] == pytest.approx(1.0, abs=0.1)
+    assert found.recovered["mlp"][0, COUNTRY] == pytest.approx(1.0, abs=0.1)
+    sites = ("head", "head_v")
+    heads = activation_patching(smollm2.model, FRANCE, ITALY, " Paris", sites=sites, layers=[23, 29], **options)
+    assert heads.strongest("head") == ((23, 4, LAST),)
+    for (row, head), wanted in {(0, 4): 0.93, (0, 5): 0.15, (1, 1): 0.33, (0, 3): -0.23}.items():
+        assert heads.recovered["head"][row, head, LAST] == pytest.approx(wanted, abs=0.1)
+    assert heads.strongest("head_v") == ((23, 1, COUNTRY),)  # the key/value head of head 4, read at the country
+    assert smollm2.model.n_kv_heads == heads.recovered["head_v"].shape[1]
+    ends = [smollm2.logits(input_ids=smollm2.ids(text))[-1].double() for text in (FRANCE, ITALY)]
+    pair = [smollm2.token(" Paris"), smollm2.token(" Rome")]
+    for own, logits in zip((found.clean, found.corrupted), ends, strict=True):
+        assert own[0] == pytest.approx(float(logits[pair[0]] - logits[pair[1]]), abs=SINGLE)
 
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma"])

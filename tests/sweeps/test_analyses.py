@@ -19,6 +19,8 @@ from interp_widgets import (
     ablate_heads,
     ablate_modules,
     attention_patterns,
+    ablation_null,
+    activation_patching,
     causal_trace,
     decompose_logit,
     decompose_tokens,
@@ -56,6 +58,17 @@ def model() -> Model:
         (partial(ablate_modules, kinds=["attn", "mlp"]), TWO),
         (ablate_heads, TWO),
         (partial(causal_trace, samples=2, kinds=["state"]), ["prompt", "subject", "target"]),
+        (
+            partial(
+                activation_patching,
+                corrupted="The capital of Italy is",
+                sites="attn",
+                alignment=[(-1, -1)],
+                metric="log_prob",
+            ),
+            {"clean": "prompt", "answer": "target"},
+        ),
+        (partial(ablation_null, parts=[(0, 1), (2, 2)], draws=5), {"prompts": "prompt", "target": "target"}),
         (decompose_logit, TWO),
         (attention_patterns, ["prompt"]),
         (direct_logit_attribution, {"prompts": "prompt", "target": "target"}),
@@ -63,7 +76,20 @@ def model() -> Model:
         (decompose_tokens, ["prompt"]),
         (partial(prompt_saliency, method="first_order"), {"prompt": "prompt", "response": "target"}),
     ],
-    ids=["lens", "modules", "heads", "trace", "logit", "patterns", "direct", "massive", "tokens", "saliency"],
+    ids=[
+        "lens",
+        "modules",
+        "heads",
+        "trace",
+        "patching",
+        "null",
+        "logit",
+        "patterns",
+        "direct",
+        "massive",
+        "tokens",
+        "saliency",
+    ],  # fmt: skip
 )
 def test_rows_are_what_the_analysis_measures(model: Model, analysis: Callable[..., Result], arguments: Any) -> None:
     result = sweep(partial(analysis, model), ROWS, arguments=arguments)

@@ -265,6 +265,33 @@ def holm_adjusted(p_values: ArrayLike) -> NDArray[np.float64]:
     return corrected
 
 
+def sign_flip_p(rows: ArrayLike, *, resamples: int = 9999, seed: int = 0) -> NDArray[np.float64]:
+    """(columns,) two-sided p-values of the mean of each column of `rows` (n, columns) being 0.
+
+    The signs of whole rows are flipped: every way where there are at most `resamples`, else that many random ones and
+    the observed one. NaN with fewer than two rows.
+
+    >>> sign_flip_p([[1.0, 1.0], [2.0, -1.0], [3.0, 0.0]]).tolist()
+    [0.25, 1.0]
+    """
+    values = np.asarray(rows, dtype=np.float64)
+    count = len(values)
+    if count < 2:
+        return np.full(values.shape[1:], np.nan)
+    if 2**count <= resamples:
+        signs = 1.0 - 2.0 * (np.arange(2**count)[:, None] >> np.arange(count) & 1)
+    else:
+        drawn = np.random.default_rng(seed).choice([-1.0, 1.0], size=(resamples, count))
+        signs = np.concatenate([np.ones((1, count)), drawn])
+    observed = np.abs(values.sum(0))
+    reached = np.zeros(values.shape[1])
+    step = max(1, _BATCH_ELEMENTS // max(1, values.shape[1]))
+    for start in range(0, len(signs), step):
+        flipped = np.abs(signs[start : start + step] @ values)
+        reached += (flipped >= observed - _ROUNDING * np.abs(values).sum(0)).sum(0)
+    return reached / len(signs)
+
+
 def resampled_means(
     rows: ArrayLike,
     *,

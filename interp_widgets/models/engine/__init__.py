@@ -23,14 +23,16 @@ from torch.autograd import forward_ad
 
 from ..hooks import has_hooks, scopes_left
 from ..network import Network
-from ..patching import Patch, site_hook
-from . import modules, native, unembed
+from ..patching import Patch, Site, site_hook
+from . import modules, native, paths, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
+from .paths import PathCells, Reader
 from .routes import (
     CheckedRoutes,
     checked_routes,
     expected_equations,
+    head_inputs_agree,
     last_checked_routes,
     routes_are_known,
     scaled_by_length,
@@ -43,8 +45,10 @@ __all__ = [
     "SharedPrefixes",
     "Jacobian",
     "NoForwardMode",
+    "PathCells",
     "Prefix",
     "ReadOut",
+    "Reader",
     "TokenTree",
     "Trace",
     "TreeMasks",
@@ -55,6 +59,7 @@ __all__ = [
     "expects_native",
     "forward",
     "has_hooks",
+    "head_writes",
     "decodes_in_blocks",
     "jacobian_at",
     "mean_embedding",
@@ -69,6 +74,7 @@ __all__ = [
     "score_form",
     "residual_streams",
     "streams_at",
+    "through_paths",
     "token_logits",
     "trace",
     "incremental_decoder",
@@ -606,13 +612,14 @@ def _decoder(network: Network, route: _Route) -> Callable[[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def trace(network: Network, embeddings: Tensor, *, neurons: Sequence[int] = ()) -> Trace:
+def trace(network: Network, embeddings: Tensor, *, neurons: Sequence[int] = (), sites: Sequence[Site] = ()) -> Trace:
     """Run sequences of one length once and return the activations of all layers.
 
     Args:
         network: a `Model`.
         embeddings: (batch, tokens, d_model) token embeddings; corrupted ones too.
         neurons: layers whose neuron activations are included.
+        sites: which of "q", "k", "v" and "pattern" are included, of all layers.
 
     Raises:
         ValueError: a wrong shape, or more tokens than fit the model's context.
@@ -626,10 +633,10 @@ def trace(network: Network, embeddings: Tensor, *, neurons: Sequence[int] = ()) 
     _check_embeddings(network, embeddings, 0)
     with network.lock:
         route = _route(network, embeddings.shape[1])
-        if route.equations is not None:
-            return native.trace(route.equations, embeddings, tuple(neurons))
         split = route.split(network)
-        return modules.trace(network, embeddings, tuple(neurons), whole=route.hooked, split=split)
+        if route.equations is not None and (not sites or head_inputs_agree(network, route.checked, sites)):
+            return native.trace(route.equations, embeddings, tuple(neurons), tuple(sites))
+        return modules.trace(network, embeddings, tuple(neurons), tuple(sites), whole=route.hooked, split=split)
 
 
 @torch.no_grad()
@@ -668,9 +675,7 @@ def patched(
     device = trace.embeddings.device
     start = torch.zeros(cells, dtype=torch.long) if sequence is None else sequence.cpu()
     with network.lock:
-        route = _route(network, 1, compare=False)  # that of the trace
-        if route.native != trace.native or route.hooked != trace.hooked:
-            raise ValueError("the trace was made before hooks were added to or removed from the model: make it again")
+        route = _traced_route(network, trace)
         hidden = trace.hidden[start.to(device)] if len(trace.hidden) > 1 else trace.hidden.repeat(cells, 1)
         live, seen = _effective(network, trace, patches, start)
         chosen = live.nonzero()[:, 0]
@@ -681,12 +686,45 @@ def patched(
         kept = [patch.pick(rows & live[patch.places[0]], new_index) for patch, rows in zip(patches, seen, strict=True)]
         kept = [patch for patch in kept if len(patch.places[0])]
         sequences = start[chosen]
-        if route.equations is not None:
+        if trace.native and route.equations is not None:
             moved = native.patched(route.equations, trace, kept, sequences)
         else:
             split = route.split(network)
             moved = modules.patched(network, trace, kept, sequences.to(device), split=split)
         return hidden.index_copy(0, chosen.to(device), moved.to(hidden.dtype))
+
+
+def through_paths(network: Network, trace: Trace, cells: PathCells) -> Tensor:
+    """(n, width) hidden states of the last position where one part's changed output reaches named readers only.
+
+    Args:
+        network: the `Model` of the trace.
+        trace: from `trace`, of one sequence.
+        cells: a sender, its change and its readers for each cell.
+    """
+    with network.lock:
+        return paths.through_paths(network, trace, cells, split=_traced_route(network, trace).split(network))
+
+
+def head_writes(network: Network, trace: Trace, patches: Sequence[Patch], cells: int) -> Tensor:
+    """(cells, tokens, d_model) what attention adds to the stream where outputs of single heads are replaced.
+
+    Args:
+        network: the `Model` of the trace.
+        trace: from `trace`, of one sequence.
+        patches: at the site "head", all those of one cell in one layer.
+        cells: number of cells.
+    """
+    with network.lock:
+        return paths.head_writes(network, trace, patches, cells, split=_traced_route(network, trace).split(network))
+
+
+def _traced_route(network: Network, trace: Trace) -> _Route:
+    """The route of a trace; ValueError if hooks were added to or removed from the model since."""
+    route = _route(network, 1, compare=False)
+    if (trace.native and not route.native) or route.hooked != trace.hooked:
+        raise ValueError("the trace was made before hooks were added to or removed from the model: make it again")
+    return route
 
 
 def _effective(network: Network, trace: Trace, patches: Sequence[Patch], start: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -696,7 +734,8 @@ def _effective(network: Network, trace: Trace, patches: Sequence[Patch], start: 
     for patch in patches:
         cells, positions = patch.places
         rows = torch.full_like(positions, _exists(network, trace, patch), dtype=torch.bool)
-        after_attention = patch.layer == trace.n_layers or (patch.layer == trace.n_layers - 1 and patch.site != "resid")
+        last = patch.layer == trace.n_layers - 1 and patch.site not in ("resid", "k", "v")
+        after_attention = patch.layer == trace.n_layers or last
         if after_attention and not trace.hooked:  # no later attention can move it to the last position
             rows &= positions == trace.tokens - 1
         seen.append(rows)

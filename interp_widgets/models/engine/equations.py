@@ -30,9 +30,10 @@ KeysValues = tuple[Tensor, Tensor]
 
 SiteCallback = Callable[[str, int, Tensor], Tensor]
 """Called with (site, layer, value) during a pass; returns the value, or a replacement. Sites: "resid" (..., d_model)
-entering the block; "query", "key", "value" (batch, heads, positions, d_head); "head" (..., n_heads * d_head), the
-heads' outputs z; "attn" (..., d_model), the attention output; "attn_to_mlp", the same as read by the MLP; "neuron"
-(..., d_mlp); "mlp" (..., d_model), the MLP output."""
+entering the block; "q", "k", "v" (batch, heads, positions, d_head), as projected; "query", "key", "value", the same
+after rotation and behind those of the past; "head" (..., n_heads * d_head), the heads' outputs z; "attn" (...,
+d_model), the attention output; "attn_to_mlp", the same as read by the MLP; "neuron" (..., d_mlp); "mlp" (..., d_model),
+the MLP output."""
 
 _HOOKED_NORMS = {"LayerNorm", "LayerNormPre", "RMSNorm", "RMSNormPre", "Identity", "NoneType"}
 _UNUSUAL = (
@@ -193,18 +194,27 @@ class Block:
 
     # ---- heads
 
-    def project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, x: Tensor, rotation: Rotation | None, at: SiteCallback = unchanged
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys (both rotated) and values (..., heads, n, d_head) of normed inputs (..., n, d_model)."""
-        return self._heads([F.linear(x, w.T, b) for w, b in zip(self.w_in, self.b_in, strict=True)], rotation)
+        return self._heads([F.linear(x, w.T, b) for w, b in zip(self.w_in, self.b_in, strict=True)], rotation, at)
 
     def project_change(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """`project` without biases, for changes (..., n, d_model) of the inputs."""
         return self._heads([x @ w for w in self.w_in], rotation)
 
-    def _heads(self, parts: Sequence[Tensor], rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(
+        self, parts: Sequence[Tensor], rotation: Rotation | None, at: SiteCallback = unchanged
+    ) -> tuple[Tensor, Tensor, Tensor]:
         flat = parts if len(parts) > 1 else parts[0].split(self._widths, dim=-1)
         query, key, value = (
-            rearrange(part, "... positions (heads size) -> ... heads positions size", size=self.size) for part in flat
+            at(
+                site,
+                self.index,
+                rearrange(part, "... positions (heads size) -> ... heads positions size", size=self.size),
+            )
+            for site, part in zip("qkv", flat, strict=True)
         )
         return (query, key, value) if rotation is None else (rotation(query), rotation(key), value)
 

@@ -442,16 +442,29 @@ def mlp_values(
     return kept
 
 
-def trace(network: Network, embeddings: Tensor, neurons: Sequence[int], *, whole: bool, split: bool) -> Trace:
+def trace(
+    network: Network,
+    embeddings: Tensor,
+    neurons: Sequence[int],
+    kept_sites: Sequence[Site] = (),
+    *,
+    whole: bool,
+    split: bool,
+) -> Trace:
     """Run sequences (batch, tokens, d_model) of one length and keep what their layers compute."""
     layers, has = range(network.n_layers), network.capabilities
     sites = {"attn": has.attention, "mlp": has.mlp, "head": has.heads}
     wanted: list[tuple[Any, int]] = [("resid", layer) for layer in range(network.n_layers + 1)]
     wanted += [(site, layer) for layer in layers for site, there in sites.items() if there]
     wanted += [("neuron", layer) for layer in neurons]
+    wanted += [(site, layer) for site in kept_sites for layer in layers]
     names = {key: site_hook(*key, network.n_layers) for key in wanted}
     check_hook_names(network.tl_model, names.values())
     kept: dict[str, Tensor] = {}
+
+    def inside(site: Site, layer: int) -> Tensor:
+        value = kept[names[site, layer]]
+        return value.transpose(1, 2) if site == "pattern" else value
 
     def keeping(name: str) -> Callable[..., Tensor]:
         def keep(value: Tensor, hook: Any) -> Tensor:
@@ -475,6 +488,7 @@ def trace(network: Network, embeddings: Tensor, neurons: Sequence[int], *, whole
         mlp=tuple(kept[names["mlp", layer]] for layer in layers if sites["mlp"]),
         head=tuple(kept[names["head", layer]] for layer in layers if sites["head"]),
         neuron={layer: kept[names["neuron", layer]] for layer in neurons},
+        inputs={(site, layer): inside(site, layer) for site in kept_sites for layer in layers},
     )
 
 
@@ -513,7 +527,7 @@ def patched(
 def _patch_hook(patch: Patch) -> Callable[..., Tensor]:
     def write(value: Tensor, hook: Any) -> Tensor:
         new = value.clone()
-        patch.write(new, *patch.places)
+        patch.write(new.transpose(1, 2) if patch.site == "pattern" else new, *patch.places)
         return new
 
     return write

@@ -10,7 +10,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ..patching import Patch
+from ..patching import HEAD_INPUTS, Patch, Site
 from ..stopping import stop_point
 from .equations import Block, Equations, KeysValues, Rotation, SiteCallback, unchanged
 from .traces import Trace, empty_streams
@@ -82,7 +82,7 @@ def walk(
         if project is not None and block is blocks[0]:
             query, key, value = project(block, rotation)
         else:
-            query, key, value = block.project(block.norm1(stream), rotation)
+            query, key, value = block.project(block.norm1(stream), rotation, at)
         query = at("query", layer, query)
         if ends and isinstance(last, Tensor):
             rows = torch.arange(batch, device=stream.device)
@@ -274,13 +274,14 @@ class IncrementalDecoder:
 # ---- patched runs
 
 
-def trace(equations: Equations, embeddings: Tensor, neurons: Sequence[int]) -> Trace:
+def trace(equations: Equations, embeddings: Tensor, neurons: Sequence[int], sites: Sequence[Site] = ()) -> Trace:
     """`engine.trace` of sequences (batch, tokens, d_model) of one length."""
     network = equations.network
     kept: dict[tuple[str, int], Tensor] = {}
 
     def at(site: str, layer: int, value: Tensor) -> Tensor:
-        if site != "neuron" or layer in neurons:
+        wanted = layer in neurons if site == "neuron" else site not in HEAD_INPUTS or site in sites
+        if wanted:
             kept[site, layer] = value
         return value
 
@@ -288,6 +289,15 @@ def trace(equations: Equations, embeddings: Tensor, neurons: Sequence[int]) -> T
     layers = range(network.n_layers)
     resid = (*(kept["resid", layer] for layer in layers), end)
     heads = {"heads": network.n_heads}
+    inputs: dict[tuple[Site, int], Tensor] = {}
+    for site in sites:
+        for layer in layers:
+            if site == "pattern":
+                query, key = kept["query", layer], kept["key", layer]
+                value = equations.block(layer).pattern(query, key, slice(0, embeddings.shape[1]))
+            else:
+                value = kept[site, layer]
+            inputs[site, layer] = value.transpose(1, 2)
     return Trace(
         native=True,
         hooked=False,
@@ -301,6 +311,7 @@ def trace(equations: Equations, embeddings: Tensor, neurons: Sequence[int]) -> T
             for layer in layers
         ),
         neuron={layer: kept["neuron", layer] for layer in neurons if ("neuron", layer) in kept},
+        inputs=inputs,
         projected=tuple((kept["query", layer], kept["key", layer], kept["value", layer]) for layer in layers),
     )
 
@@ -327,7 +338,7 @@ def patched(
     inside = [patch for patch in patches if patch.layer == start and patch.site != "resid"]
     entering = [patch for patch in patches if patch.layer == start and patch.site == "resid"]
     rows: _ChangedRows | None = None
-    if inside and not entering:
+    if inside and not entering and all(patch.site not in HEAD_INPUTS for patch in inside):
         if start >= reads:
             streams.append(cells.clean(trace.resid[start][:, -1]))
         rows = _after_first_block(equations.block(start), trace, inside, sequence)
@@ -346,19 +357,30 @@ def patched(
         if patch.layer > start or (patch.layer == start and patch.site != "resid"):
             later.setdefault((patch.site, patch.layer), []).append(patch)
 
+    attended: dict[int, Tensor] = {}
+
     def at(site: str, layer: int, value: Tensor) -> Tensor:
+        if ("pattern", layer) in later:
+            if site == "value":
+                attended[layer] = value
+            elif site == "head":
+                value = value.clone()
+                for patch in later["pattern", layer]:
+                    _write_pattern(patch, value, cells.all_values(attended[layer], layer), tokens - value.shape[1])
         if (site, layer) in later:
             value = value.clone()
+            by_position = value.transpose(1, 2) if site in HEAD_INPUTS else value
             for patch in later[site, layer]:
-                _write(patch, value, tokens - value.shape[1])
+                _write(patch, by_position, tokens - by_position.shape[1])
         if site == "resid" and layer >= reads:
             streams.append(value[:, -1])
         return value
 
     def project(block: Block, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """The clean queries, keys and values, except for the changed rows."""
-        if rows is None or entering or len(rows.cells) == stream.shape[0] * stream.shape[1]:
-            return block.project(block.norm1(stream), rotation)
+        inside = any((site, block.index) in later for site in ("q", "k", "v"))
+        if rows is None or entering or inside or len(rows.cells) == stream.shape[0] * stream.shape[1]:
+            return block.project(block.norm1(stream), rotation, at)
         rotated = None if rotation is None else rotation.at(rows.positions - begin)
         changed = block.project(block.norm1(rows.values)[None], rotated)
         parts = []
@@ -383,6 +405,23 @@ def _write(patch: Patch, value: Tensor, first: int) -> None:
     """Apply a patch to the values (cells, rows, ...) of the positions from ``first`` on."""
     cells, positions = patch.places
     patch.write(value, *_to_device(value.device, cells, positions - first))
+
+
+_PATTERN_ROWS = 1024
+"""Rows of attention patterns that are multiplied with their values at once."""
+
+
+def _write_pattern(patch: Patch, z: Tensor, values: Tensor, first: int) -> None:
+    """Recompute, for the rows of a patch of attention patterns, the heads' outputs z (cells, rows, n_heads * d_head) of
+    the positions from ``first`` on; ``values`` (cells, n_kv_heads, tokens, d_head)."""
+    if patch.index is None:
+        raise ValueError("a patch of attention patterns needs the head of every row")
+    by_head = z.unflatten(-1, (-1, values.shape[-1]))
+    cells, positions, index = _to_device(z.device, patch.places[0], patch.places[1] - first, patch.index)
+    shared = index // (by_head.shape[2] // values.shape[1])
+    for part in torch.arange(len(cells), device=z.device).split(_PATTERN_ROWS):
+        mixed = patch.rows[part].to(values.dtype)[:, None] @ values[cells[part], shared[part]]
+        by_head[cells[part], positions[part], index[part]] = mixed[:, 0]
 
 
 def _to_device(device: torch.device, *numbers: Tensor) -> tuple[Tensor, ...]:
@@ -421,6 +460,13 @@ class _Cells:
         if rows is not None:
             stream[rows.cells, rows.positions - self.begin] = rows.values.to(stream.dtype)
         return stream
+
+    def all_values(self, value: Tensor, layer: int) -> Tensor:
+        """(cells, n_kv_heads, tokens, d_head) the values of all positions, where ``value`` may lack the first ones."""
+        missing = self.trace.tokens - value.shape[2]
+        if missing == 0:
+            return value
+        return torch.cat([self.clean(self.trace.projected[layer][2][:, :, :missing]), value], dim=2)
 
     def past(self) -> Sequence[KeysValues] | None:
         """Keys and values of the positions before ``begin``."""

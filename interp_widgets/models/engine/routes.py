@@ -6,8 +6,8 @@ model's config declares. A route that differs or fails is not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -28,7 +28,14 @@ from .equations import Equations
 from .jacobian import NativeJacobian
 from .trees import TokenTree, TreeMasks
 
-__all__ = ["CheckedRoutes", "checked_routes", "expected_equations", "last_checked_routes", "routes_are_known"]
+__all__ = [
+    "CheckedRoutes",
+    "checked_routes",
+    "expected_equations",
+    "head_inputs_agree",
+    "last_checked_routes",
+    "routes_are_known",
+]
 
 
 @dataclass
@@ -43,6 +50,8 @@ class CheckedRoutes:
     """Whether logits are just the soft-capped unembedding of one hidden state."""
     blocks: bool | None = None
     """Whether the unembedding can be split into blocks; None until compared."""
+    head_inputs: dict[Site, bool] = field(default_factory=dict)
+    """For "q", "k", "v" and "pattern", whether patches there agree with the model's own modules, once compared."""
     tokens: int = 0
     """Length of the longest sequence compared; 0 before the first comparison."""
     boundaries: tuple[int, ...] = ()
@@ -173,6 +182,46 @@ def _in_one_row(equations: Equations, embeddings: Tensor) -> list[Tensor]:
     again = tree.add(1, numbers, first[: len(first) // 2])
     hidden = native.encode(equations, embeddings[:, tree.ids], tree=TreeMasks.of([tree], embeddings.device))
     return [hidden[:, first], hidden[:, again]]
+
+
+@torch.no_grad()
+def head_inputs_agree(network: Network, checked: CheckedRoutes, sites: Sequence[Site]) -> bool:
+    """Whether patches at these sites inside of attention by the equations agree with the model's own modules."""
+    for site in sites:
+        if site not in checked.head_inputs:
+            with unstoppable(), dense_routes(network.tl_model):
+                checked.head_inputs[site] = _passes(partial(_same_head_input, network, checked, site))
+    return all(checked.head_inputs[site] for site in sites)
+
+
+def _same_head_input(network: Network, checked: CheckedRoutes, site: Site) -> bool:
+    """Whether values of one head replaced by those of an earlier layer or position change as much on both routes."""
+    if checked.equations is None:
+        return False
+    ids = probe_ids(network.d_vocab, network.n_ctx)
+    embeddings = network.token_embeddings(ids[0])[None]
+    traces = (
+        native.trace(checked.equations, embeddings, (), (site,)),
+        modules.trace(network, embeddings, (), (site,), whole=False, split=checked.split),
+    )
+    layers, last = sorted({0, network.n_layers - 1}), embeddings.shape[1] - 1
+    hidden = []
+    for kept in traces:
+        patches = []
+        for cell, layer in enumerate(layers):
+            value = kept.value(site, layer)
+            index, new = torch.tensor([value.shape[2] - 1]), value[:, last, 0].roll(1, -1)
+            patches.append(Patch(site, layer, new, torch.tensor([last]), torch.tensor([cell]), index))
+        sequence = torch.zeros(len(layers), dtype=torch.long)
+        if kept.native:
+            hidden.append(native.patched(checked.equations, kept, patches, sequence))
+        else:
+            hidden.append(modules.patched(network, kept, patches, sequence, split=checked.split))
+    same_values = all(
+        agree(traces[0].value(site, layer), traces[1].value(site, layer), network.precision) for layer in layers
+    )
+    first, second = (states - kept.hidden for states, kept in zip(hidden, traces, strict=True))
+    return same_values and agree(first, second, network.precision)
 
 
 def _same_patched(network: Network, equations: Equations, embeddings: Tensor, split: bool) -> bool:

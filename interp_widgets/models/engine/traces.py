@@ -43,6 +43,9 @@ class Trace:
     """Per layer (batch, tokens, n_heads, d_head): output of each head before W_O (hook_z)."""
     neuron: Mapping[int, Tensor] = field(default_factory=dict)
     """(batch, tokens, d_mlp) neuron activations of the layers that were requested."""
+    inputs: Mapping[tuple[Site, int], Tensor] = field(default_factory=dict)
+    """The requested values inside of attention by site and layer: "q", "k", "v" (batch, tokens, heads, d_head),
+    "pattern" (batch, tokens, n_heads, tokens), the attending token first."""
     projected: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
     """Per layer queries, keys and values, (batch, heads, tokens, d_head); empty unless ``native``."""
 
@@ -74,6 +77,10 @@ class Trace:
                 return self.mlp[layer] if self.mlp else torch.zeros_like(self.attn[layer])
             case "head":
                 return self.head[layer]
+            case "q" | "k" | "v" | "pattern":
+                if (site, layer) not in self.inputs:
+                    raise ValueError(f"the site {site!r} was not kept: trace(..., sites=({site!r},))")
+                return self.inputs[site, layer]
             case "neuron":
                 if layer not in self.neuron:
                     raise ValueError(f"the neurons of layer {layer} were not kept: trace(..., neurons=({layer},))")

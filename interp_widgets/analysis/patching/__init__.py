@@ -1,0 +1,10 @@
+"""Which values carry the answer: those of one run put into another, and random parts as a yardstick for ablations."""
+
+from interp_widgets.analysis.patching.activation import (
+    ActivationPatchingResult,
+    PatchSite,
+    activation_patching,
+)
+from interp_widgets.analysis.patching.null import AblationNullResult, ablation_null
+from interp_widgets.analysis.patching.pairs import Direction
+from interp_widgets.analysis.patching.paths import PathPatchingResult, path_patching

@@ -1,0 +1,534 @@
+"""Activation patching: values of one run put into another, one layer, head and position at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choice, check_choices, check_finite, layer_indices, row_of
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.statistics import bootstrap_mean, holm_adjusted, sign_flip_p
+from interp_widgets.analysis._core.tables import DataFrame, table
+from interp_widgets.analysis._core.tensors import to_numpy, wide_type
+from interp_widgets.analysis.ablation.cells import run_cells
+from interp_widgets.analysis.ablation.metric import Metric
+from interp_widgets.analysis.patching.pairs import (
+    Alignment,
+    Direction,
+    MeasuredPair,
+    Tokens,
+    mean_of,
+    read_pairs,
+    unaligned,
+)
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model
+from interp_widgets.models.capabilities import Capability
+from interp_widgets.models.chat import PromptInput
+from interp_widgets.models.patching import HEAD_INPUTS, Patch, Site
+
+PatchSite = Literal["resid_pre", "attn", "mlp", "head", "head_q", "head_k", "head_v", "pattern"]
+"""What is patched: the residual stream entering a layer; the output of its attention or MLP; the output, query, key or
+value of one head; the whole attention pattern of one head."""
+
+_SITES: dict[str, Site] = {
+    "resid_pre": "resid", "attn": "attn", "mlp": "mlp", "head": "head",
+    "head_q": "q", "head_k": "k", "head_v": "v", "pattern": "pattern",
+}  # fmt: skip
+_NEEDS: dict[str, Capability] = {
+    "attn": "attention", "mlp": "mlp", "head": "heads",
+    "head_q": "head_inputs", "head_k": "head_inputs", "head_v": "head_inputs", "pattern": "pattern_changes",
+}  # fmt: skip
+_RESAMPLES = 2000
+_COLUMNS = 512
+"""Cells whose bootstrap means are held at once."""
+
+
+@record
+class ActivationPatchingResult(Result):
+    """How much of the answer each patched value brings back, by site, layer, head and position.
+
+    Example:
+        >>> result = activation_patching(
+        ...     model, "The Eiffel Tower is in the city of", "The Trevi Fountain is in the city of", " Paris",
+        ...     alignment=[(-1, -1)],
+        ... )
+        >>> result.unaligned[:3], result.recovered["resid_pre"].shape
+        ((0, 1, 2), (6, 1))
+    """
+
+    recovered: Mapping[str, Floats]
+    """For each site (patched - corrupted) / (clean - corrupted) of the metric, averaged over the pairs: (layers,
+    positions) for ``resid_pre``, ``attn`` and ``mlp``, (layers, heads, positions) for heads, (layers, heads) for
+    ``pattern``. Keys and values have one head per key/value head. NaN where clean and corrupted agree to rounding."""
+
+    each: Mapping[str, Floats]
+    """The recovered part in every pair, with the pairs in front."""
+
+    low: Mapping[str, Floats]
+    """Lower ends of the 95% bootstrap intervals of the means over the pairs; empty for one pair."""
+
+    high: Mapping[str, Floats]
+    """Upper ends."""
+
+    layers: Sequence[int] = with_axes("layers")
+    """Layer numbers."""
+
+    positions: Sequence[int] = with_axes("positions")
+    """Positions in the prompt that is run and patched, without a BOS: the corrupted one when denoising."""
+
+    source_positions: Sequence[int] = with_axes("positions")
+    """The positions in the other prompt that the values come from."""
+
+    unaligned: Sequence[int]
+    """Positions of the prompt that is run which are aligned with none, so that they are not patched."""
+
+    source_unaligned: Sequence[int]
+    """Positions of the other prompt that are aligned with none."""
+
+    prompt_tokens: Sequence[Sequence[str]] = with_axes("pairs")
+    """Readable tokens of each prompt that is run, without a BOS."""
+
+    source_tokens: Sequence[Sequence[str]] = with_axes("pairs")
+    """Those of the prompts that the values come from."""
+
+    clean: Floats = with_axes("pairs")
+    """The metric in the clean run of each pair."""
+
+    corrupted: Floats = with_axes("pairs")
+    """The metric in the corrupted run."""
+
+    undefined: Sequence[int]
+    """Pairs whose clean and corrupted metric agree to rounding; they are left out of the means."""
+
+    answers: Sequence[int] = with_axes("pairs")
+    """Id of the answer of each pair."""
+
+    answer_tokens: Sequence[str] = with_axes("pairs")
+    """Its readable text."""
+
+    foils: Sequence[int] | None = with_axes("pairs", default=None)
+    """Id of the token whose logit ``logit_difference`` subtracts."""
+
+    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None)
+    """Its readable text."""
+
+    metric: str = field(kw_only=True)
+    """A :data:`Metric`."""
+
+    direction: str = field(kw_only=True)
+    """``denoising`` or ``noising``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shape = {"layers": len(self.layers), "positions": len(self.positions), "pairs": len(self.clean)}
+        for name in ("recovered", "each", "low", "high"):
+            maps: Mapping[str, Floats] = getattr(self, name)
+            read_only = {}
+            for site, values in maps.items():
+                axes = (("pairs",) if name == "each" else ()) + self.axes(site)
+                array = np.asarray(values).view()
+                fits = array.ndim == len(axes) and all(
+                    axis not in shape or size == shape[axis] for axis, size in zip(axes, array.shape, strict=True)
+                )
+                if not fits:
+                    raise ValueError(f"{type(self).__name__}.{name}[{site!r}] must have axes {axes}, got {array.shape}")
+                array.flags.writeable = False
+                read_only[site] = array
+            object.__setattr__(self, name, read_only)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """What was patched."""
+        return tuple(self.recovered)
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of pairs of prompts."""
+        return len(self.clean)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """(positions,) readable tokens of the first pair's prompt at the positions of the maps."""
+        return tuple(self.prompt_tokens[0][position] for position in self.positions)
+
+    @staticmethod
+    def axes(site: str) -> tuple[str, ...]:
+        """The names of a site's axes; queries, outputs and patterns have a head, keys and values a key/value head.
+
+        >>> ActivationPatchingResult.axes("head_k")
+        ('layers', 'key/value heads', 'positions')
+        """
+        check_choice("site", site, PatchSite)
+        if site in ("resid_pre", "attn", "mlp"):
+            return "layers", "positions"
+        if site == "pattern":
+            return "layers", "heads"
+        return "layers", "key/value heads" if site in ("head_k", "head_v") else "heads", "positions"
+
+    def strongest(self, site: str, count: int = 1) -> tuple[tuple[int, ...], ...]:
+        """(layer, position), (layer, head, position) or (layer, head) of the cells of a site that recover most."""
+        values = self._of(site)
+        flat = values.ravel()
+        order = [int(i) for i in np.argsort(-flat, kind="stable") if np.isfinite(flat[i])][:count]
+        labels = [self._labels(axis, size) for axis, size in zip(self.axes(site), values.shape, strict=True)]
+        cells = (np.unravel_index(i, values.shape) for i in order)
+        return tuple(tuple(names[int(k)] for names, k in zip(labels, cell, strict=True)) for cell in cells)
+
+    def _of(self, site: str) -> Floats:
+        if site not in self.recovered:
+            names = ", ".join(map(repr, self.recovered))
+            raise ValueError(f"site must be one of {names}, which were patched, got {site!r}")
+        return self.recovered[site]
+
+    def _labels(self, axis: str, size: int) -> tuple[int, ...]:
+        return {"layers": tuple(self.layers), "positions": tuple(self.positions)}.get(axis, tuple(range(size)))
+
+    def test(
+        self, cells: Sequence[Sequence[str | int]] | None = None, *, resamples: int = 9999, seed: int = 0
+    ) -> DataFrame:
+        """Whether named cells recover anything: mean, 95% interval, permutation p, and p corrected by Holm's method.
+
+        The permutation test flips the signs of the pairs; Holm's correction is over the cells of the table. Cells that
+        were picked because they are large in this very map need the correction over all cells, the default.
+
+        Args:
+            cells: (site, layer, position), (site, layer, head, position) or ("pattern", layer, head) each; all by
+                default.
+            resamples: sign flips drawn where there are more; with few pairs every one is used.
+            seed: of the draw.
+
+        Raises:
+            ValueError: a result of one pair, or a cell that was not computed.
+        """
+        known = [number for number in range(self.n_pairs) if number not in self.undefined]
+        if len(known) < 2:
+            raise ValueError(
+                f"a test needs several pairs of prompts with different metrics, this result has {len(known)}: give "
+                "lists of prompts"
+            )
+        rows, values = list[tuple[Any, ...]](), []
+        for site, where in self._cells(cells):
+            axes = self.axes(site)
+            labels = [self._labels(axis, size) for axis, size in zip(axes, self._of(site).shape, strict=True)]
+            at = tuple(
+                row_of(number, names, axis.removesuffix("s"))
+                for axis, number, names in zip(axes, where, labels, strict=True)
+            )
+            label = {axis: names[i] for axis, names, i in zip(axes, labels, at, strict=True)}
+            head = label.get("heads", label.get("key/value heads", -1))
+            rows.append((site, label["layers"], head, label.get("positions", -1), self.recovered[site][at],
+                         self.low[site][at], self.high[site][at]))  # fmt: skip
+            values.append([one[at] for one in self.each[site]])
+        p = sign_flip_p(np.stack(values, axis=1)[known], resamples=resamples, seed=seed)
+        heading = ("site", "layer", "head", "position", "recovered", "low", "high")
+        columns = {**dict(zip(heading, zip(*rows, strict=True), strict=True)), "p": p, "holm_p": holm_adjusted(p)}
+        return table({"cell": range(len(rows))}, columns).drop(columns="cell")
+
+    def _cells(self, cells: Sequence[Sequence[str | int]] | None) -> list[tuple[str, tuple[int, ...]]]:
+        if cells is None:
+            return [
+                (site, cell) for site, values in self.recovered.items() for cell in self.strongest(site, values.size)
+            ]
+        named = []
+        for cell in cells:
+            site, *where = cell
+            wanted = self.axes(str(site)) if site in self.recovered else self._of(str(site))
+            if len(where) != len(wanted):
+                raise ValueError(f"a cell of {site!r} must be (site, {', '.join(map(str, wanted))}), got {tuple(cell)}")
+            named.append((str(site), tuple(int(number) for number in where)))
+        if not named:
+            raise ValueError("cells is empty: name at least one, or None for all")
+        return named
+
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """For each site the largest recovered part with its layer, head and token; the metric in both runs."""
+        row: dict[str, float | int | str | bool | None] = {"answer_token": self.answer_tokens[0]}
+        for site in self.sites:
+            best = self.strongest(site)
+            if not best:
+                continue
+            at = dict(zip(self.axes(site), best[0], strict=True))
+            row[f"{site}_recovered"] = float(np.nanmax(self.recovered[site]))
+            row[f"{site}_layer"] = at["layers"]
+            head = at.get("heads", at.get("key/value heads"))
+            if head is not None:
+                row[f"{site}_head"] = head
+            if "positions" in at:
+                row[f"{site}_token"] = self.prompt_tokens[0][at["positions"]]
+        return row | {"clean": float(self.clean.mean()), "corrupted": float(self.corrupted.mean())}
+
+    def to_frame(self) -> DataFrame:
+        """One row per cell: site, layer, head (-1 for sites without), position and token (-1 and "" for a whole
+        pattern), recovered, and its interval over several pairs."""
+        import pandas as pd
+
+        frames = []
+        for site, values in self.recovered.items():
+            axes = dict(zip(self.axes(site), values.shape, strict=True))
+            heads = axes.get("heads", axes.get("key/value heads"))
+            labels = {
+                "site": [site],
+                "layer": self.layers,
+                "head": [-1] if heads is None else range(heads),
+                "position": self.positions if "positions" in axes else [-1],
+            }
+            shape = tuple(map(len, labels.values()))
+            columns: dict[str, Any] = {"token": self.tokens if "positions" in axes else [""]}
+            columns["recovered"] = values.reshape(shape)
+            if self.low:
+                columns |= {"low": self.low[site].reshape(shape), "high": self.high[site].reshape(shape)}
+            frames.append(table(labels, columns))
+        return pd.concat(frames, ignore_index=True)
+
+
+@checked
+def activation_patching(
+    model: Model,
+    clean: PromptInput | Sequence[PromptInput],
+    corrupted: PromptInput | Sequence[PromptInput],
+    answer: Tokens,
+    *,
+    foil: Tokens | None = None,
+    sites: Sequence[PatchSite] | PatchSite = ("resid_pre", "attn", "mlp"),
+    direction: Direction = "denoising",
+    metric: Metric = "logit_difference",
+    layers: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+    alignment: Sequence[Sequence[int]] | None = None,
+    prepend_bos: bool | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> ActivationPatchingResult:
+    """How much of the answer comes back when one value of a clean run is put into a corrupted run.
+
+    Also called activation patching, causal mediation, or an interchange intervention; by direction, denoising (clean
+    values into the corrupted run) or noising (corrupted values into the clean run).
+
+    The result is (patched - corrupted) / (clean - corrupted) of the metric: 1 where the patched run answers as the
+    clean one does, 0 where it answers as the corrupted one. Noising reads the same way: 1 means that nothing is lost.
+
+    Args:
+        model: what `load_model` returns.
+        clean, corrupted: text, token ids or the messages of a chat; or lists of them, for means over pairs.
+        answer: text or id of the token that follows the clean prompt; one for all pairs, or one for each.
+        foil: text or id of the token whose logit ``"logit_difference"`` subtracts; by default the token that the
+            corrupted prompt is most likely followed by.
+        sites: which of ``"resid_pre"``, ``"attn"``, ``"mlp"`` (one cell per layer and position), ``"head"``,
+            ``"head_q"``, ``"head_k"``, ``"head_v"`` (one per layer, head and position) and ``"pattern"`` (one per layer
+            and head, all positions at once). Queries and keys are those before rotary embeddings. Where several heads
+            share keys and values (grouped queries), there is one cell per key/value head.
+        direction: ``"denoising"`` or ``"noising"``.
+        metric: ``"logit_difference"``, ``"logit"``, ``"log_prob"``, ``"probability"`` of the answer, or ``"kl"``, the
+            divergence from the clean prompt's next-token distribution.
+        layers: which ones, all by default; negative ones count from the end.
+        positions: which ones of the prompt that is run (the corrupted one when denoising), all aligned ones by default.
+        alignment: pairs of (position in clean, position in corrupted) that belong together, needed where the prompts
+            have different numbers of tokens. Other positions are not patched; the result lists them in ``unaligned``.
+        prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
+        seed: of the bootstrap over pairs.
+        batch_size: cells per chunk; by default what 60% of the free memory holds.
+        progress: called with (done, total) cells after every chunk.
+        check: called before every layer of every chunk; raises to cancel.
+
+    Raises:
+        ValueError: equal prompts, prompts of different lengths without an alignment, an answer or foil of several
+            tokens or both the same, a layer or position out of range, a site that the model does not have, numbers that
+            are not finite.
+        MemoryError: a single sequence does not fit.
+
+    Source: Locating and Editing Factual Associations in GPT (Meng et al. 2022), section 2; Towards Best Practices of
+    Activation Patching (Zhang & Nanda 2024); How to use and interpret activation patching (Heimersheim & Nanda 2024).
+
+    Example:
+        >>> clean, corrupted = "The capital of France is", "The capital of Italy is"
+        >>> result = activation_patching(model, clean, corrupted, " Paris", foil=" Rome", sites=["resid_pre", "head"])
+        >>> result.recovered["resid_pre"].shape, result.recovered["head"].shape
+        ((6, 5), (6, 6, 5))
+    """
+    names = check_choices("sites", sites, PatchSite)
+    check_choice("direction", direction, Direction)
+    _check_sites(model, names)
+    at_layers = layer_indices(model, layers)
+    pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
+    aligned = Alignment.of(pairs[0], alignment)  # type: ignore[arg-type]
+    run_prompt, source_prompt = _ordered(pairs[0].clean, pairs[0].corrupted, direction)
+    if "pattern" in names and len(pairs[0].clean.ids) != len(pairs[0].corrupted.ids):
+        raise ValueError("an attention pattern can only be patched between prompts of one length: leave 'pattern' out")
+    run_positions, source_positions = aligned.into(direction)
+    if positions is not None:
+        chosen = run_prompt.positions(positions)
+        for position in chosen:
+            if position not in run_positions:
+                raise ValueError(f"position {position} is aligned with none in the other prompt: add it to alignment")
+        sources = tuple(source_positions[run_positions.index(position)] for position in chosen)
+    else:
+        chosen, sources = run_positions, source_positions
+    study = _Study(
+        model, names, at_layers, chosen, sources, direction,
+        Runner(model, len(run_prompt.ids), batch_size, check, progress, fewest_tokens=_fewest_tokens(model)),
+    )  # fmt: skip
+    study.runner.total = len(pairs) * study.cells
+    inside = tuple(_SITES[name] for name in names if _SITES[name] in HEAD_INPUTS)
+    each: dict[str, list[Floats]] = {name: [] for name in names}
+    measured: list[MeasuredPair] = []
+    for pair in pairs:
+        both = pair.measured(model, metric, inside, check=check)
+        for name, values in study.maps(both).items():
+            each[name].append(values)
+        measured.append(both)
+    stacked = {name: np.stack(values) for name, values in each.items()}
+    low, high = _intervals(stacked, seed) if len(pairs) > 1 else ({}, {})
+    ordered = [_ordered(pair.clean, pair.corrupted, direction) for pair in pairs]
+    answers = [both.metric.target for both in measured]
+    foils = [both.metric.foil for both in measured if both.metric.foil is not None]
+    facts: dict[str, Any] = {"metric": metric, "direction": direction, "sites": ", ".join(names), "seed": seed}
+    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "answer": str(answers), "foil": str(foils)}
+    facts |= {"layers": str(at_layers), "positions": str(chosen), "alignment": str(alignment)}
+    return ActivationPatchingResult(
+        recovered={name: mean_of(values) for name, values in stacked.items()},
+        each=stacked,
+        low=low,
+        high=high,
+        layers=at_layers,
+        positions=chosen,
+        source_positions=sources,
+        unaligned=unaligned(run_prompt, run_positions),
+        source_unaligned=unaligned(source_prompt, source_positions),
+        prompt_tokens=tuple(run.tokens() for run, _ in ordered),
+        source_tokens=tuple(source.tokens() for _, source in ordered),
+        clean=np.array([both.clean_value for both in measured]),
+        corrupted=np.array([both.corrupted_value for both in measured]),
+        undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
+        answers=answers,
+        answer_tokens=tuple(model.token_strings(answers)),
+        foils=foils or None,
+        foil_tokens=tuple(model.token_strings(foils)) if foils else None,
+        metric=metric,
+        direction=direction,
+        provenance=provenance(
+            model.provenance(), bos=run_prompt.offset == 1, **facts, **study.runner.log.facts()
+        ),
+    )  # fmt: skip
+
+
+def _ordered(clean: Any, corrupted: Any, direction: str) -> tuple[Any, Any]:
+    """What is run, and what the values come from."""
+    return (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+
+
+def _check_sites(model: Model, names: Sequence[str]) -> None:
+    """ValueError if a model lacks what is to be patched."""
+    model.capabilities.require("residual_stream", "activation_patching")
+    if "mlp" in names and model.capabilities.attention_only:
+        raise ValueError(f"{model.name} has no MLPs: leave 'mlp' out of sites")
+    for name in names:
+        if name in _NEEDS:
+            caller = f"activation_patching(sites=({name!r},))"
+            model.capabilities.require(_NEEDS[name], caller, "use sites=('resid_pre',)")
+
+
+def _fewest_tokens(model: Model) -> int | None:
+    """Tokens of a chunk: 256 on a CPU, where more is no faster and less is computed twice where positions differ."""
+    return 256 if model.device.type == "cpu" else None
+
+
+def _intervals(each: Mapping[str, Floats], seed: int) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Both ends of the bootstrap intervals of the means over pairs; NaN where fewer than two pairs are defined."""
+    ends: tuple[dict[str, Floats], dict[str, Floats]] = ({}, {})
+    for name, values in each.items():
+        rows = values.reshape(len(values), -1)
+        rows = rows[~np.isnan(rows).all(1)]
+        both = np.full((2, rows.shape[1]), np.nan)
+        if len(rows) > 1:
+            for start in range(0, rows.shape[1], _COLUMNS):
+                part = slice(start, start + _COLUMNS)
+                both[:, part] = bootstrap_mean(rows[:, part], resamples=_RESAMPLES, seed=seed)
+        for end, numbers in zip(ends, both, strict=True):
+            end[name] = numbers.reshape(values.shape[1:])
+    return ends
+
+
+# ---- the runs
+
+
+@dataclass(frozen=True)
+class _Study:
+    """What is patched, in every pair."""
+
+    model: Model
+    sites: tuple[str, ...]
+    layers: tuple[int, ...]
+    positions: tuple[int, ...]
+    sources: tuple[int, ...]
+    direction: Direction
+    runner: Runner
+
+    def heads(self, site: str) -> int:
+        """Heads of a site; 1 for one without heads."""
+        if site in ("resid_pre", "attn", "mlp"):
+            return 1
+        return self.model.n_kv_heads if site in ("head_k", "head_v") else self.model.n_heads
+
+    def shape(self, site: str) -> tuple[int, ...]:
+        """The cells of one layer: positions and heads."""
+        return (1 if site == "pattern" else len(self.positions)), self.heads(site)
+
+    @property
+    def cells(self) -> int:
+        """Cells of one pair."""
+        return len(self.layers) * sum(int(np.prod(self.shape(site))) for site in self.sites)
+
+    def maps(self, pair: MeasuredPair) -> dict[str, Floats]:
+        """The recovered part by site, in the axes of the result."""
+        return {site: self._map(site, pair) for site in self.sites}
+
+    def _map(self, site: str, pair: MeasuredPair) -> Floats:
+        run, source = _ordered(pair.clean, pair.corrupted, self.direction)
+        run_prompt, source_prompt = _ordered(pair.pair.clean, pair.pair.corrupted, self.direction)
+        # cells run in the order of their positions: a chunk is computed from its first position on
+        order = np.argsort(self.positions, kind="stable")
+        fed = torch.tensor(self.positions)[order] + run_prompt.offset
+        taken = torch.tensor(self.sources)[order] + source_prompt.offset
+        count, heads = self.shape(site)
+        values = torch.full(
+            (len(self.layers), count * heads), torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device
+        )
+        for row, layer in zip(values, self.layers, strict=True):
+            value = source.value(_SITES[site], layer)[0]
+
+            def patches(cells: Tensor, layer: int = layer, value: Tensor = value) -> list[Patch]:
+                rows = torch.arange(len(cells))
+                if site == "pattern":
+                    attending = torch.arange(len(value))
+                    rows, at = rows.repeat_interleave(len(value)), attending.repeat(len(cells))
+                    head = cells[rows]
+                    return [Patch("pattern", layer, value[at, head], at, rows, head)]
+                number, head = cells // heads, cells % heads
+                if site in ("resid_pre", "attn", "mlp"):
+                    return [Patch(_SITES[site], layer, value[taken[number]], fed[number], rows)]
+                return [Patch(_SITES[site], layer, value[taken[number], head], fed[number], rows, head)]
+
+            def first(cell: int) -> int:
+                return 0 if site == "pattern" else int(fed[cell // heads])
+
+            def write(hidden: Tensor, cells: Tensor, row: Tensor = row) -> None:
+                row[cells] = pair.read(hidden, run).to(row.dtype)
+
+            run_cells(count * heads, run, self.runner, patches, first, write)
+        check_finite(values, lambda layer, cell: f"the metric with {site!r} of layer {self.layers[layer]} patched")
+        found = to_numpy(pair.share(values)).reshape(len(self.layers), count, heads)
+        if site == "pattern":
+            return np.ascontiguousarray(found[:, 0])
+        found = found[:, np.argsort(order)]
+        by_head = found.transpose(0, 2, 1)
+        return np.ascontiguousarray(by_head[:, 0] if site in ("resid_pre", "attn", "mlp") else by_head)

@@ -1,0 +1,245 @@
+"""Pairs of a clean and a corrupted prompt: their traces, the metric in both, and which positions belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choice, check_finite, index
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis._core.run import Check
+from interp_widgets.analysis._core.targets import check_foil
+from interp_widgets.analysis._core.tensors import wide
+from interp_widgets.analysis.ablation.metric import Metric, NextTokenMetric, next_token_metric
+from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput, is_chat
+from interp_widgets.models.engine import Trace, decode, trace
+from interp_widgets.models.patching import Site
+from interp_widgets.models.top_k import likeliest
+
+Direction = Literal["denoising", "noising"]
+"""``denoising``: clean values go into the corrupted run. ``noising``: corrupted values go into the clean run."""
+
+Tokens = str | int | Sequence[str | int]
+"""Text or id of one token, or one for each pair of a set."""
+
+Pairs = Sequence[tuple[int, int]]
+"""Positions that belong together: (in the clean prompt, in the corrupted one)."""
+
+_ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5}
+"""Rounding of a logit relative to the largest one, by dtype."""
+_ROUNDING_IN_HALF = 1e-2
+
+
+@dataclass(frozen=True)
+class PromptPair:
+    """A clean and a corrupted prompt, and what is measured in both."""
+
+    clean: Prompt
+    corrupted: Prompt
+    answer: str | int
+    foil: str | int | None
+
+    def measured(
+        self, model: Model, metric: Metric, sites: Sequence[Site] = (), *, check: Check = None
+    ) -> MeasuredPair:
+        """Run both prompts and read the metric; without a foil, the corrupted prompt's likeliest token is the foil.
+
+        Raises ValueError where answer and foil are one token.
+        """
+        traces = []
+        for prompt in (self.clean, self.corrupted):
+            if check is not None:
+                check()
+            traces.append(trace(model, prompt.embeddings(), sites=sites))
+        clean, corrupted = traces
+        answer = single_token(model, self.answer, what="answer")
+        foil = None if self.foil is None else single_token(model, self.foil, what="foil")
+        shown = model.token_strings([answer])[0]
+        if foil == answer:
+            raise ValueError(f"answer and foil are the same token, {shown!r}: give a foil that the answer is told from")
+        if metric == "logit_difference" and foil is None:
+            foil = likeliest(wide(decode(model, corrupted.hidden)[0]))
+            if foil == answer:
+                raise ValueError(
+                    f"the corrupted prompt is answered by {shown!r} too, so that it gives no foil: give foil=, or a "
+                    "corrupted prompt with another answer"
+                )
+        read = next_token_metric(model, clean.hidden, answer, metric=metric, foil=foil)
+        value = float(read.read(corrupted.hidden)[0])
+        check_finite(np.array([value]), "the metric of the corrupted prompt")
+        return MeasuredPair(self, clean, corrupted, read, value)
+
+
+@dataclass(frozen=True)
+class MeasuredPair:
+    """A pair with its traces and the metric in both."""
+
+    pair: PromptPair
+    clean: Trace
+    corrupted: Trace
+    metric: NextTokenMetric
+    corrupted_value: float
+
+    @property
+    def clean_value(self) -> float:
+        return self.metric.clean
+
+    @property
+    def gap(self) -> float:
+        """Clean minus corrupted; NaN where both agree to rounding."""
+        apart = self.clean_value - self.corrupted_value
+        return apart if abs(apart) > self._rounding() else float("nan")
+
+    @torch.no_grad()
+    def _rounding(self) -> float:
+        """The largest difference of two values of the metric that rounding alone may cause."""
+        model, kind = self.metric.model, self.metric.metric
+        logits = decode(model, torch.cat([self.clean.hidden, self.corrupted.hidden]))
+        limit = float(wide(logits).abs().max()) * _ROUNDING.get(model.dtype, _ROUNDING_IN_HALF)
+        if kind == "probability":
+            return limit * max(self.clean_value, self.corrupted_value)
+        return limit**2 if kind == "kl" else limit  # a divergence grows with the square of the logits' difference
+
+    def share(self, value: Tensor) -> Tensor:
+        """(value - corrupted) / (clean - corrupted) of values (n,) of the metric."""
+        return (value - self.corrupted_value) / self.gap
+
+    def read(self, hidden: Tensor, base: Trace) -> Tensor:
+        """(n,) the metric of hidden states (n, width); exactly that of the base run where they are the base run's."""
+        kept = self.clean_value if base is self.clean else self.corrupted_value
+        return self.metric.read(hidden).masked_fill((hidden == base.hidden).all(-1), kept)
+
+
+def read_pairs(
+    model: Model,
+    clean: PromptInput | Sequence[PromptInput],
+    corrupted: PromptInput | Sequence[PromptInput],
+    answer: Tokens,
+    foil: Tokens | None,
+    metric: str,
+    prepend_bos: bool | None,
+) -> list[PromptPair]:
+    """Check and tokenise one pair or several.
+
+    Raises ValueError in one sentence for lists of different lengths, a pair of equal prompts, pairs whose prompts are
+    not as long as those of the first, or a foil that the metric does not use.
+    """
+    check_choice("metric", metric, Metric)
+    if foil is not None:
+        check_foil("metric", metric, foil)
+    several = is_set(clean)
+    if several != is_set(corrupted):
+        raise ValueError("clean and corrupted must both be one prompt, or both a list of prompts of one length")
+    cleans: list[Any] = list(clean) if several else [clean]
+    corrupteds: list[Any] = list(corrupted) if several else [corrupted]
+    if len(cleans) != len(corrupteds):
+        raise ValueError(f"clean and corrupted must be lists of one length, got {len(cleans)} and {len(corrupteds)}")
+    answers, foils = (
+        one_each(tokens, len(cleans), several, name) for tokens, name in ((answer, "answer"), (foil, "foil"))
+    )
+    pairs = []
+    for number, (one, other) in enumerate(zip(cleans, corrupteds, strict=True)):
+        where = f" of pair {number}" if several else ""
+        first = read_prompt(model, one, prepend_bos=prepend_bos, what=f"clean prompt{where}")
+        second = read_prompt(model, other, prepend_bos=prepend_bos, what=f"corrupted prompt{where}")
+        if first.ids == second.ids:
+            raise ValueError(
+                f"the clean and the corrupted prompt{where} have the same tokens, so that nothing can be patched: "
+                "change the words that the answer depends on"
+            )
+        pairs.append(PromptPair(first, second, answers[number], foils[number]))  # type: ignore[arg-type]
+        for mine, name in ((first, "clean"), (second, "corrupted")):
+            reference: Prompt = getattr(pairs[0], name)
+            if (mine.n_shown, mine.offset) != (reference.n_shown, reference.offset):
+                raise ValueError(
+                    f"the {name} prompts of a set must have as many tokens each, for a map by position: the first has "
+                    f"{reference.n_shown}, that of pair {number} {mine.n_shown}"
+                )
+    return pairs
+
+
+def is_set(prompts: Any) -> bool:
+    """Whether these are several prompts: a list whose entries are no numbers (token ids) and no messages of a chat."""
+    if not isinstance(prompts, list | tuple) or is_chat(prompts):
+        return False
+    if not prompts:
+        raise ValueError("the list of prompts is empty: give at least one pair")
+    return isinstance(prompts[0], str) or not hasattr(prompts[0], "__index__")
+
+
+def one_each(tokens: Any, count: int, several: bool, name: str) -> list[str | int | None]:
+    """One token for each pair."""
+    if tokens is None or isinstance(tokens, str) or hasattr(tokens, "__index__"):
+        return [tokens] * count
+    listed = list(tokens)
+    if not several:
+        raise ValueError(f"{name} must be the text or id of one token for one pair of prompts, got a list")
+    if len(listed) != count:
+        raise ValueError(f"{name} must be one token, or one for each of the {count} pairs, got {len(listed)}")
+    return listed
+
+
+# ---- positions
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Positions of both prompts that belong together, without a BOS."""
+
+    clean: tuple[int, ...]
+    corrupted: tuple[int, ...]
+
+    @staticmethod
+    def of(pair: PromptPair, alignment: Pairs | None) -> Alignment:
+        """The alignment that the user gives; without one, position by position in prompts of one length."""
+        clean, corrupted = pair.clean, pair.corrupted
+        if alignment is None:
+            if (clean.n_shown, clean.offset) != (corrupted.n_shown, corrupted.offset):
+                shown = [" ".join(repr(token) for token in prompt.tokens()) for prompt in (clean, corrupted)]
+                raise ValueError(
+                    f"clean has {clean.n_shown} tokens and corrupted {corrupted.n_shown}: give alignment=, pairs of "
+                    "(position in clean, position in corrupted) that belong together; clean is "
+                    f"{shown[0]}, corrupted {shown[1]}"
+                )
+            return Alignment(tuple(range(clean.n_shown)), tuple(range(clean.n_shown)))
+        pairs = [tuple(each) for each in alignment]
+        if not pairs or any(len(each) != 2 for each in pairs):
+            raise ValueError("alignment must be pairs of (position in clean, position in corrupted), at least one")
+        sides = []
+        for side, prompt, name in ((0, clean, "clean"), (1, corrupted, "corrupted")):
+            owner = f"{name} prompt of {prompt.n_shown} tokens"
+            numbers = tuple(
+                index(each[side], prompt.n_shown, f"alignment's position in {name}", owner) for each in pairs
+            )
+            if len(set(numbers)) < len(numbers):
+                twice = next(number for number in numbers if numbers.count(number) > 1)
+                raise ValueError(f"alignment has position {twice} of the {name} prompt twice: name each once")
+            sides.append(numbers)
+        return Alignment(*sides)
+
+    def into(self, direction: Direction) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The positions of the run that is patched, rising, and those of the run that the values come from."""
+        both = (self.corrupted, self.clean) if direction == "denoising" else (self.clean, self.corrupted)
+        order = np.argsort(both[0])
+        run, source = (tuple(side[i] for i in order) for side in both)
+        return run, source
+
+
+def unaligned(prompt: Prompt, positions: Sequence[int]) -> tuple[int, ...]:
+    """The positions of a prompt that are not among these."""
+    return tuple(position for position in range(prompt.n_shown) if position not in positions)
+
+
+def mean_of(values: Floats) -> Floats:
+    """The mean over the first axis, NaN left out; NaN where nothing is left."""
+    known = ~np.isnan(values)
+    count = known.sum(0)
+    total = np.where(known, values, 0.0).sum(0)
+    return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan, total.dtype), where=count > 0))

@@ -1,0 +1,355 @@
+"""Path patching: a sender's corrupted output reaches named receivers only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_finite, index
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.statistics import bootstrap_mean
+from interp_widgets.analysis._core.tables import DataFrame, table
+from interp_widgets.analysis._core.tensors import to_numpy, wide_type
+from interp_widgets.analysis.ablation.metric import Metric
+from interp_widgets.analysis.patching.pairs import Alignment, MeasuredPair, Tokens, mean_of, read_pairs
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
+from interp_widgets.models.engine import PathCells, Reader, head_writes, through_paths
+from interp_widgets.models.patching import Patch
+
+_RESAMPLES = 2000
+_SENDERS = {"head": "(layer, head)", "attn": "('attn', layer)", "mlp": "('mlp', layer)"}
+_RECEIVERS = ("head_q", "head_k", "head_v")
+
+
+@record
+class PathPatchingResult(Result):
+    """How much of the answer is lost when a sender's corrupted output reaches the named receivers only.
+
+    Example:
+        >>> clean, corrupted = "The capital of France is", "The capital of Italy is"
+        >>> result = path_patching(model, clean, corrupted, [(0, 1), ("mlp", 0)], ["logits"], " Paris", foil=" Rome")
+        >>> result.senders, result.receivers
+        (('head 0.1', 'mlp 0'), ('logits',))
+    """
+
+    effect: Floats = with_axes("senders")
+    """(clean - patched) / (clean - corrupted) of the metric, averaged over the pairs, with all receivers together: 0
+    where the path carries nothing, 1 where it carries all that the prompts differ in. NaN where clean and corrupted
+    agree to rounding."""
+
+    each: Floats = with_axes("pairs", "senders")
+    """The effect in every pair."""
+
+    senders: Sequence[str] = with_axes("senders")
+    """The senders, such as ``head 3.1`` (layer 3, head 1) or ``mlp 0``."""
+
+    receivers: Sequence[str] = with_axes("receivers")
+    """The receivers, such as ``head_q 4.2``, ``head_k 4.0`` (of the key/value head), ``mlp 5`` or ``logits``."""
+
+    clean: Floats = with_axes("pairs")
+    """The metric in the clean run of each pair."""
+
+    corrupted: Floats = with_axes("pairs")
+    """The metric in the corrupted run."""
+
+    undefined: Sequence[int]
+    """Pairs whose clean and corrupted metric agree to rounding; they are left out of the means."""
+
+    answers: Sequence[int] = with_axes("pairs")
+    """Id of the answer of each pair."""
+
+    answer_tokens: Sequence[str] = with_axes("pairs")
+    """Its readable text."""
+
+    paths: Floats | None = with_axes("senders", "receivers", default=None)
+    """The effect of each path alone, averaged over the pairs; 0 where a receiver is not behind its sender."""
+
+    low: Floats | None = with_axes("senders", default=None)
+    """Lower ends of the 95% bootstrap intervals over the pairs of ``effect``; None for one pair."""
+
+    high: Floats | None = with_axes("senders", default=None)
+    """Upper ends."""
+
+    foils: Sequence[int] | None = with_axes("pairs", default=None)
+    """Id of the token whose logit ``logit_difference`` subtracts."""
+
+    metric: str = field(kw_only=True)
+    """A :data:`Metric`."""
+
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """The sender with the largest effect, and the metric in both runs."""
+        row: dict[str, float | int | str | bool | None] = {"answer_token": self.answer_tokens[0]}
+        if not np.isnan(self.effect).all():
+            best = int(np.nanargmax(self.effect))
+            row |= {"effect": float(self.effect[best]), "sender": self.senders[best]}
+        return row | {"clean": float(self.clean.mean()), "corrupted": float(self.corrupted.mean())}
+
+    def to_frame(self) -> DataFrame:
+        """One row per sender: sender, effect, its interval over several pairs; with ``paths`` one per path: sender,
+        receiver and effect."""
+        if self.paths is not None:
+            return table({"sender": self.senders, "receiver": self.receivers}, {"effect": self.paths})
+        return table({"sender": self.senders}, {"effect": self.effect, "low": self.low, "high": self.high})
+
+
+@checked
+def path_patching(
+    model: Model,
+    clean: PromptInput | Sequence[PromptInput],
+    corrupted: PromptInput | Sequence[PromptInput],
+    senders: Sequence[Sequence[str | int]],
+    receivers: Sequence[str | Sequence[str | int]],
+    answer: Tokens,
+    *,
+    foil: Tokens | None = None,
+    metric: Metric = "logit_difference",
+    positions: Sequence[int] | None = None,
+    separate: bool = False,
+    prepend_bos: bool | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> PathPatchingResult:
+    """How much of the answer is lost when a sender's corrupted output reaches the named receivers only.
+
+    Also called path patching, or edge patching: in the clean run, each receiver reads the residual stream with the
+    sender's output of the corrupted run in place of its clean one; everything else reads the clean output. What the
+    receivers then compute goes on through the rest of the model.
+
+    With every part behind a sender as receivers, the effect is that of patching the sender's output itself.
+
+    Args:
+        model: what `load_model` returns.
+        clean, corrupted: text, token ids or the messages of a chat, of one length; or lists of them, for means over
+            pairs.
+        senders: (layer, head), ``("attn", layer)`` or ``("mlp", layer)``; each is patched by itself.
+        receivers: ``("head_q", layer, head)``, ``("head_k", layer, key/value head)``, ``("head_v", layer, key/value
+            head)``, ``("mlp", layer)`` or ``"logits"``, all together.
+        answer, foil, metric: as in `activation_patching`.
+        positions: where the senders' outputs are corrupted, all by default.
+        separate: whether each path from one sender to one receiver is measured by itself too (``paths``).
+        prepend_bos: overrides the model's BOS policy for texts.
+        seed: of the bootstrap over pairs.
+        batch_size: runs per chunk; by default what 60% of the free memory holds.
+        progress: called with (done, total) runs after every chunk.
+        check: called before every chunk; raises to cancel.
+
+    Raises:
+        ValueError: prompts of different lengths, a sender or receiver that the model does not have, a sender without a
+            receiver behind it or the other way round, what `activation_patching` refuses.
+
+    Source: Interpretability in the Wild (Wang et al. 2023), section 3.1; Localizing Model Behavior with Path Patching
+    (Goldowsky-Dill et al. 2023).
+
+    Example:
+        >>> clean, corrupted = "The capital of France is", "The capital of Italy is"
+        >>> mlps = [("mlp", layer) for layer in range(1, 6)]
+        >>> result = path_patching(model, clean, corrupted, [(0, 1)], [*mlps, "logits"], " Paris", foil=" Rome")
+        >>> result.effect.shape
+        (1,)
+    """
+    model.capabilities.require("residual_stream", "path_patching")
+    model.capabilities.require("additive_stream", "path_patching")
+    model.capabilities.require("attention", "path_patching")
+    sent = [_sender(model, sender) for sender in senders]
+    read = [_receiver(model, receiver) for receiver in receivers]
+    _check_paths(model, sent, read)
+    pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
+    Alignment.of(pairs[0], None)
+    at = pairs[0].clean.positions(positions)
+    together = [(number, tuple(read)) for number in range(len(sent))]
+    alone = [(number, (one,)) for number in range(len(sent)) for one in read] if separate else []
+    cells = [
+        (number, tuple(reader for reader in readers if _is_behind(model, reader, sent[number])))
+        for number, readers in (*together, *alone)
+    ]
+    runner = Runner(model, len(pairs[0].clean.ids), batch_size, check, progress)
+    runner.total = len(pairs) * len(cells)
+    measured, found = [], []
+    for pair in pairs:
+        both = pair.measured(model, metric, check=check)
+        fed = torch.tensor(at) + pair.clean.offset
+        found.append(_effects(model, both, sent, cells, fed, runner))
+        measured.append(both)
+    each = np.stack(found)
+    effects, paths = each[:, : len(sent)], each[:, len(sent) :]
+    known = effects[~np.isnan(effects).any(1)]
+    interval = bootstrap_mean(known, resamples=_RESAMPLES, seed=seed) if len(known) > 1 else None
+    answers = [both.metric.target for both in measured]
+    foils = [both.metric.foil for both in measured if both.metric.foil is not None]
+    facts: dict[str, Any] = {"metric": metric, "seed": seed, "positions": str(at), "clean": repr(clean)}
+    facts |= {"corrupted": repr(corrupted), "senders": str([str(one) for one in sent]), "answer": str(answers)}
+    facts |= {"receivers": str([_name(reader) for reader in read]), "foil": str(foils)}
+    return PathPatchingResult(
+        effect=mean_of(effects),
+        each=effects,
+        senders=tuple(map(str, sent)),
+        receivers=tuple(map(_name, read)),
+        clean=np.array([both.clean_value for both in measured]),
+        corrupted=np.array([both.corrupted_value for both in measured]),
+        undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
+        answers=answers,
+        answer_tokens=tuple(model.token_strings(answers)),
+        paths=mean_of(paths).reshape(len(sent), len(read)) if separate else None,
+        low=None if interval is None else interval[0],
+        high=None if interval is None else interval[1],
+        foils=foils or None,
+        metric=metric,
+        provenance=provenance(
+            model.provenance(), bos=pairs[0].clean.offset == 1, **facts, **runner.log.facts()
+        ),
+    )  # fmt: skip
+
+
+# ---- senders and receivers
+
+
+@dataclass(frozen=True)
+class _Sender:
+    """A part whose output is corrupted."""
+
+    kind: str
+    layer: int
+    head: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.layer}" + ("" if self.head is None else f".{self.head}")
+
+
+def _layer(model: Model, value: Any) -> int:
+    return index(value, model.n_layers, "layer", f"{model.n_layers}-layer model")
+
+
+def _sender(model: Model, given: Sequence[str | int]) -> _Sender:
+    kind, *numbers = given if given and isinstance(given[0], str) else ("head", *given)
+    wanted = 2 if kind == "head" else 1
+    if kind not in _SENDERS or len(numbers) != wanted:
+        raise ValueError(f"a sender must be one of {', '.join(_SENDERS.values())}, got {tuple(given)}")
+    if kind == "mlp":
+        _require_mlp(model)
+        return _Sender("mlp", _layer(model, numbers[0]))
+    if kind == "attn":
+        return _Sender("attn", _layer(model, numbers[0]))
+    model.capabilities.require("heads", "path_patching(senders=[(layer, head)])", "name ('attn', layer) instead")
+    layer = _layer(model, numbers[0])
+    return _Sender("head", layer, index(numbers[1], model.n_heads, "head", f"model of {model.n_heads} heads per layer"))
+
+
+def _receiver(model: Model, given: str | Sequence[str | int]) -> Reader:
+    kind, *numbers = (given,) if isinstance(given, str) else given
+    if kind == "logits" and not numbers:
+        return "logits", model.n_layers, 0
+    if kind == "mlp" and len(numbers) == 1:
+        _require_mlp(model)
+        return "mlp", _layer(model, numbers[0]), 0
+    if kind not in _RECEIVERS or len(numbers) != 2:
+        raise ValueError(
+            "a receiver must be 'logits', ('mlp', layer), ('head_q', layer, head), ('head_k', layer, key/value head) "
+            f"or ('head_v', layer, key/value head), got {given!r}"
+        )
+    model.capabilities.require(
+        "head_inputs", f"path_patching(receivers=[({kind!r}, layer, head)])", "name MLPs instead"
+    )
+    size, what = (model.n_heads, "head") if kind == "head_q" else (model.n_kv_heads, "key/value head")
+    head = index(numbers[1], size, what, f"model of {size} {what}s per layer")
+    return str(kind)[-1], _layer(model, numbers[0]), head  # type: ignore[return-value]
+
+
+def _require_mlp(model: Model) -> None:
+    if model.capabilities.attention_only:
+        raise ValueError(f"{model.name} has no MLPs: name attention heads only")
+    model.capabilities.require("mlp", "path_patching with MLPs", "name attention heads only")
+
+
+def _name(reader: Reader) -> str:
+    site, layer, head = reader
+    if site == "logits":
+        return "logits"
+    return f"mlp {layer}" if site == "mlp" else f"head_{site} {layer}.{head}"
+
+
+def _is_behind(model: Model, reader: Reader, sender: _Sender) -> bool:
+    """Whether a receiver can read what a sender writes."""
+    site, layer, _ = reader
+    if layer != sender.layer:
+        return layer > sender.layer
+    return site == "mlp" and sender.kind != "mlp" and not model.capabilities.parallel_layers[layer]
+
+
+def _check_paths(model: Model, senders: Sequence[_Sender], receivers: Sequence[Reader]) -> None:
+    """ValueError unless every sender has a receiver behind it and every receiver a sender before it."""
+    named = {"senders": [str(sender) for sender in senders], "receivers": [_name(reader) for reader in receivers]}
+    for what, names in named.items():
+        if not names:
+            raise ValueError(f"{what} is empty: name at least one")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{what} must be different, got {twice} twice")
+    for sender in senders:
+        if not any(_is_behind(model, reader, sender) for reader in receivers):
+            raise ValueError(f"there is no path from {sender} to any of the receivers, which all come before it")
+    for reader in receivers:
+        if not any(_is_behind(model, reader, sender) for sender in senders):
+            raise ValueError(f"there is no path to {_name(reader)} from any of the senders, which all come behind it")
+
+
+# ---- the runs
+
+
+def _changes(model: Model, pair: MeasuredPair, senders: Sequence[_Sender], fed: Tensor) -> Tensor:
+    """(senders, tokens, d_model) by how much each sender's output changes at the positions ``fed`` (n,)."""
+    clean, corrupted = pair.clean, pair.corrupted
+    changes = torch.zeros_like(clean.resid[0]).repeat(len(senders), 1, 1)
+    heads = [(row, sender.layer, sender.head or 0) for row, sender in enumerate(senders) if sender.kind == "head"]
+    patches = [
+        Patch("head", layer, corrupted.head[layer][0, fed, head], fed, torch.full_like(fed, cell),
+              torch.full_like(fed, head))
+        for cell, (_, layer, head) in enumerate(heads)
+    ]  # fmt: skip
+    written = head_writes(model, clean, patches, len(heads)) if heads else changes[:0]
+    for cell, (row, layer, _) in enumerate(heads):
+        changes[row, fed] = (written[cell] - clean.attn[layer][0])[fed]
+    for row, sender in enumerate(senders):
+        if sender.kind != "head":
+            before, after = (
+                each.value("attn" if sender.kind == "attn" else "mlp", sender.layer)[0] for each in (clean, corrupted)
+            )
+            changes[row, fed] = (after - before)[fed]
+    return changes
+
+
+def _effects(
+    model: Model,
+    pair: MeasuredPair,
+    senders: Sequence[_Sender],
+    cells: Sequence[tuple[int, tuple[Reader, ...]]],
+    fed: Tensor,
+    runner: Runner,
+) -> Floats:
+    """(cells,) the lost part; a cell without a receiver behind its sender loses exactly nothing."""
+    changes = _changes(model, pair, senders, fed)
+    layers = torch.tensor([sender.layer for sender in senders])
+    attention = torch.tensor([sender.kind != "mlp" for sender in senders])
+    values = torch.full((len(cells),), pair.clean_value, dtype=wide_type(model.dtype), device=model.device)
+
+    def work(start: int, stop: int) -> None:
+        live = [cell for cell in range(start, stop) if cells[cell][1]]
+        if not live:
+            return
+        rows = torch.tensor([cells[cell][0] for cell in live])
+        paths = PathCells(layers[rows], attention[rows], changes[rows.to(changes.device)], [cells[c][1] for c in live])
+        values[live] = pair.metric.read(through_paths(model, pair.clean, paths)).to(values.dtype)
+
+    runner.run(len(cells), lambda start: 2 * pair.clean.tokens, work)
+    check_finite(values, lambda cell: f"the metric with {senders[cells[cell][0]]} patched")
+    return to_numpy((pair.clean_value - values) / pair.gap)
