@@ -115,6 +115,7 @@ QUESTIONS: dict[str, Callable[[Model], Any]] = {
 }
 NEURONS = {"ablate_neurons", "Ablation('neuron', ...)", "neuron_tokens", "neuron_effects"}
 SPLIT = {"decompose_tokens", "decompose_logit"}
+MLP_OUTPUTS = {"ablate_modules", "activation_patching", "causal_trace"}
 REFUSED = {
     "mamba": set(QUESTIONS) - {"logit_lens"},
     "rwkv": set(QUESTIONS) - {"logit_lens"},
@@ -464,7 +465,7 @@ def unembedding(inside: Any) -> None:
     [
         (final_norm, [("ln_final_w", None)], {"neuron_tokens", *SPLIT}),
         (output_matrix, [("W_out", 1), ("W_in", 1)], NEURONS | SPLIT),
-        (whole_mlp, [("W_out", 1), ("b_out", 1)], NEURONS | SPLIT | {"ablate_modules", "activation_patching", "causal_trace"}),
+        (whole_mlp, [("W_out", 1), ("b_out", 1)], NEURONS | SPLIT | MLP_OUTPUTS),
         (first_norm, [("ln1_w", 1)], SPLIT),
         (unembedding, [("W_U", None), ("b_U", None)], {"neuron_tokens", *SPLIT}),
     ],
