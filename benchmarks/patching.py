@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,10 @@ def main() -> None:
     for site, loop in LOOPS.items():
         own, loops, apart = list[float](), list[float](), 0.0
         for _ in range(rounds):
-            seconds, found = timed(
-                lambda site=site: iw.activation_patching(model, ids, other, TARGET, foil=FOIL, sites=site)
-            )
+            ours_of_site = partial(iw.activation_patching, model, ids, other, TARGET, foil=FOIL, sites=site)
+            seconds, found = timed(ours_of_site)
             own.append(seconds)
-            seconds, table = timed(lambda loop=loop: loop(theirs, corrupted, cache, metric))
+            seconds, table = timed(partial(loop, theirs, corrupted, cache, metric))
             loops.append(seconds)
             wanted = table.numpy()
             wanted = wanted.transpose(0, 2, 1) if wanted.ndim == 3 else wanted

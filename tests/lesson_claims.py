@@ -30,8 +30,9 @@ lost = dict(zip(result.prompt_tokens, result.importance[:, 0]))
 assert min(lost[" of"], lost[" Eiffel"]) > 4.5 and sorted(lost.values())[-3] < 2""",
         "**The last token often looks important.**": """\
 from interp_widgets import demo_cases
-columns = [prompt_saliency(pair.tuned, case.prompt, case.response, **contrast).importance[:, 0] for case in demo_cases(6)]
-assert sum(column[-1] > 0.5 * column.max() for column in columns) >= 3, [column[-1] / column.max() for column in columns]""",
+found = [prompt_saliency(pair.tuned, case.prompt, case.response, **contrast) for case in demo_cases(6)]
+parts = [one.importance[-1, 0] / one.importance[:, 0].max() for one in found]
+assert sum(part > 0.5 for part in parts) >= 3, parts""",
         "**Pale columns carry no signal.**": """\
 assert (explorer.target, explorer.values) == ("logit_difference", "importance")""",
         "*Japan* is written because of *Japan*, and *is* rather than *was* because of *country*.": """\

@@ -18,9 +18,9 @@ from interp_widgets import (
     Result,
     ablate_heads,
     ablate_modules,
-    attention_patterns,
     ablation_null,
     activation_patching,
+    attention_patterns,
     causal_trace,
     decompose_logit,
     decompose_tokens,
@@ -89,7 +89,7 @@ def model() -> Model:
         "massive",
         "tokens",
         "saliency",
-    ],  # fmt: skip
+    ],
 )
 def test_rows_are_what_the_analysis_measures(model: Model, analysis: Callable[..., Result], arguments: Any) -> None:
     result = sweep(partial(analysis, model), ROWS, arguments=arguments)
