@@ -27,6 +27,7 @@ from ..patching import Patch, site_hook
 from . import modules, native, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
+from .modules import query_key_hooks, score_soft_cap
 from .routes import (
     CheckedRoutes,
     checked_routes,
@@ -64,9 +65,11 @@ __all__ = [
     "can_pad",
     "patched",
     "prefix",
+    "query_key_hooks",
     "read_out",
     "read_values",
     "score_form",
+    "score_soft_cap",
     "residual_streams",
     "streams_at",
     "token_logits",
