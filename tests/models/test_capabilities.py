@@ -475,7 +475,7 @@ def unembedding(inside: Any) -> None:
 @pytest.mark.parametrize(
     ("edit", "weights", "refused"),
     [
-        (final_norm, [("ln_final_w", None)], {"neuron_tokens", *SPLIT}),
+        (final_norm, [("ln_final_w", None)], {"neuron_tokens", *SPLIT} - {"attention_reasons"}),
         (output_matrix, [("W_out", 1), ("W_in", 1)], NEURONS | SPLIT),
         (
             whole_mlp,
@@ -483,7 +483,7 @@ def unembedding(inside: Any) -> None:
             NEURONS | SPLIT | {"ablate_modules", "activation_patching", "causal_trace"},
         ),
         (first_norm, [("ln1_w", 1)], SPLIT),
-        (unembedding, [("W_U", None), ("b_U", None)], {"neuron_tokens", *SPLIT}),
+        (unembedding, [("W_U", None), ("b_U", None)], {"neuron_tokens", *SPLIT} - {"attention_reasons"}),
     ],
 )
 def test_a_part_that_a_user_replaced_is_not_read_as_it_was(

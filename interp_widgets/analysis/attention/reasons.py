@@ -27,7 +27,7 @@ from interp_widgets.analysis.token_decomposition.decomposition import (
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import read_values, score_form
+from interp_widgets.models.engine import query_key_hooks, read_values, score_form, score_soft_cap
 from interp_widgets.models.engine.linearised import LinearisedPass, Rows, linearise
 
 _ROUNDED = 1e-6
@@ -254,19 +254,13 @@ class _Site:
 
     def names(self, part: str) -> tuple[str, str]:
         """The hook of queries (``q``) or keys (``k``), and the one behind their norm (the same hook without one)."""
-        attention = self.model.tl_model.blocks[self.layer].attn
-        projected = f"blocks.{self.layer}.attn.hook_{part}"
-        norm = getattr(attention, f"{part}_norm", None)
-        if norm is None:
-            return projected, projected
-        normed = f"blocks.{self.layer}.attn.{part}_norm.hook_out"
-        known = self.model.backend == "bridge" and normed in self.model.tl_model.hook_dict
-        if not known or "RMS" not in type(getattr(norm, "original_component", norm)).__name__:
+        names = query_key_hooks(self.model, self.layer, part)
+        if names is None:
             raise ValueError(
                 f"attention_reasons cannot hold the norm of queries and keys of {self.model.capabilities.architecture} "
                 "fixed: load the model with backend='bridge', or choose one without such a norm"
             )
-        return projected, normed
+        return names
 
     def measure(self, ids: Sequence[int], query: int, key: int) -> _Measured:
         """Read the head on the tokens up to the query."""
@@ -300,11 +294,6 @@ class _Site:
         form, bias = score_form(
             model, ids, (normed_q, places[normed_q]), (normed_k, places[normed_k]), (scores, (0, head, query, key))
         )
-        attention = model.tl_model.blocks[layer].attn
-        own = getattr(attention, "original_component", None)
-        cap = getattr(model.tl_model.cfg, "attn_scores_soft_cap", 0) if own is None else own.__dict__.get(
-            "attn_logit_softcapping", 0
-        )  # fmt: skip
         return _Measured(
             query=vectors[normed_q],
             key=vectors[normed_k],
@@ -314,7 +303,7 @@ class _Site:
             position_bias=bias,
             actual=float(seen[scores][0, head, query, key]),
             attention=float(seen[pattern][0, head, query, key]),
-            cap=max(0.0, float(cap or 0)),
+            cap=score_soft_cap(model, layer),
         )
 
 

@@ -27,6 +27,7 @@ from ..patching import Patch, Site, site_hook
 from . import modules, native, paths, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
+from .modules import query_key_hooks, score_soft_cap
 from .paths import PathCells, Reader
 from .routes import (
     CheckedRoutes,
@@ -69,9 +70,11 @@ __all__ = [
     "can_pad",
     "patched",
     "prefix",
+    "query_key_hooks",
     "read_out",
     "read_values",
     "score_form",
+    "score_soft_cap",
     "residual_streams",
     "streams_at",
     "through_paths",

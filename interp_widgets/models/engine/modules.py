@@ -34,9 +34,11 @@ __all__ = [
     "keys_values",
     "mlp_values",
     "patched",
+    "query_key_hooks",
     "read_values",
     "run_blocks",
     "score_form",
+    "score_soft_cap",
     "streams_at",
     "trace",
     "unembedding_input",
@@ -310,6 +312,31 @@ def read_values(
     run_blocks(network, batch, hooks + [(name, dropping(layer)) for name, layer in ends if name in known], whole=whole)
     if silent:
         raise ValueError(f"hook {min(silent)!r} exists but does not run in this model's forward pass")
+
+
+def query_key_hooks(network: Network, layer: int, part: str) -> tuple[str, str] | None:
+    """The hooks of queries (``q``) or keys (``k``) as projected, and behind their norm (the same where there is none).
+
+    None for a norm whose output no hook shows, or that is no RMSNorm.
+    """
+    tl_model, prefix = network.tl_model, f"blocks.{layer}.attn"
+    norm, projected = getattr(tl_model.blocks[layer].attn, f"{part}_norm", None), f"{prefix}.hook_{part}"
+    if norm is None:
+        return projected, projected
+    normed = f"{prefix}.{part}_norm.hook_out"
+    if network.backend != "bridge" or normed not in tl_model.hook_dict:
+        return None
+    return (projected, normed) if "RMS" in type(getattr(norm, "original_component", norm)).__name__ else None
+
+
+def score_soft_cap(network: Network, layer: int) -> float:
+    """The soft cap of a layer's attention scores; 0 for none."""
+    attention = network.tl_model.blocks[layer].attn
+    if network.backend == "bridge":
+        cap = getattr(attention.original_component, "attn_logit_softcapping", None)
+    else:
+        cap = getattr(network.tl_model.cfg, "attn_scores_soft_cap", None)
+    return max(0.0, float(cap or 0))
 
 
 def score_form(
