@@ -249,20 +249,18 @@ class ActivationPatchingResult(Result):
         return named
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """For each site the largest recovered part with its layer, head and token; the metric in both runs."""
+        """For each site the largest recovered part with its layer, head and token (NaN and "" where nothing is
+        defined); the metric in both runs."""
         row: dict[str, float | int | str | bool | None] = {"answer_token": self.answer_tokens[0]}
-        for site in self.sites:
+        for site, values in self.recovered.items():
             best = self.strongest(site)
-            if not best:
-                continue
-            at = dict(zip(self.axes(site), best[0], strict=True))
-            row[f"{site}_recovered"] = float(np.nanmax(self.recovered[site]))
-            row[f"{site}_layer"] = at["layers"]
-            head = at.get("heads", at.get("key/value heads"))
-            if head is not None:
-                row[f"{site}_head"] = head
-            if "positions" in at:
-                row[f"{site}_token"] = self.prompt_tokens[0][at["positions"]]
+            at = dict(zip(self.axes(site), best[0], strict=True)) if best else {}
+            row[f"{site}_recovered"] = float(np.nanmax(values)) if best else float("nan")
+            for axis in self.axes(site):
+                if axis == "positions":
+                    row[f"{site}_token"] = self.prompt_tokens[0][at[axis]] if best else ""
+                else:
+                    row[f"{site}_{'layer' if axis == 'layers' else 'head'}"] = at.get(axis, float("nan"))
         return row | {"clean": float(self.clean.mean()), "corrupted": float(self.corrupted.mean())}
 
     def to_frame(self) -> DataFrame:

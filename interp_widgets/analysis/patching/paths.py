@@ -86,11 +86,11 @@ class PathPatchingResult(Result):
     """A :data:`Metric`."""
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The sender with the largest effect, and the metric in both runs."""
+        """The sender with the largest effect (NaN and "" where none is defined), and the metric in both runs."""
         row: dict[str, float | int | str | bool | None] = {"answer_token": self.answer_tokens[0]}
-        if not np.isnan(self.effect).all():
-            best = int(np.nanargmax(self.effect))
-            row |= {"effect": float(self.effect[best]), "sender": self.senders[best]}
+        known = not np.isnan(self.effect).all()
+        best = int(np.nanargmax(self.effect)) if known else 0
+        row |= {"effect": float(self.effect[best]), "sender": self.senders[best] if known else ""}
         return row | {"clean": float(self.clean.mean()), "corrupted": float(self.corrupted.mean())}
 
     def to_frame(self) -> DataFrame:
