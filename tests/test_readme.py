@@ -143,3 +143,17 @@ def test_missed_aims_are_told() -> None:
 
 def test_what_starts_by_itself_is_told() -> None:
     assert f"forecast to take at most {LIVE_SECONDS:g} s" in README
+
+
+def test_the_attention_of_layer_0_moves_the_country_to_the_last_token() -> None:
+    block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "head_scores" in block)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    stream, attn = (names["found"].recovered[site] for site in ("resid_pre", "attn"))
+    country, last = 3, 4
+    assert stream[0, country] > 0.99
+    assert abs(stream[1:, country]).max() < 0.05
+    assert stream[1:, last].min() > 0.99
+    assert attn[0, last] > 0.99
+    attn[0, last] = 0
+    assert abs(attn).max() < 0.05

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The quick tests of what computes, and of the widgets without a browser, once more with what `pip install interp_widgets` takes:
-# TransformerLens 4.3.0, which has only the bridge, and transformers 5.24.0.
+# The tests of what computes, and the quick ones of the widgets without a browser, once more with what
+# `pip install interp_widgets` takes: TransformerLens 4.3.0, which has only the bridge, and transformers 5.24.0.
 # They are put into their own folder in front of the environment's; their other requirements are the same.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -20,5 +20,6 @@ from importlib.metadata import version
 assert (version('transformer-lens'), transformers.__version__) == ('$lens', '$transformers')
 assert '.venv-tl4' in transformer_lens.__file__, transformer_lens.__file__
 "
-exec "$python" -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not slow" \
-    tests/models tests/analysis tests/tuning tests/data tests/compute tests/sweeps tests/widgets tests/quantised "$@"
+run=("$python" -m pytest -n logical --maxprocesses 4 --dist loadfile)
+"${run[@]}" -m "not slow" tests/models tests/analysis tests/tuning tests/data tests/compute tests/sweeps tests/quantised "$@"
+"${run[@]}" -m "not slow and not seconds" tests/widgets "$@"
