@@ -29,7 +29,7 @@ MEAN = ReplacementValue("mean", ("Berlin is in", "The cat is in"))
 DATA = [("The capital of France is", " Paris"), ("One two three", " four"), ("A pilot flies a", " plane")]
 PROBLEMS = [Problem(prompt, answer, "", "task", check=lambda text: len(text) % 2 == 0) for prompt, answer in DATA[:2]]
 QUICK: dict[str, dict[str, Any]] = {
-    "SaliencyExplorer": {"prompt": "Paris is", "response": " in"},
+    "SaliencyExplorer": {"prompt": "Paris is", "response": " in", "foil": " the"},
     "LogitLensExplorer": {"prompt": PROMPT},
     "AblationPanel": {"prompt": "Paris is in", "corrupted": "Berlin is in"},
     "TokenDecompositionExplorer": {"prompt": "Paris is in"},

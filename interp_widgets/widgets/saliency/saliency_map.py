@@ -376,7 +376,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         )
         foils = set(self._foils(result))
         against = f" to “{foils.pop()}”" if len(foils) == 1 else " to each runner-up" if foils else ""
-        return f"{which}Importance ({method}, {TARGET_WORDS[result.target]}{against}{made}{rest})"
+        by = "" if self._rows.kind == "tokens" else f" of each prompt {self._rows.name}"
+        return f"{which}Importance{by} ({method}, {TARGET_WORDS[result.target]}{against}{made}{rest})"
 
     def draw_selection(self) -> None:
         if not self._matrices:
