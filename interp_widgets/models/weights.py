@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 import weakref
 from collections.abc import Callable
@@ -200,7 +201,9 @@ def _norm_factor(norm: Any, stored: Tensor) -> Tensor:
 @torch.no_grad()
 def _measured_factor(norm: Any, stored: Tensor) -> Tensor:
     """(d_model,) the factor of a norm, measured on two rows of equal size; its hooks do not run, and biases cancel."""
-    row = torch.full((1, 1, stored.shape[-1]), 64.0, dtype=stored.dtype, device=stored.device)  # far above any epsilon
+    epsilon = next(filter(None, (getattr(norm, name, None) for name in ("eps", "variance_epsilon"))), 0.0)
+    size = max(64.0, 1e3 * math.sqrt(epsilon))  # so that the epsilon does not show
+    row = torch.full((1, 1, stored.shape[-1]), size, dtype=stored.dtype, device=stored.device)
     row[..., 1::2] *= -1
     positive, negative = (type(norm).forward(norm, x)[0, 0].float() for x in (row, -row))
     return (positive - negative) / 2 * row[0, 0].sign().float()

@@ -237,3 +237,13 @@ def test_a_norm_of_another_kind_gives_what_it_multiplies_by() -> None:
         torch.testing.assert_close(weights._norm_factor(norm, norm.weight), norm.weight**2, atol=1e-6, rtol=1e-6)
         norm.weight.fill_(torch.nan)
         assert bool(weights._norm_factor(norm, norm.weight).isnan().all())
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1.0, 1e8])
+def test_the_epsilon_of_a_norm_is_not_in_its_factor(epsilon: float) -> None:
+    norm = torch.nn.LayerNorm(8, eps=epsilon)
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(0.5, 2, 8) * max(1.0, epsilon**0.5))
+    stored = norm.weight.detach()
+    torch.testing.assert_close(weights._norm_factor(norm, stored), stored, atol=0, rtol=0)
+    torch.testing.assert_close(weights._measured_factor(norm, stored), stored, atol=0, rtol=1e-5)
