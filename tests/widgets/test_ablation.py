@@ -32,6 +32,8 @@ from interp_widgets.compute.memory import Forecast, Speedometer
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.ablation.ablation_spec import AblationSpec
 from interp_widgets.widgets.ablation.maps import amount
+from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.base.shell import Shell
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
@@ -548,6 +550,21 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
     panel.view = "B"
     assert panel.wait(120)
     assert table(panel)["·Paris"][1] == pytest.approx(found[1].after[0])
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+def test_tracing_opens_first_on_a_prompt_of_the_workbench_with_its_subject(
+    pair: Any, ablate: Any, preset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example fills in the subject while the stack that has the texts is being made."""
+    errors: list[BaseException] = []
+    monkeypatch.setattr(Shell, "show_error", lambda _, error: errors.append(error))
+    monkeypatch.setattr(Panel, "show_error", lambda _, error: errors.append(error))
+    panel = ablate(Workbench(pair.tuned, prompt=preset.prompt), tab="tracing", samples=1, live_seconds=0)
+    assert not errors
+    assert panel.subject == panel["tracing"].subject == preset.subject
+    assert panel["tracing"].strip.tokens == list(panel.texts.axis)
+    assert panel["tracing"].strip.marks
 
 
 def test_panels_on_one_workbench_follow_each_other(pair: Any, ablate: Any, wire: Any) -> None:

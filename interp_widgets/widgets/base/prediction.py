@@ -265,6 +265,7 @@ class PredictionPanel(Panel):
         if self._texts_above:
             return []
         self._texts = TextInputs(self)
+        self._texts.start()
         return self._texts.rows
 
     @property
@@ -293,7 +294,10 @@ def prediction_of(owner: Any) -> Prediction:
 
 
 class TextInputs:
-    """The inputs of a prediction, for one panel or a stack, and their dependencies."""
+    """The inputs of a prediction, for one panel or a stack, and their dependencies.
+
+    Its owner keeps it before `start` fills in an example's options, which panels that ask for the texts respond to.
+    """
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -307,6 +311,13 @@ class TextInputs:
         """Readable tokens of the response."""
         self.boxes = None if owner.screen is not None else TextBoxes(self, owner)
         """The boxes; None on a screen, which has its own."""
+        self.rows = owner.controls.rows("prediction") if self.boxes is None else self.boxes.rows
+        """The inputs, to be laid out."""
+        self._selects = owner.selects_position
+
+    def start(self) -> None:
+        """Read the texts, fill in what goes with an example, and follow changes."""
+        owner = self._owner
         owner.watch(owner, ["prompt", "response"], self._texts_changed)
         owner.watch(owner, "response_token", self._token_chosen)
         chosen = owner.response_token
@@ -314,13 +325,10 @@ class TextInputs:
         alone = owner.screen is None and getattr(owner, "stack", None) is None
         if owner.response_token != chosen and alone and "response_token" in owner.keywords:
             raise ValueError(self._no_token(chosen))  # a selection of the workbench may be of an earlier response
-        self.rows = owner.controls.rows("prediction") if self.boxes is None else self.boxes.rows
-        """The inputs, to be laid out."""
         self._from_preset("")
         self._read()
         owner.watch(owner, "prompt", lambda change: self._from_preset(change.old))
         owner.watch(owner, ["prompt", "response", "response_token"], self._read_anew)
-        self._selects = owner.selects_position
         if self._selects:
             self._start_selection()
 

@@ -357,6 +357,7 @@ class PredictionStack(Stack):
 
     def build(self) -> None:
         self.texts = TextInputs(self)
+        self.texts.start()
         self.inputs.children = self.texts.rows
 
     @property
