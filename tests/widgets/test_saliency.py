@@ -357,6 +357,27 @@ def test_opens_on_what_speaks_for_each_response_token_rather_than_for_the_runner
             np.testing.assert_allclose(again.importance, result.importance, atol=1e-4)
 
 
+def test_a_foil_that_the_response_has_is_compared_with_itself(pair: Any, explore: Any) -> None:
+    panel = settle(explore(pair.tuned, target="logit_difference", foil=" cats", response=" cats."))
+    assert not panel.result.importance[:, 0].any()
+    assert "compared with itself, which is always 0" in panel["map"].heat.notes[0]
+    assert "compared with “·cats”" in panel["map"].heat.notes[1]
+    panel.response_token = 0
+    assert "“·cats” compared with itself" in panel["map"].table.caption
+    panel.values = "importance"
+    assert "(no density or score: no prompt token adds as much)" in panel["map"].scores.value
+
+
+def test_a_data_set_says_what_its_importance_is_of(pair: Any, wire: Any) -> None:
+    with opening(SaliencyExplorer, wait=False, tab="data_set", case_count=2, generate=False) as build:
+        panel = build(pair.tuned)
+        panel.run()
+        assert "importance for the logit difference to a foil; the paper" in panel["data_set"].summary.value
+        panel.target = "probability"
+        panel.run()
+        assert panel["data_set"].summary.value.startswith("importance for the probability<br>")
+
+
 def test_a_target_that_is_given_is_taken_as_the_paper_has_it(pair: Any, explore: Any) -> None:
     panel = settle(explore(pair.tuned))
     assert (panel.target, panel.result.baseline, panel.values) == ("probability", "zero", "score")

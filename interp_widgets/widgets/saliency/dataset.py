@@ -22,7 +22,7 @@ from ..base.controls import ListOf, instruction, row, shown_if
 from ..base.fields import Bounds, field, variant
 from ..base.request import Request, model_variables
 from ..views import BokehFigure, Table
-from .attribution import DensityPanel, ResponsePanel
+from .attribution import TARGET_LABELS, DensityPanel, ResponsePanel
 
 PROMPT_SHOWN = 48
 """Most characters of a prompt in the table."""
@@ -178,7 +178,10 @@ class DatasetSaliency(DensityPanel):
             shown_if(self.figures[kind], any(test.kind == kind for test in result.tests))
         shown_if(self.figures["profile"], True)
         # plain text, escaped, since names in it may be the user's
-        self.summary.value = "<br>".join(escape(line) for line in result.summary().splitlines())
+        target = dict(request.arguments)["target"]
+        made = f"importance for the {TARGET_LABELS[target]}"
+        paper = "" if target == "probability" else "; the paper's is for the probability"
+        self.summary.value = "<br>".join(escape(line) for line in [made + paper, *result.summary().splitlines()])
         heads: list[dict[str, Any]] = [{"label": "case"}, {"label": "model"}, {"label": "prompt"}]
         heads += [{"label": name, "align": "right"} for name in COLUMNS]
         heads += [{"label": "followed"}, {"label": "remark"}]

@@ -28,7 +28,7 @@ from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
 from ..base.response import lengths
 from ..views import Heatmap, Table, TokenStrip
-from .attribution import METHOD_LABELS, TARGET_LABELS, TARGET_WORDS, DensityPanel, ResponsePanel
+from .attribution import METHOD_LABELS, TARGET_WORDS, DensityPanel, ResponsePanel
 from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, with_gaps
 from .verdict import VerdictLine
 
@@ -229,7 +229,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def _unit(self, view: str) -> str:
         """The name of a view's values."""
-        target = TARGET_LABELS[self.results[0].target] if self.results else "importance"
+        target = TARGET_WORDS[self.results[0].target] if self.results else "importance"
         name = "score" if self.values == "score" else f"change of {target}"
         return name + (", B − A" if view == "difference" else "")
 
@@ -281,7 +281,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def _against(self, result: SaliencyResult, column: int) -> str:
         """The foil of a response token in words; empty for a target without one."""
         foils = self._foils(result)
-        return f" rather than “{foils[column]}”" if foils else ""
+        own = foils and foils[column] == visible(result.response_tokens[column])
+        return (" compared with itself" if own else f" rather than “{foils[column]}”") if foils else ""
 
     def _range(self, view: str) -> tuple[float, float]:
         """One colour scale for A and B, and one centred on 0 for their difference."""
@@ -427,7 +428,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             return []
         numbers = ", ".join(f"{letter}{n}" for letter, n in zip(pair_view.letters(counts), counts, strict=True))
         every = self._matrices[0].shape[1]
-        return [f"under the floor of {self.min_importance:g} (hatched): {numbers} of {every} response tokens"]
+        out = "hatched" if self.values == "score" else "no density or score: no prompt token adds as much"
+        return [f"under the floor of {self.min_importance:g} ({out}): {numbers} of {every} response tokens"]
 
     def _selected(self) -> tuple[int | None, int | None]:
         """Selected response token, or the only one, and the row of the selected prompt token, where they exist."""
@@ -663,7 +665,11 @@ def _score(score: float, sign: str = "") -> str:
 def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows, foils: Sequence[str]) -> list[str]:
     """Tooltips of all cells, row by row: importance, probability, and why some have no score."""
     under = f"; no score: under the floor of {floor:g}"
-    against = [f", compared with “{foil}”" for foil in foils] or [""] * len(result.response_ids)
+    own = [visible(token) == foil for token, foil in zip(result.response_tokens, foils, strict=False)]
+    against = [
+        ", compared with itself, which is always 0" if same else f", compared with “{foil}”"
+        for foil, same in zip(foils, own, strict=True)
+    ] or [""] * len(result.response_ids)
     ends = [
         f", probability {chance:.3g}{versus}" + under * bool(faint)
         for chance, versus, faint in zip(result.probability.tolist(), against, result.under_floor(floor), strict=True)
