@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -9,9 +10,11 @@ from typing import Any, ClassVar
 import pytest
 import traitlets as T
 
+from interp_widgets.widgets.base.guard import handling
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.stack import Stack
 from interp_widgets.widgets.workbench import Workbench
+from tests.waiting import join, provoke
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +52,28 @@ def test_a_closed_panel_is_unlinked(bench: Workbench, make: Callable[..., Any]) 
     assert bench.panels == (one,)
     two.prompt = "from the dead"
     assert bench.prompt == "after"
+
+
+def test_a_value_set_while_another_thread_draws_is_kept(bench: Workbench, make: Callable[..., Any]) -> None:
+    one, read = make(bench), threading.Event()
+    assert one.wait(120)
+
+    def draw() -> None:
+        with handling():
+            kept = one.prompt
+            read.set()
+            provoke()
+            one.prompt = ""
+            one.prompt = kept
+
+    for owner in (bench, one):
+        drawing = threading.Thread(target=draw)
+        drawing.start()
+        assert read.wait(120)
+        owner.prompt = f"set on {type(owner).__name__}"
+        join(drawing)
+        assert bench.prompt == one.prompt == f"set on {type(owner).__name__}"
+        read.clear()
 
 
 def test_clicks_in_two_panels_make_no_loop(bench: Workbench, make: Callable[..., Any], classes: Any) -> None:

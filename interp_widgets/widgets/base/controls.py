@@ -15,9 +15,14 @@ from interp_widgets.arguments import LONGEST_MESSAGE, message_of, short
 from interp_widgets.atomic import at_home
 from interp_widgets.models.chat import ChatText, is_chat
 
+from .guard import ui_lock
+
 
 class Worded(T.HasTraits):
-    """Base of what has options: a value that an option cannot have is a TraitError or ValueError of one sentence."""
+    """Base of what has options: a value that an option cannot have is a TraitError or ValueError of one sentence.
+
+    Options change under the drawing lock, so that a value set while another thread draws is not undone by that drawing.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._traits:
@@ -25,7 +30,8 @@ class Worded(T.HasTraits):
             return
         before = self._trait_values.get(name)
         try:
-            super().__setattr__(name, value.tolist() if hasattr(value, "tolist") else value)  # of numpy and torch
+            with ui_lock:
+                super().__setattr__(name, value.tolist() if hasattr(value, "tolist") else value)  # of numpy and torch
         except Exception as error:
             if self._trait_values.get(name) is not before:
                 raise  # it has been accepted, and whoever responds to it has failed
