@@ -25,6 +25,8 @@ TERMS = {
     "noising": ("activation_patching",),
     "permutation test": ("ablation_null",),
     "edge patching": ("path_patching",),
+    "circuit discovery": ("greedy_circuit",),
+    "faithfulness": ("greedy_circuit",),
     "denoising": ("causal_trace", "activation_patching"),
     "interchange intervention": ("ablate_modules", "activation_patching"),
     "zero, mean or resample ablation": ("ablate_modules", "ablate_heads"),

@@ -392,6 +392,12 @@ def paths(setup: Setup) -> Any:
     )
 
 
+@row("greedy_circuit")
+def circuit(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    return iw.greedy_circuit(setup.model, setup.tokens, [first, *reversed(others)], 7, foil=9, most=2, draws=3)
+
+
 @row("ablation_null")
 def null(setup: Setup) -> Any:
     parts = [iw.Ablation("head", 1, index=2), iw.Ablation("head", 0, index=1)]

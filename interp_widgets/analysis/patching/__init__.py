@@ -5,6 +5,7 @@ from interp_widgets.analysis.patching.activation import (
     PatchSite,
     activation_patching,
 )
+from interp_widgets.analysis.patching.circuit import CircuitPart, CircuitResult, greedy_circuit
 from interp_widgets.analysis.patching.null import AblationNullResult, ablation_null
 from interp_widgets.analysis.patching.pairs import Direction
 from interp_widgets.analysis.patching.paths import PathPatchingResult, path_patching

@@ -1,0 +1,384 @@
+"""The heads and MLPs that a behaviour needs: a circuit grown part by part, beside random circuits of its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range, layer_indices
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.tables import DataFrame, table
+from interp_widgets.analysis._core.tensors import to_numpy, wide_type
+from interp_widgets.analysis.ablation.cells import run_cells
+from interp_widgets.analysis.ablation.metric import Metric
+from interp_widgets.analysis.patching.pairs import MeasuredPair, Tokens, read_pairs
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
+from interp_widgets.models.patching import Patch
+
+CircuitPart = Literal["head", "mlp"]
+"""What a circuit is made of: the output of one head, or of the MLP of one layer, at all positions."""
+
+
+@record
+class CircuitResult(Result):
+    """A circuit in the order in which its parts were added, and how much of the behaviour it keeps at each size.
+
+    Example:
+        >>> result = greedy_circuit(model, "The capital of France is", "The capital of Italy is", " Paris", most=3)
+        >>> len(result.parts), result.faithfulness.shape, result.random.shape
+        (3, (4,), (20, 4))
+    """
+
+    parts: Sequence[str] = with_axes("steps")
+    """The parts, the first one added first: ``head 3.1`` (layer 3, head 1) or ``mlp 5``."""
+
+    layers: Sequence[int] = with_axes("steps")
+    """The layer of each."""
+
+    heads: Sequence[int] = with_axes("steps")
+    """Its head; -1 for an MLP."""
+
+    faithfulness: Floats = with_axes("sizes")
+    """Of the first 0, 1, 2, ... parts: (metric of the circuit - corrupted) / (clean - corrupted) of the metric's means
+    over the pairs, with all other parts at their corrupted values. 1 is the whole model."""
+
+    without: Floats = with_axes("sizes")
+    """The faithfulness of all other parts: the model without the circuit. 1 where the circuit is not needed, 0 where nothing is
+    left without it."""
+
+    random: Floats = with_axes("draws", "sizes")
+    """The faithfulness of random circuits that have as many heads and as many MLPs at each size."""
+
+    each: Floats = with_axes("pairs", "sizes")
+    """The metric of every circuit in each pair."""
+
+    clean: Floats = with_axes("pairs")
+    """The metric in the clean run of each pair."""
+
+    corrupted: Floats = with_axes("pairs")
+    """The metric in the corrupted run."""
+
+    candidates: int
+    """How many parts there were to choose from."""
+
+    answers: Sequence[int] = with_axes("pairs")
+    """Id of the answer of each pair."""
+
+    answer_tokens: Sequence[str] = with_axes("pairs")
+    """Its readable text."""
+
+    foils: Sequence[int] | None = with_axes("pairs", default=None)
+    """Id of the token whose logit ``logit_difference`` subtracts."""
+
+    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None)
+    """Its readable text."""
+
+    held_out: int = field(kw_only=True)
+    """How many pairs were kept for measuring, on which the parts were not chosen; 0 if chosen and measured on the same.
+    The axis of pairs has only those that were measured on."""
+
+    metric: str = field(kw_only=True)
+    """A :data:`Metric`."""
+
+    @property
+    def band(self) -> NDArray[np.float64]:
+        """(2, sizes) the middle 95% of the random circuits at each size."""
+        return np.quantile(self.random, [0.025, 0.975], axis=0)
+
+    @property
+    def p(self) -> NDArray[np.float64]:
+        """(sizes,) (1 + random circuits that are at least as faithful) / (1 + draws)."""
+        return np.asarray((1 + (self.random >= self.faithfulness).sum(0)) / (1 + len(self.random)))
+
+    def smallest(self, faithfulness: float = 0.9) -> tuple[str, ...]:
+        """The parts of the smallest circuit that keeps at least this share of the behaviour.
+
+        Raises ValueError if none of the sizes does.
+        """
+        enough = np.flatnonzero(self.faithfulness >= faithfulness)
+        if not enough.size:
+            raise ValueError(
+                f"no circuit of up to {len(self.parts)} parts has a faithfulness of {faithfulness:g}: the highest is "
+                f"{float(self.faithfulness.max()):.2f}, so ask for less or compute with a larger most="
+            )
+        return tuple(self.parts[: int(enough[0])])
+
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """At the last size: parts, faithfulness, that of the model without them, the random circuits' mean, and p."""
+        return {
+            "size": len(self.parts),
+            "parts": ", ".join(self.parts),
+            "faithfulness": float(self.faithfulness[-1]),
+            "without": float(self.without[-1]),
+            "random": float(self.random[:, -1].mean()),
+            "p": float(self.p[-1]),
+        }
+
+    def to_frame(self) -> DataFrame:
+        """One row per size: size, the part added, faithfulness, without, the random mean with its middle 95%, p."""
+        low, high = self.band
+        columns = {
+            "part": ["", *self.parts], "faithfulness": self.faithfulness, "without": self.without,
+            "random": self.random.mean(0), "random_low": low, "random_high": high, "p": self.p,
+        }  # fmt: skip
+        return table({"size": range(len(self.faithfulness))}, columns)
+
+
+@checked
+def greedy_circuit(
+    model: Model,
+    clean: PromptInput | Sequence[PromptInput],
+    corrupted: PromptInput | Sequence[PromptInput],
+    answer: Tokens,
+    *,
+    foil: Tokens | None = None,
+    parts: Sequence[CircuitPart] | CircuitPart | None = None,
+    layers: Sequence[int] | None = None,
+    most: int = 10,
+    held_out: int = 0,
+    metric: Metric = "logit_difference",
+    draws: int = 20,
+    prepend_bos: bool | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> CircuitResult:
+    """Find a circuit: heads and MLPs added one at a time, each time the one that brings back most of the behaviour.
+
+    Also called circuit discovery, here by a greedy search.
+
+    The model reads the clean prompt; every part outside of the circuit has the value that it has in the corrupted
+    prompt (a resample ablation). The curve of the circuit's faithfulness stands beside that of random circuits with as
+    many heads and MLPs. A circuit fits the pairs that it was chosen on better than others: with several pairs,
+    ``held_out`` keeps some of them for measuring it.
+
+    With n parts to choose from, this takes about n * ``most`` passes for each pair.
+
+    Args:
+        model: what `load_model` returns.
+        clean, corrupted: text, token ids or the messages of a chat; or lists of them. The prompts of a pair must have
+            equally many tokens.
+        answer: text or id of the token that follows the clean prompt; one for all pairs, or one for each.
+        foil: text or id of the token whose logit ``"logit_difference"`` subtracts; by default the token that the
+            corrupted prompt is most likely followed by.
+        parts: ``"head"``, ``"mlp"`` or both; by default all that the model has.
+        layers: which ones the parts come from, all by default; the parts of other layers stay as in the clean run.
+        most: how many parts to add.
+        held_out: so many pairs at the end of the lists are not used for choosing the parts; everything in the result
+            is measured on them alone. 0: chosen and measured on the same pairs.
+        metric: as in `activation_patching`.
+        draws: random circuits.
+        prepend_bos: overrides the model's BOS policy for texts.
+        seed: of the random circuits.
+        batch_size: runs per chunk; by default what 60% of the free memory holds.
+        progress: called with (done, total) runs after every chunk.
+        check: called before every layer of every chunk; raises to cancel.
+
+    Raises:
+        ValueError: more parts than there are, what `activation_patching` refuses, a metric that is the same for clean
+            and corrupted prompts.
+        MemoryError: a single sequence does not fit.
+
+    Source: Towards Automated Circuit Discovery (Conmy et al. 2023), section 3, for keeping a part if the behaviour
+    needs it; Interpretability in the Wild (Wang et al. 2023), section 4, for faithfulness and the model without the
+    circuit; Transformer Circuit Faithfulness Metrics are not Robust (Miller et al. 2024), for saying what replaces the
+    rest.
+
+    Example:
+        >>> pairs = ["The capital of France is", "The capital of Italy is"]
+        >>> result = greedy_circuit(model, pairs, pairs[::-1], [" Paris", " Rome"], foil=[" Rome", " Paris"], most=4)
+        >>> bool(result.faithfulness[4] > result.band[1, 4])
+        True
+    """
+    check_range("most", most)
+    check_range("draws", draws)
+    check_range("held_out", held_out, 0)
+    nodes = _candidates(model, parts, layers)
+    if most > len(nodes):
+        raise ValueError(f"most must be at most {len(nodes)}, the parts that there are to choose from, got {most}")
+    pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
+    if held_out >= len(pairs):
+        raise ValueError(f"held_out must leave a pair to choose the parts on: there are {len(pairs)}, got {held_out}")
+    for number, pair in enumerate(pairs):
+        if len(pair.clean.ids) != len(pair.corrupted.ids):
+            raise ValueError(
+                f"the prompts of a pair must have equally many tokens, since the rest of the model takes its values "
+                f"from the corrupted one position by position: pair {number} has {pair.clean.n_shown} and "
+                f"{pair.corrupted.n_shown}"
+            )
+    runner = Runner(model, max(len(pair.clean.ids) for pair in pairs), batch_size, check, progress)
+    tried = sum(len(nodes) - size for size in range(most))
+    kept = len(pairs) - held_out
+    runner.total = kept * tried + (held_out or kept) * (2 * (most + 1) + draws * most)
+    study = _Study(model, tuple(pair.measured(model, metric, check=check) for pair in pairs[:kept]), nodes, runner)
+    order = study.grown(most)
+    if held_out:
+        others = tuple(pair.measured(model, metric, check=check) for pair in pairs[kept:])
+        study = _Study(model, others, nodes, runner)
+    nested = study.masks([order[:size] for size in range(most + 1)])
+    drawn = _drawn(nodes, order, draws, np.random.default_rng(seed))
+    each = study.metrics(np.concatenate([nested, ~nested]))
+    faithfulness = study.share(each)
+    random = study.share(study.metrics(study.masks([one[:size] for one in drawn for size in range(1, most + 1)])))
+    nothing = np.full((draws, 1), faithfulness[0])
+    answers = [pair.metric.target for pair in study.pairs]
+    foils = [pair.metric.foil for pair in study.pairs if pair.metric.foil is not None]
+    facts: dict[str, Any] = {"metric": metric, "most": most, "draws": draws, "seed": seed, "layers": str(layers)}
+    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "answer": str(answer), "foil": str(foil)}
+    facts |= {"parts": ", ".join(dict.fromkeys(node.kind for node in nodes)), "held_out": held_out}
+    chosen = [nodes[number] for number in order]
+    return CircuitResult(
+        parts=tuple(map(str, chosen)),
+        layers=tuple(node.layer for node in chosen),
+        heads=tuple(node.head for node in chosen),
+        faithfulness=faithfulness[: most + 1],
+        without=faithfulness[most + 1 :],
+        random=np.concatenate([nothing, random.reshape(draws, most)], axis=1),
+        each=each[:, : most + 1],
+        clean=np.array([pair.clean_value for pair in study.pairs]),
+        corrupted=np.array([pair.corrupted_value for pair in study.pairs]),
+        candidates=len(nodes),
+        answers=answers,
+        answer_tokens=tuple(model.token_strings(answers)),
+        foils=foils or None,
+        foil_tokens=tuple(model.token_strings(foils)) if foils else None,
+        held_out=held_out,
+        metric=metric,
+        provenance=provenance(
+            model.provenance(), bos=study.pairs[0].pair.clean.offset == 1, **facts, **study.runner.log.facts()
+        ),
+    )
+
+
+# ---- parts
+
+
+@dataclass(frozen=True)
+class _Node:
+    """One part that a circuit may have."""
+
+    kind: CircuitPart
+    layer: int
+    head: int = -1
+
+    def __str__(self) -> str:
+        return f"head {self.layer}.{self.head}" if self.kind == "head" else f"mlp {self.layer}"
+
+
+def _candidates(model: Model, parts: Any, layers: Sequence[int] | None) -> tuple[_Node, ...]:
+    """The parts to choose from, layer by layer."""
+    model.capabilities.require("residual_stream", "greedy_circuit")
+    has_mlp = not model.capabilities.attention_only
+    kinds = ("head", "mlp")[: 1 + has_mlp] if parts is None else check_choices("parts", parts, CircuitPart)
+    if "mlp" in kinds and not has_mlp:
+        raise ValueError(f"{model.name} has no MLPs: leave 'mlp' out of parts")
+    for kind, needed in (("head", "heads"), ("mlp", "mlp")):
+        if kind in kinds:
+            model.capabilities.require(needed, f"greedy_circuit(parts=({kind!r},))")  # type: ignore[arg-type]
+    nodes = list[_Node]()
+    for layer in layer_indices(model, layers):
+        nodes += [_Node("head", layer, head) for head in range(model.n_heads if "head" in kinds else 0)]
+        nodes += [_Node("mlp", layer)] if "mlp" in kinds else []
+    return tuple(nodes)
+
+
+def _drawn(nodes: Sequence[_Node], order: Sequence[int], draws: int, rng: np.random.Generator) -> list[list[int]]:
+    """Random circuits in the order in which they grow, each with the kinds of parts of the greedy one."""
+    kinds = [nodes[number].kind for number in order]
+    drawn = []
+    for _ in range(draws):
+        pools = {
+            kind: iter(rng.permutation([number for number, node in enumerate(nodes) if node.kind == kind]).tolist())
+            for kind in dict.fromkeys(kinds)
+        }
+        drawn.append([next(pools[kind]) for kind in kinds])
+    return drawn
+
+
+# ---- the runs
+
+
+@dataclass(frozen=True)
+class _Study:
+    """Pairs of prompts, and the parts that their circuits may have."""
+
+    model: Model
+    pairs: tuple[MeasuredPair, ...]
+    nodes: tuple[_Node, ...]
+    runner: Runner
+
+    def masks(self, circuits: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+        """(circuits, nodes) which parts each circuit has."""
+        masks = np.zeros((len(circuits), len(self.nodes)), bool)
+        for mask, circuit in zip(masks, circuits, strict=True):
+            mask[list(circuit)] = True
+        return masks
+
+    def grown(self, most: int) -> list[int]:
+        """The parts in the order in which they bring back most; of equal ones the first."""
+        order = list[int]()
+        for _ in range(most):
+            rest = [number for number in range(len(self.nodes)) if number not in order]
+            share = self.share(self.metrics(self.masks([[*order, number] for number in rest])))
+            order.append(rest[int(np.argmax(share))])
+        return order
+
+    def share(self, each: Floats) -> Floats:
+        """(circuits,) the faithfulness of values (pairs, circuits) of the metric.
+
+        Raises ValueError where the metric is the same in the clean and the corrupted prompts.
+        """
+        clean, corrupted = (
+            float(np.mean([getattr(pair, name) for pair in self.pairs])) for name in ("clean_value", "corrupted_value")
+        )
+        if all(np.isnan(pair.gap) for pair in self.pairs) or clean == corrupted:
+            raise ValueError(
+                f"the metric is {clean:.4g} for the clean and the corrupted prompts alike, so that no circuit can "
+                "bring it back: give prompts with different answers"
+            )
+        return np.asarray((each.mean(0) - corrupted) / (clean - corrupted))
+
+    def metrics(self, kept: NDArray[np.bool_]) -> Floats:
+        """(pairs, circuits) the metric with only the kept parts (circuits, nodes) as in the clean run."""
+        return np.stack([self._metric(pair, torch.from_numpy(kept)) for pair in self.pairs])
+
+    def _metric(self, pair: MeasuredPair, kept: Tensor) -> Floats:
+        same = [a == b for a, b in zip(pair.pair.clean.ids, pair.pair.corrupted.ids, strict=True)]
+        begins = same.index(False)  # before the first different token both runs are the same
+        positions = torch.arange(begins, pair.clean.tokens)
+        values = torch.full((len(kept),), torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device)
+        places: dict[tuple[CircuitPart, int], list[int]] = {}
+        for number, node in enumerate(self.nodes):
+            places.setdefault((node.kind, node.layer), []).append(number)
+
+        def patches(cells: Tensor) -> list[Patch]:
+            made = []
+            for (kind, layer), numbers in places.items():
+                row, column = (~kept[cells][:, numbers]).nonzero(as_tuple=True)
+                row, at = row.repeat_interleave(len(positions)), positions.repeat(len(row))
+                corrupted = pair.corrupted.value(kind, layer)[0]
+                if kind == "mlp":
+                    made.append(Patch(kind, layer, corrupted[at], at, row))
+                    continue
+                head = torch.tensor([self.nodes[number].head for number in numbers])[column]
+                head = head.repeat_interleave(len(positions))
+                made.append(Patch(kind, layer, corrupted[at, head], at, row, head))
+            return [patch for patch in made if len(patch.rows)]
+
+        def write(hidden: Tensor, cells: Tensor) -> None:
+            values[cells] = pair.read(hidden, pair.clean).to(values.dtype)
+
+        run_cells(len(kept), pair.clean, self.runner, patches, lambda _: begins, write)
+        check_finite(values, lambda cell: f"the metric of circuit {cell}")
+        return to_numpy(values)
