@@ -53,8 +53,8 @@ class CircuitResult(Result):
     over the pairs, with all other parts at their corrupted values. 1 is the whole model."""
 
     without: Floats = with_axes("sizes")
-    """The faithfulness of all other parts: the model without the circuit. 1 where the circuit is not needed, 0 where nothing is
-    left without it."""
+    """The faithfulness of all other parts: the model without the circuit. 1 where the circuit is not needed, 0 where
+    nothing is left without it."""
 
     random: Floats = with_axes("draws", "sizes")
     """The faithfulness of random circuits that have as many heads and as many MLPs at each size."""
