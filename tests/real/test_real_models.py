@@ -27,6 +27,7 @@ from interp_widgets import (
     decompose_logit,
     decompose_tokens,
     direct_logit_attribution,
+    greedy_circuit,
     head_scores,
     load_model,
     logit_lens,
@@ -441,6 +442,13 @@ def test_one_attention_output_and_one_head_bring_the_capital(smollm2: Loaded) ->
     heads = ablate_heads(smollm2.model, FRANCE, " Paris", position=-1, **options)
     assert heads.strongest(1) == ((23, 4),)
     assert heads.effect[23, 4] / total == pytest.approx(0.93, abs=0.15)
+
+
+def test_a_circuit_of_the_capital(smollm2: Loaded) -> None:
+    found = greedy_circuit(smollm2.model, FRANCE, ITALY, " Paris", foil=" Rome", most=3)
+    assert found.parts[:2] == ("head 23.4", "mlp 0")  # what moves the country, and what reads it
+    assert found.faithfulness[3] > 0.25 > 10 * found.band[1, 3]  # three of 300 parts
+    assert abs(found.without[1]) < 0.1  # nothing is left without the one head
 
 
 def test_patching_follows_the_capital_through_the_layers(smollm2: Loaded) -> None:
