@@ -17,7 +17,6 @@ from interp_widgets.analysis._core.checks import check_choices, check_finite, la
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import (
     Cost,
-    block_parameters,
     flops_per_token,
     pass_flops,
     row_bytes,
@@ -27,7 +26,7 @@ from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.analysis._core.run import Check, Progress
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
-from interp_widgets.analysis.ablation.cells import run_cells
+from interp_widgets.analysis.ablation.cells import fewest_tokens, first_positions, run_cells, tokens_recomputed
 from interp_widgets.analysis.ablation.contexts import check_kind
 from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
 from interp_widgets.analysis.ablation.metric import Metric, NextTokenMetric, check_metric, next_token_metric
@@ -448,15 +447,9 @@ def make_run(model: Model, prompt: Prompt, options: MapOptions, sites: Sequence[
     )  # fmt: skip
     runner = Runner(
         model, len(prompt.ids), options.batch_size, options.check, options.progress,
-        fewest_tokens=_fewest_tokens(model),
+        fewest_tokens=fewest_tokens(model),
     )  # fmt: skip
     return AblationRun(model, prompt, clean, metric, replacement, runner, options)
-
-
-def _fewest_tokens(model: Model) -> int | None:
-    """Tokens of a chunk: 256 on a CPU, where more is no faster; with fewer, less is computed twice where positions
-    differ, and a cancel takes effect sooner."""
-    return 256 if model.device.type == "cpu" else None
 
 
 # ---- cost
@@ -493,7 +486,7 @@ def ablation_cost(
     match what:
         case "modules":
             axis = range(int(model.prepend_bos), n_tokens) if positions is None else positions  # a BOS is on no axis
-            begins = _first_positions(model, n_tokens, [position % n_tokens for position in axis for _ in kinds])
+            begins = first_positions(model, n_tokens, [position % n_tokens for position in axis for _ in kinds])
             cells = [(layer, position) for layer in chosen for position in begins]
         case "heads":
             position = 0 if positions is None else positions[0] % n_tokens
@@ -507,31 +500,9 @@ def ablation_cost(
     two_rows = short and metric == "logit_difference"
     unembedding = 4.0 * model.d_model if two_rows else unembedding_flops(model)
     rows = n_tokens if what == "heads" and positions is None else 1
-    passed = sum(_tokens_recomputed(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers
+    passed = sum(tokens_recomputed(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers
     flops = n_tokens * flops_per_token(model) + pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding
     batch = max(1.0, 1024 / n_tokens)
     kept = n_tokens * model.n_layers * (5 * model.d_model + 3 * model.n_heads * model.d_head) * model.dtype.itemsize
     logits = 8.0 * min(2**22, len(cells) * model.d_vocab)
     return Cost(flops=float(flops), bytes=float(batch * row_bytes(model, n_tokens, n_tokens) + kept + logits))
-
-
-def _tokens_recomputed(model: Model, n_tokens: int, layer: int, position: int, rows: int, short: bool) -> float:
-    """Positions times layers computed for one cell that changes ``rows`` rows of its own layer."""
-    if not short:
-        return float(n_tokens * (model.n_layers if model.backend == "bridge" else model.n_layers - layer))
-    behind: int = model.n_layers - 1 - layer
-    projections = model.n_layers * model.d_model * (model.n_heads + 2 * model.n_kv_heads) * model.d_head
-    share = projections / block_parameters(model)
-    # its own layer: the changed rows, whose queries, keys and values are known. Layers after it: all later positions,
-    # but of the last layer only keys and values, and in the next layer only the projections of changed rows
-    known = share * (1 - rows / n_tokens)
-    return rows * (1 - share) + (n_tokens - position) * max(0.0, behind - 0.75 - known)
-
-
-def _first_positions(model: Model, n_tokens: int, positions: Sequence[int]) -> list[int]:
-    """The first position that is computed for each cell: the first position of its chunk."""
-    runner, begins = Runner(model, n_tokens, fewest_tokens=_fewest_tokens(model)), list[int]()
-    while len(begins) < len(positions):
-        first = positions[len(begins)]
-        begins += [first] * min(runner.size(n_tokens - first), len(positions) - len(begins))
-    return begins

@@ -4,8 +4,10 @@ from interp_widgets.analysis.patching.activation import (
     ActivationPatchingResult,
     PatchSite,
     activation_patching,
+    activation_patching_cost,
 )
 from interp_widgets.analysis.patching.circuit import CircuitPart, CircuitResult, greedy_circuit
 from interp_widgets.analysis.patching.null import AblationNullResult, ablation_null
 from interp_widgets.analysis.patching.pairs import Direction
 from interp_widgets.analysis.patching.paths import PathPatchingResult, path_patching
+from interp_widgets.analysis.patching.prediction import PatchedPrediction, patched_prediction

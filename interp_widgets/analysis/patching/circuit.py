@@ -139,7 +139,7 @@ def greedy_circuit(
     model: Model,
     clean: PromptInput | Sequence[PromptInput],
     corrupted: PromptInput | Sequence[PromptInput],
-    answer: Tokens,
+    answer: Tokens | None = None,
     *,
     foil: Tokens | None = None,
     parts: Sequence[CircuitPart] | CircuitPart | None = None,
@@ -169,7 +169,8 @@ def greedy_circuit(
         model: what `load_model` returns.
         clean, corrupted: text, token ids or the messages of a chat; or lists of them. The prompts of a pair must have
             equally many tokens.
-        answer: text or id of the token that follows the clean prompt; one for all pairs, or one for each.
+        answer: text or id of the token that follows the clean prompt; one for all pairs, or one for each; by default
+            the token that each clean prompt is most likely followed by.
         foil: text or id of the token whose logit ``"logit_difference"`` subtracts; by default the token that the
             corrupted prompt is most likely followed by.
         parts: ``"head"``, ``"mlp"`` or both; by default all that the model has.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, index
-from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis._core.prompts import Prompt, PromptError, read_prompt, single_token
 from interp_widgets.analysis._core.run import Check
 from interp_widgets.analysis._core.targets import check_foil
 from interp_widgets.analysis._core.tensors import wide
@@ -43,15 +43,15 @@ class PromptPair:
 
     clean: Prompt
     corrupted: Prompt
-    answer: str | int
+    answer: str | int | None
     foil: str | int | None
 
     def measured(
         self, model: Model, metric: Metric, sites: Sequence[Site] = (), *, check: Check = None
     ) -> MeasuredPair:
-        """Run both prompts and read the metric; without a foil, the corrupted prompt's likeliest token is the foil.
+        """Run both prompts and read the metric; by default answer and foil are each prompt's likeliest token.
 
-        Raises ValueError where answer and foil are one token.
+        Raises a PromptError of the foil where answer and foil are one token.
         """
         traces = []
         for prompt in (self.clean, self.corrupted):
@@ -59,15 +59,18 @@ class PromptPair:
                 check()
             traces.append(trace(model, prompt.embeddings(), sites=sites))
         clean, corrupted = traces
-        answer = single_token(model, self.answer, what="answer")
+        if self.answer is None:
+            answer = likeliest(wide(decode(model, clean.hidden)[0]))
+        else:
+            answer = single_token(model, self.answer, what="answer")
         foil = None if self.foil is None else single_token(model, self.foil, what="foil")
         shown = model.token_strings([answer])[0]
         if foil == answer:
-            raise ValueError(f"answer and foil are the same token, {shown!r}: give a foil that the answer is told from")
+            raise _no_foil(f"answer and foil are the same token, {shown!r}: give a foil that the answer is told from")
         if metric == "logit_difference" and foil is None:
             foil = likeliest(wide(decode(model, corrupted.hidden)[0]))
             if foil == answer:
-                raise ValueError(
+                raise _no_foil(
                     f"the corrupted prompt is answered by {shown!r} too, so that it gives no foil: give foil=, or a "
                     "corrupted prompt with another answer"
                 )
@@ -75,6 +78,12 @@ class PromptPair:
         value = float(read.read(corrupted.hidden)[0])
         check_finite(np.array([value]), "the metric of the corrupted prompt")
         return MeasuredPair(self, clean, corrupted, read, value)
+
+
+def _no_foil(sentence: str) -> PromptError:
+    error = PromptError(sentence)
+    error.what = "foil"
+    return error
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,7 @@ def read_pairs(
     model: Model,
     clean: PromptInput | Sequence[PromptInput],
     corrupted: PromptInput | Sequence[PromptInput],
-    answer: Tokens,
+    answer: Tokens | None,
     foil: Tokens | None,
     metric: str,
     prepend_bos: bool | None,
@@ -197,15 +206,17 @@ class Alignment:
     corrupted: tuple[int, ...]
 
     @staticmethod
-    def of(pair: PromptPair, alignment: Pairs | None) -> Alignment:
+    def of(pair: PromptPair, alignment: Pairs | Literal["ends"] | None) -> Alignment:
         """The alignment that the user gives; without one, position by position in prompts of one length."""
         clean, corrupted = pair.clean, pair.corrupted
+        if isinstance(alignment, str):
+            return Alignment(*from_both_ends(clean.shown_ids, corrupted.shown_ids))
         if alignment is None:
             if (clean.n_shown, clean.offset) != (corrupted.n_shown, corrupted.offset):
                 shown = [" ".join(repr(token) for token in prompt.tokens()) for prompt in (clean, corrupted)]
                 raise ValueError(
                     f"clean has {clean.n_shown} tokens and corrupted {corrupted.n_shown}: give alignment=, pairs of "
-                    "(position in clean, position in corrupted) that belong together; clean is "
+                    '(position in clean, position in corrupted) that belong together, or "ends"; clean is '
                     f"{shown[0]}, corrupted {shown[1]}"
                 )
             return Alignment(tuple(range(clean.n_shown)), tuple(range(clean.n_shown)))
@@ -224,12 +235,37 @@ class Alignment:
             sides.append(numbers)
         return Alignment(*sides)
 
+    @staticmethod
+    def of_all(pairs: Sequence[PromptPair], alignment: Pairs | Literal["ends"] | None) -> Alignment:
+        """The one alignment of a set of pairs; ValueError where aligning from both ends gives several."""
+        first = Alignment.of(pairs[0], alignment)
+        for number, pair in enumerate(pairs):
+            if alignment == "ends" and Alignment.of(pair, "ends") != first:
+                raise ValueError(
+                    f"the tokens of pair {number} belong together at other positions than those of the first: give "
+                    "prompts that change at the same place, or alignment= as pairs of positions"
+                )
+        return first
+
     def into(self, direction: Direction) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The positions of the run that is patched, rising, and those of the run that the values come from."""
         both = (self.corrupted, self.clean) if direction == "denoising" else (self.clean, self.corrupted)
         order = np.argsort(both[0])
         run, source = (tuple(side[i] for i in order) for side in both)
         return run, source
+
+
+def from_both_ends(clean: Sequence[int], corrupted: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Positions of two lists of token ids that belong together: equal tokens at the start, then token by token from the
+    end, where the answer is read; what is left over in the middle of the longer one belongs to none.
+
+    >>> from_both_ends([5, 1, 8, 9], [5, 2, 3, 8, 9])
+    ((0, 1, 2, 3), (0, 2, 3, 4))
+    """
+    shorter = min(len(clean), len(corrupted))
+    start = next((at for at in range(shorter - 1) if clean[at] != corrupted[at]), shorter - 1)
+    first, second = ((*range(start), *range(len(side) - shorter + start, len(side))) for side in (clean, corrupted))
+    return first, second
 
 
 def unaligned(prompt: Prompt, positions: Sequence[int]) -> tuple[int, ...]:
