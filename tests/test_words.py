@@ -25,6 +25,7 @@ TERMS = {
     "noising": ("activation_patching",),
     "permutation test": ("ablation_null",),
     "edge patching": ("path_patching",),
+    "attribution patching": ("activation_patching",),
     "circuit discovery": ("greedy_circuit",),
     "faithfulness": ("greedy_circuit",),
     "denoising": ("causal_trace", "activation_patching"),

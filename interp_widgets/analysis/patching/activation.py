@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,15 +12,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats
-from interp_widgets.analysis._core.checks import check_choice, check_choices, check_finite, index, layer_indices, row_of
+from interp_widgets.analysis._core.checks import (
+    check_choice,
+    check_choices,
+    check_finite,
+    check_range,
+    index,
+    layer_indices,
+    row_of,
+)
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, pass_flops, row_bytes, unembedding_flops
+from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean, holm_adjusted, sign_flip_p
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import fewest_tokens, first_positions, run_cells, tokens_recomputed
 from interp_widgets.analysis.ablation.metric import Metric
+from interp_widgets.analysis.patching.estimates import changes
 from interp_widgets.analysis.patching.pairs import (
     Alignment,
     Direction,
@@ -40,6 +50,9 @@ from interp_widgets.models.patching import HEAD_INPUTS, Patch, Site
 PatchSite = Literal["resid_pre", "attn", "mlp", "head", "head_q", "head_k", "head_v", "pattern"]
 """What is patched: the residual stream entering a layer; the output of its attention or MLP; the output, query, key or
 value of one head; the whole attention pattern of one head."""
+
+Method = Literal["exact", "attribution"]
+"""``exact``: every cell is patched. ``attribution``: every cell is estimated by a gradient, and some are patched."""
 
 _SITES: dict[str, Site] = {
     "resid_pre": "resid", "attn": "attn", "mlp": "mlp", "head": "head",
@@ -132,13 +145,17 @@ class ActivationPatchingResult(Result):
     direction: str = field(kw_only=True)
     """``denoising`` or ``noising``."""
 
+    estimated: Mapping[str, Floats] = field(default_factory=dict, kw_only=True)
+    """With ``method="attribution"`` the recovered part of every cell to first order; ``recovered`` then has the sampled
+    cells only, and NaN for the rest. Empty where every cell was patched."""
+
     missing: int = field(default=0, kw_only=True)
     """Cells of all pairs that a partial result has not computed yet: they are NaN. It has the pairs begun so far."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         shape = {"layers": len(self.layers), "positions": len(self.positions), "pairs": len(self.clean)}
-        for name in ("recovered", "each", "low", "high"):
+        for name in ("recovered", "each", "low", "high", "estimated"):
             maps: Mapping[str, Floats] = getattr(self, name)
             read_only = {}
             for site, values in maps.items():
@@ -191,6 +208,20 @@ class ActivationPatchingResult(Result):
         cells = (np.unravel_index(i, values.shape) for i in order)
         return tuple(tuple(names[int(k)] for names, k in zip(labels, cell, strict=True)) for cell in cells)
 
+    def correlation(self, site: str) -> float:
+        """Pearson's correlation of the estimates of a site with what patching its sampled cells recovers; NaN where one
+        of them does not vary.
+
+        Raises ValueError where nothing was estimated.
+        """
+        if not self.estimated:
+            raise ValueError("every cell was patched, so that there is no estimate: compute with method='attribution'")
+        real = self._of(site).ravel()
+        pairs = np.stack([self.estimated[site].ravel(), real])[:, np.isfinite(real)]
+        if pairs.shape[1] < 3 or not pairs.std(1).all():
+            return float("nan")
+        return float(np.corrcoef(pairs)[0, 1])
+
     def _of(self, site: str) -> Floats:
         if site not in self.recovered:
             names = ", ".join(map(repr, self.recovered))
@@ -235,6 +266,11 @@ class ActivationPatchingResult(Result):
             head = label.get("heads", label.get("key/value heads", -1))
             rows.append((site, label["layers"], head, label.get("positions", -1), self.recovered[site][at],
                          self.low[site][at], self.high[site][at]))  # fmt: skip
+            if self.estimated and np.isnan(self.recovered[site][at]):
+                raise ValueError(
+                    f"{site!r} at {where} was estimated, not patched, and an estimate is not tested: compute it with "
+                    "method='exact'"
+                )
             values.append([one[at] for one in self.each[site]])
         p = sign_flip_p(np.stack(values, axis=1)[known], resamples=resamples, seed=seed)
         heading = ("site", "layer", "head", "position", "recovered", "low", "high")
@@ -259,7 +295,7 @@ class ActivationPatchingResult(Result):
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """For each site the largest recovered part with its layer, head and token (NaN and "" where nothing is
-        defined); the metric in both runs."""
+        defined); the metric in both runs; for estimates their correlation with the sampled patches."""
         row: dict[str, float | int | str | bool | None] = {"answer_token": self.answer_tokens[0]}
         for site, values in self.recovered.items():
             best = self.strongest(site)
@@ -270,11 +306,12 @@ class ActivationPatchingResult(Result):
                     row[f"{site}_token"] = self.prompt_tokens[0][at[axis]] if best else ""
                 else:
                     row[f"{site}_{'layer' if axis == 'layers' else 'head'}"] = at.get(axis, float("nan"))
+        row |= {f"{site}_correlation": self.correlation(site) for site in self.estimated}
         return row | {"clean": float(self.clean.mean()), "corrupted": float(self.corrupted.mean())}
 
     def to_frame(self) -> DataFrame:
         """One row per cell: site, layer, head (-1 for sites without), position and token (-1 and "" for a whole
-        pattern), recovered, and its interval over several pairs."""
+        pattern), recovered, its interval over several pairs, and the estimate if there is one."""
         import pandas as pd
 
         frames = []
@@ -292,6 +329,8 @@ class ActivationPatchingResult(Result):
             columns["recovered"] = values.reshape(shape)
             if self.low:
                 columns |= {"low": self.low[site].reshape(shape), "high": self.high[site].reshape(shape)}
+            if self.estimated:
+                columns["estimated"] = self.estimated[site].reshape(shape)
             frames.append(table(labels, columns))
         return pd.concat(frames, ignore_index=True)
 
@@ -310,6 +349,8 @@ def activation_patching(
     layers: Sequence[int] | None = None,
     positions: Sequence[int] | None = None,
     alignment: Sequence[Sequence[int]] | Literal["ends"] | None = None,
+    method: Method = "exact",
+    sample: int = 50,
     prepend_bos: bool | None = None,
     seed: int = 0,
     batch_size: int | None = None,
@@ -320,7 +361,8 @@ def activation_patching(
     """How much of the answer comes back when one value of a clean run is put into a corrupted run.
 
     Also called activation patching, causal mediation, or an interchange intervention; by direction, denoising (clean
-    values into the corrupted run) or noising (corrupted values into the clean run).
+    values into the corrupted run) or noising (corrupted values into the clean run); estimated by gradients, attribution
+    patching.
 
     The result is (patched - corrupted) / (clean - corrupted) of the metric: 1 where the patched run answers as the
     clean one does, 0 where it answers as the corrupted one. Noising reads the same way: 1 means that nothing is lost.
@@ -344,8 +386,13 @@ def activation_patching(
         alignment: pairs of (position in clean, position in corrupted) that belong together, needed where the prompts
             have different numbers of tokens; or ``"ends"``: equal tokens at the start, then token by token from the
             end. Other positions are not patched; the result lists them in ``unaligned``.
+        method: ``"exact"`` patches every cell. ``"attribution"`` (attribution patching) estimates every cell by the
+            metric's gradient in the run that is patched, in two forward passes and a backward one, and patches
+            ``sample`` random cells of each site to show how good the estimate is (``correlation``). A gradient
+            is wrong where the patch moves a softmax or a norm far; see `ActivationPatchingResult.estimated`.
+        sample: how many cells of each site are patched beside the estimates, at least 3.
         prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
-        seed: of the bootstrap over pairs.
+        seed: of the bootstrap over pairs, and of the sample.
         batch_size: cells per chunk; by default what 60% of the free memory holds.
         progress: called with (done, total) cells after every chunk.
         check: called before every layer of every chunk; raises to cancel.
@@ -358,7 +405,8 @@ def activation_patching(
         MemoryError: a single sequence does not fit.
 
     Source: Locating and Editing Factual Associations in GPT (Meng et al. 2022), section 2; Towards Best Practices of
-    Activation Patching (Zhang & Nanda 2024); How to use and interpret activation patching (Heimersheim & Nanda 2024).
+    Activation Patching (Zhang & Nanda 2024); How to use and interpret activation patching (Heimersheim & Nanda 2024);
+    Attribution Patching Outperforms Automated Circuit Discovery (Syed et al. 2024), section 2, for the estimate.
 
     Example:
         >>> clean, corrupted = "The capital of France is", "The capital of Italy is"
@@ -368,6 +416,8 @@ def activation_patching(
     """
     names = check_choices("sites", sites, PatchSite)
     check_choice("direction", direction, Direction)
+    check_choice("method", method, Method)
+    check_range("sample", sample, 3)
     check_sites(model, names)
     at_layers = layer_indices(model, layers)
     pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
@@ -388,11 +438,14 @@ def activation_patching(
         model, names, at_layers, chosen, sources, direction,
         Runner(model, len(run_prompt.ids), batch_size, check, progress, fewest_tokens=fewest_tokens(model)),
     )  # fmt: skip
-    study.runner.total = len(pairs) * study.cells
+    chosen_cells = study.drawn(sample, seed) if method == "attribution" else {}
+    study.runner.total = len(pairs) * (sum(map(len, chosen_cells.values())) or study.cells)
+    guess = replace(study, measured=[], values=[])
     inside = tuple(HEAD_SITES[name] for name in names if name in HEAD_SITES)
     facts: dict[str, Any] = {"metric": metric, "direction": direction, "sites": ", ".join(names), "seed": seed}
     facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "layers": str(at_layers), "positions": str(chosen)}
-    facts |= {"alignment": str(alignment)}
+    facts |= {"alignment": str(alignment), "method": method}
+    facts |= {"sample": sample} if method == "attribution" else {}
 
     def result(partial: bool) -> ActivationPatchingResult:
         measured, stacked = study.measured, study.stacked()
@@ -402,6 +455,7 @@ def activation_patching(
         foils = [both.metric.foil for both in measured if both.metric.foil is not None]
         found = {"answer": str(answers), "foil": str(foils)}
         return ActivationPatchingResult(
+            estimated={name: mean_of(values) for name, values in guess.stacked().items()} if chosen_cells else {},
             recovered={name: mean_of(values) for name, values in stacked.items()},
             each=stacked,
             low=low,
@@ -432,7 +486,10 @@ def activation_patching(
     if on_partial is not None:
         study.runner.deliver = lambda: on_partial(result(True))
     for pair in pairs:
-        study.run(pair.measured(model, metric, inside, check=check))
+        both = pair.measured(model, metric, inside, check=check)
+        if chosen_cells:
+            guess.estimate(both, check)
+        study.run(both, chosen_cells)
     return result(False)
 
 
@@ -528,8 +585,37 @@ class _Study:
         """Cells of one pair."""
         return len(self.layers) * sum(int(np.prod(self.shape(site))) for site in self.sites)
 
-    def run(self, pair: MeasuredPair) -> None:
-        """Patch every cell of one pair."""
+    def drawn(self, sample: int, seed: int) -> dict[str, Tensor]:
+        """For each site the numbers of random cells, all layers one after the other."""
+        rng = np.random.default_rng(seed)
+        counts = {site: len(self.layers) * int(np.prod(self.shape(site))) for site in self.sites}
+        return {
+            site: torch.from_numpy(np.sort(rng.permutation(count)[:sample])).long() for site, count in counts.items()
+        }
+
+    def estimate(self, pair: MeasuredPair, check: Callable[[], None] | None) -> None:
+        """Estimate every cell of one pair."""
+        run_prompt, source_prompt = ordered(pair.pair.clean, pair.pair.corrupted, self.direction)
+        value = pair.corrupted_value if self.direction == "denoising" else pair.clean_value
+        fed, taken = self._places(run_prompt, source_prompt)
+        if check is not None:
+            check()
+        moved = changes(
+            self.model, run_prompt.ids, source_prompt.ids, pair.metric,
+            {_SITES[site]: self.heads(site) for site in self.sites}, self.layers, fed, taken,
+        )  # fmt: skip
+        self.measured.append(pair)
+        self.values.append({site: value + moved[_SITES[site]].flatten(1) for site in self.sites})
+        for site, values in self.values[-1].items():
+            check_finite(values, lambda layer, _, site=site: f"the estimate of {site!r} in layer {self.layers[layer]}")
+
+    def _places(self, run: Prompt, source: Prompt) -> tuple[Tensor, Tensor]:
+        """(positions,) the positions in both runs with the BOS, in the order in which cells run."""
+        fed, taken = (torch.tensor(each)[self._order] for each in (self.positions, self.sources))
+        return fed + run.offset, taken + source.offset
+
+    def run(self, pair: MeasuredPair, only: Mapping[str, Tensor]) -> None:
+        """Patch the cells of one pair: those with the numbers in ``only`` by site, all where it is empty."""
         kind, device = wide_type(self.model.dtype), self.model.device
         rows = len(self.layers)
         self.measured.append(pair)
@@ -540,7 +626,7 @@ class _Study:
             }
         )
         for site in self.sites:
-            self._patch(site, pair, self.values[-1][site])
+            self._patch(site, pair, self.values[-1][site], only.get(site))
 
     def stacked(self) -> dict[str, Floats]:
         """The recovered part by site, with the pairs in front of the axes of the result."""
@@ -566,17 +652,20 @@ class _Study:
         """Cells run in the order of their positions: a chunk is computed from its first position on."""
         return np.argsort(self.positions, kind="stable")
 
-    def _patch(self, site: str, pair: MeasuredPair, values: Tensor) -> None:
+    def _patch(self, site: str, pair: MeasuredPair, values: Tensor, only: Tensor | None) -> None:
         run, source = ordered(pair.clean, pair.corrupted, self.direction)
         run_prompt, source_prompt = ordered(pair.pair.clean, pair.pair.corrupted, self.direction)
-        fed = torch.tensor(self.positions)[self._order] + run_prompt.offset
-        taken = torch.tensor(self.sources)[self._order] + source_prompt.offset
+        fed, taken = self._places(run_prompt, source_prompt)
         count, heads = self.shape(site)
-        for row, layer in zip(values, self.layers, strict=True):
+        every = torch.arange(values.numel()) if only is None else only
+        for number, (row, layer) in enumerate(zip(values, self.layers, strict=True)):
+            mine = every[every // (count * heads) == number] % (count * heads)
+            if not len(mine):
+                continue
             value = source.value(_SITES[site], layer)[0]
 
-            def patches(cells: Tensor, layer: int = layer, value: Tensor = value) -> list[Patch]:
-                rows = torch.arange(len(cells))
+            def patches(cells: Tensor, layer: int = layer, value: Tensor = value, mine: Tensor = mine) -> list[Patch]:
+                rows, cells = torch.arange(len(cells)), mine[cells]
                 if site == "pattern":
                     attending = torch.arange(len(value))
                     rows, at = rows.repeat_interleave(len(value)), attending.repeat(len(cells))
@@ -587,13 +676,16 @@ class _Study:
                     return [Patch(_SITES[site], layer, value[taken[number]], fed[number], rows)]
                 return [Patch(_SITES[site], layer, value[taken[number], head], fed[number], rows, head)]
 
-            def first(cell: int) -> int:
-                return 0 if site == "pattern" else int(fed[cell // heads])
+            def first(cell: int, mine: Tensor = mine) -> int:
+                return 0 if site == "pattern" else int(fed[mine[cell] // heads])
 
-            def write(hidden: Tensor, cells: Tensor, row: Tensor = row) -> None:
-                row[cells] = pair.read(hidden, run).to(row.dtype)
+            def write(hidden: Tensor, cells: Tensor, row: Tensor = row, mine: Tensor = mine) -> None:
+                row[mine[cells]] = pair.read(hidden, run).to(row.dtype)
 
-            run_cells(count * heads, run, self.runner, patches, first, write)
+            run_cells(len(mine), run, self.runner, patches, first, write)
+        if only is not None:
+            check_finite(values.flatten()[only], f"the metric with {site!r} patched")
+            return
         check_finite(values, lambda layer, cell: f"the metric with {site!r} of layer {self.layers[layer]} patched")
 
 
