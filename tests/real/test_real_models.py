@@ -444,6 +444,17 @@ def test_one_attention_output_and_one_head_bring_the_capital(smollm2: Loaded) ->
     assert heads.effect[23, 4] / total == pytest.approx(0.93, abs=0.15)
 
 
+def test_a_gradient_finds_the_same_cells(smollm2: Loaded) -> None:
+    sites: tuple[Any, ...] = ("attn", "mlp", "head")
+    found = activation_patching(
+        smollm2.model, FRANCE, ITALY, " Paris", foil=" Rome", sites=sites, method="attribution", sample=30
+    )
+    assert min(found.correlation(site) for site in sites) > 0.9
+    at = np.unravel_index(int(np.argmax(found.estimated["head"])), found.estimated["head"].shape)
+    assert tuple(map(int, at)) == (23, 4, LAST)
+    assert int(np.argmax(found.estimated["attn"][:, LAST])) == 23
+
+
 def test_a_circuit_of_the_capital(smollm2: Loaded) -> None:
     found = greedy_circuit(smollm2.model, FRANCE, ITALY, " Paris", foil=" Rome", most=3)
     assert found.parts[:2] == ("head 23.4", "mlp 0")  # what moves the country, and what reads it
