@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
@@ -16,11 +16,9 @@ from ..base import pair_view
 from ..base.controls import row
 from ..base.description import Description, decimals
 from ..views import BokehFigure, Table
+from .decomposition_panel import DecompositionPanel
 from .rows import Array, Rows
 from .source_map import logit_names, signed, view_suffix
-
-if TYPE_CHECKING:
-    from .explorer import TokenDecompositionExplorer
 
 TABLE_ROWS = 200
 """Most sources in the table."""
@@ -34,7 +32,7 @@ SINK = " The first token carries the model's attention sink: its share is not th
 class SourceDetails:
     """Shows the selection of its explorer, or else the source with the largest share."""
 
-    def __init__(self, panel: TokenDecompositionExplorer) -> None:
+    def __init__(self, panel: DecompositionPanel) -> None:
         self.panel = panel
         self.sources = Table(empty="No sources yet.", height=272)
         self.part = Table(empty="No part yet.", height=272)

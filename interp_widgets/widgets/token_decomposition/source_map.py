@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
@@ -15,10 +15,8 @@ from interp_widgets.figures.labels import visible
 from ..base import pair_view
 from ..base.controls import shown_if
 from ..views import Heatmap, TokenStrip
+from .decomposition_panel import DecompositionPanel
 from .rows import COLOR_LABELS, Rows, cell_notes, cell_texts
-
-if TYPE_CHECKING:
-    from .explorer import TokenDecompositionExplorer
 
 NEGLIGIBLE = 1e-3
 """Relative errors below it are not reported by layer."""
@@ -27,7 +25,7 @@ NEGLIGIBLE = 1e-3
 class SourceMap:
     """Draws the results that its explorer holds; a selection only moves the cursor."""
 
-    def __init__(self, panel: TokenDecompositionExplorer) -> None:
+    def __init__(self, panel: DecompositionPanel) -> None:
         self.panel = panel
         self.strips = pair_view.SideBySide(
             panel, lambda: TokenStrip(
