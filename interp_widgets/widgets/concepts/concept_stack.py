@@ -1,4 +1,4 @@
-"""What the parts of the concept browser read of it: its options, its store of stimuli, and what its active tab shows."""
+"""What the parts of the concept browser read of it: its options, its stimuli, and what the active tab shows."""
 
 from __future__ import annotations
 
