@@ -10,10 +10,9 @@ import ipywidgets as W
 from ..base import pair_view
 from ..base.controls import row, shown_if
 from ..views import Table
+from ..views.table import RIGHT
 from .head_selection import CHANGES, HeadSelection
 from .word_rows import PairRow, dimension_rows, has, holding, pair_rows
-
-RIGHT = {"align": "right"}
 
 
 class PairTables:
