@@ -9,7 +9,7 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis.token_decomposition import PartTokens, part_tokens
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import fixed, visible
 from interp_widgets.figures.token_decomposition import PartTrajectories
 
 from ..base import pair_view
@@ -18,7 +18,7 @@ from ..base.description import Description, decimals
 from ..views import BokehFigure, Table
 from .decomposition_panel import DecompositionPanel
 from .rows import Array, Rows
-from .source_map import logit_names, signed, view_suffix
+from .source_map import logit_names, view_suffix
 
 TABLE_ROWS = 200
 """Most sources in the table."""
@@ -153,7 +153,7 @@ class SourceDetails:
     def _sums(self, shares: list[Any]) -> str:
         letters = pair_view.letters(shares)
         return "sum " + ", ".join(
-            f"{letter}{signed(share.sum())}" for letter, share in zip(letters, shares, strict=True)
+            f"{letter}{fixed(share.sum(), 2)}" for letter, share in zip(letters, shares, strict=True)
         )
 
     def _draw_charts(self) -> None:

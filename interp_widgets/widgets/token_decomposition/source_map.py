@@ -10,7 +10,7 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis.token_decomposition import LogitShareResult
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import fixed, visible
 
 from ..base import pair_view
 from ..base.controls import shown_if
@@ -202,7 +202,7 @@ class SourceMap:
             if rows.rest != "BOS":
                 terms.append(("biases", logit.bias - (logit.bos or 0.0)))
             words = " ".join(f"{'−' if term < 0 else '+'} {name} {abs(term):.2f}" for name, term in terms)
-            total = f"<b>{signed(tokens + logit.bias)}</b>; the model says {signed(logit.logit)}"
+            total = f"<b>{fixed(tokens + logit.bias, 2)}</b>; the model says {fixed(logit.logit, 2)}"
             sentences.append(
                 f"{letter}{escape(logit_name(logit, capital=True))}: {words.removeprefix('+ ')} = {total}."
             )
@@ -234,15 +234,6 @@ def logit_name(logit: LogitShareResult, *, capital: bool = False) -> str:
     """Name of the logit: ``logit of “·Paris”`` or ``logit of “·Paris” minus that of “·Rome”``."""
     name = f"{'Logit' if capital else 'logit'} of “{visible(logit.target_token)}”"
     return name if logit.foil is None else f"{name} minus that of “{visible(logit.foil_token)}”"
-
-
-def signed(value: float) -> str:
-    """Two decimals.
-
-    >>> signed(-1.234)
-    '−1.23'
-    """
-    return f"{value:.2f}".replace("-", "−")
 
 
 def format_power(value: float) -> str:
