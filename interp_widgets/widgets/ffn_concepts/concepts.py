@@ -20,9 +20,9 @@ from ..base.fields import field
 from ..base.guard import guarded, handling
 from ..base.request import result_variables
 from ..views import BokehFigure, Table
-from ..views.table import Edit
+from ..views.table import RIGHT, Edit
 from .annotated_components import AnnotatedComponents
-from .components import MATCHED, RIGHT, STEP, words_of
+from .components import MATCHED, STEP, words_of
 from .note_controls import NoteControls
 from .notes import Cell
 from .top_texts import Source, TopTexts
