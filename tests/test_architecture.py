@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "sweeps": {"sweeps", "analysis", "models", "data"},
     "widgets": {"widgets", "figures", "compute", "sweeps", "tuning", "analysis", "models", "data"},
 }
-WITHOUT_CIRCLES = {"data", "models", "analysis", "tuning", "sweeps", "demo", "compute"}
+WITHOUT_CIRCLES = set(MAY_IMPORT)
 FRONT_END = {"bokeh", "ipywidgets", "IPython", "anywidget", "traitlets", "comm"}
 HEAVY = {"umap", "peft", "dask", "openai"}
 DISTRIBUTIONS = {

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Protocol, runtime_checkable
+
+import psutil
 
 BUDGET_SHARE = 0.6
 """Share of the free memory that a run may plan to use."""
@@ -93,23 +93,7 @@ def free_bytes(device: str = "cpu") -> int:
         # reserved by torch but unused
         cached = torch.cuda.memory_reserved(torch_device) - torch.cuda.memory_allocated(torch_device)
         return int(torch.cuda.mem_get_info(torch_device)[0]) + int(cached)
-    return _free_main_memory()
-
-
-def _free_main_memory() -> int:
-    try:
-        import psutil
-
-        return int(psutil.virtual_memory().available)
-    except ImportError:
-        pass  # psutil is a convenience; Linux tells the same
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # not Linux
-    return int(os.sysconf("SC_AVPHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE"))
+    return int(psutil.virtual_memory().available)
 
 
 def budget(device: str = "cpu", *, share: float = BUDGET_SHARE) -> int:

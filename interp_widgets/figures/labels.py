@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 _VISIBLE = {32: "·", 9: "⇥", 10: "⏎", 0xA0: "⍽"} | {k: 0x2400 + k for k in range(32) if k not in (9, 10)}
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def visible(text: str) -> str:
@@ -40,6 +41,25 @@ def number(value: float) -> str:
     return text.replace("-", "−")
 
 
+def power_of_ten(value: float, digits: int = 0) -> str:
+    """A number by its power of ten, with at most so many decimals.
+
+    >>> power_of_ten(3.2e-9), power_of_ten(-0.00004567, 2)
+    ('3×10⁻⁹', '−4.57×10⁻⁵')
+    """
+    head, power = f"{value:.{digits}e}".split("e")
+    return f"{float(head):g}×10{str(int(power)).translate(_RAISED)}".replace("-", "−")
+
+
+def fixed(value: float, digits: int, sign: str = "") -> str:
+    """A number with this many decimals; with ``+`` as `sign` a positive one has its sign too.
+
+    >>> fixed(-1.234, 2), fixed(0.5, 1, "+")
+    ('−1.23', '+0.5')
+    """
+    return f"{value:{sign}.{digits}f}".replace("-", "−")
+
+
 def in_column(values: Sequence[float]) -> list[str]:
     """The numbers of a column with the same decimals, 3 at most; large numbers and integers are formatted separately.
 
@@ -50,11 +70,8 @@ def in_column(values: Sequence[float]) -> list[str]:
     written = [number(value).partition(".")[2] for value in finite if abs(value) >= 1e-3]
     large = any(abs(value) >= 1000 for value in finite)
     places = 0 if large else min(3, max(map(len, written), default=0))
-    fixed = [places > 0 and math.isfinite(value) and (value == 0 or abs(value) >= 1e-3) for value in values]
-    return [
-        f"{value:.{places}f}".replace("-", "−") if shared else number(value)
-        for value, shared in zip(values, fixed, strict=True)
-    ]
+    aligned = [places > 0 and math.isfinite(value) and (value == 0 or abs(value) >= 1e-3) for value in values]
+    return [fixed(value, places) if shared else number(value) for value, shared in zip(values, aligned, strict=True)]
 
 
 def brief(value: float) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from interp_widgets.compute.memory import Forecast, Speedometer, _matmul_speed, budget, free_bytes
+from interp_widgets.compute.memory import Forecast, Speedometer, _matmul_speed, budget
 
 
 @dataclass(frozen=True)
@@ -23,18 +21,6 @@ def test_budget_is_a_share_of_what_is_free() -> None:
     assert budget(share=0.1) < budget(share=0.5)
     with pytest.raises(ValueError, match="share must be above 0"):
         budget(share=0)
-
-
-def test_free_memory_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, plain = builtins.__import__, free_bytes()
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "psutil":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert free_bytes() == pytest.approx(plain, rel=0.5)
 
 
 def test_speed_is_learned_from_finished_runs() -> None:

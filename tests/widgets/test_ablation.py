@@ -262,7 +262,7 @@ def test_a_known_cell_is_not_computed_again(pair: Any, ablate: Any, wire: Any, m
     rows = panel.current.next_token.table.rows
     pin(wire, panel, maps(panel)["mlp"], 3, 5)
     monkeypatch.setattr(
-        "interp_widgets.widgets.ablation.next_token.ablated_prediction", lambda *a, **k: pytest.fail("the model ran")
+        "interp_widgets.widgets.ablation.removal.ablated_prediction", lambda *a, **k: pytest.fail("the model ran")
     )
     pin(wire, panel, maps(panel)["mlp"], 3, 4)
     assert panel.current.next_token.table.rows == rows

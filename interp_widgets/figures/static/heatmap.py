@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.figures.labels import axis_name, brief, number
+from interp_widgets.figures.labels import axis_name, brief, fixed, number
 from interp_widgets.figures.static.scene import (
     INK,
     MARGIN,
@@ -180,7 +180,7 @@ def _write_cells(
         return
 
     def number(value: float) -> str:
-        return brief(value) if decimals is None else f"{value:.{decimals}f}".replace("-", "−")
+        return brief(value) if decimals is None else fixed(value, decimals)
 
     # all numbers or none: a truncated number would be misread
     least = math.inf if numbers_from is None else numbers_from

@@ -11,7 +11,7 @@ import ipywidgets as W
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import power_of_ten, visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
@@ -169,9 +169,7 @@ def amount(value: float) -> str:
     ('0.5', '−4.57×10⁻⁵', '12345')
     """
     if value and abs(value) < 1e-3:
-        head, power = f"{value:.2e}".split("e")
-        raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-        return f"{float(head):g}×10{raised}".replace("-", "−")
+        return power_of_ten(value, 2)
     return (f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}").replace("-", "−")
 
 

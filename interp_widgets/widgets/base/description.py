@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from html import escape, unescape
 from typing import Any
 
+from interp_widgets.figures.labels import fixed
+
 MOST_ROWS = 3
 """Rows of a table."""
 LONG = 40
@@ -65,7 +67,7 @@ def decimals(value: float, digits: int = 3) -> str:
     least = 10.0**-digits
     if 0 < abs(value) < least / 2:
         return f"< {least:.{digits}f}"
-    return f"{value:.{digits}f}".replace("-", "−")
+    return fixed(value, digits)
 
 
 def plain(html: str) -> str:

@@ -30,9 +30,9 @@ from ..base.fields import Bounds, field
 from ..base.guard import guarded
 from ..base.request import FromResult, Request, Steps
 from ..views import BokehFigure, Table
+from ..views.table import RIGHT
 from .examples import ProbeOptions, cell_of, lengths_of
 
-RIGHT = {"align": "right"}
 ACTIVITY = {
     "share_active": ("bias_share", "Bias neurons that are active", "share above zero"),
     "mean": ("bias_mean", "Activation of bias neurons", "mean activation"),

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import ipywidgets as W
-
-from interp_widgets.analysis.concepts import ConceptSet
-from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import row, shown_if
 from ..base.fields import variant
-from ..base.stack import Stack
 from .compare import DirectionComparison
+from .concept_stack import ConceptStack
 from .direction_map import DirectionMap
-from .directions import ConceptOptions, ConceptPanel, StimulusStore
+from .directions import ConceptOptions, ConceptPanel
 from .library import Library
 from .quality import DirectionQuality
 from .read import PromptReading
@@ -24,7 +21,7 @@ from .steer import Steering
 from .table import MOST_LISTED, ConceptTable, matching, number
 
 
-class ConceptBrowser(ConceptOptions, Stack):
+class ConceptBrowser(ConceptStack):
     """Directions of concepts in the residual stream: made from stimuli, tested, mapped, read in prompts, steered with.
 
     *Map*: similar directions near each other; a click centres a concept and lists its nearest neighbours, the lasso
@@ -53,14 +50,11 @@ class ConceptBrowser(ConceptOptions, Stack):
         "map": DirectionMap, "quality": DirectionQuality, "read": PromptReading, "steer": Steering,
         "compare": DirectionComparison,
     }  # fmt: skip
+
     search = variant(
         ConceptOptions.search, label="Search", placeholder="name or group", live=True, group="list",
         help="List concepts whose name or group contains this",
     )  # fmt: skip
-
-    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
-        self.store = StimulusStore()
-        super().__init__(model, tuned, **options)
 
     def build(self) -> None:
         if self.stream < 0:
@@ -97,31 +91,9 @@ class ConceptBrowser(ConceptOptions, Stack):
         if min(self.stream, self.models[0].n_layers - 1) != change.new:
             self.stream = change.new
 
-    # the selection ----------------------------------------------------------------------------------------------------
-
-    @property
-    def current(self) -> ConceptPanel:
-        """The active panel."""
-        return cast(ConceptPanel, self[self.tab])
-
     @property
     def hints(self) -> dict[str, str]:
         return {**super().hints, **self.library.hints}
-
-    @property
-    def sets(self) -> tuple[ConceptSet, ...]:
-        """The directions on the screen, one set per model."""
-        return self.current.sets
-
-    @property
-    def opened(self) -> bool:
-        """Whether the directions on the screen come from a file."""
-        return self.current.opened
-
-    @property
-    def shown_concept(self) -> str:
-        """The concept that the picture shows."""
-        return self.current.shown_concept
 
 
 class Listing:

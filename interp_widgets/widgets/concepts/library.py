@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 
@@ -21,10 +21,8 @@ from ..base.controls import TextLine, TextLines, checked_path, checked_text, row
 from ..base.fields import Hint
 from ..base.saving import file_stem, free_name
 from ..base.workbench import model_name
+from .concept_stack import ConceptStack
 from .directions import OpenedSet, filled
-
-if TYPE_CHECKING:
-    from .browser import ConceptBrowser
 
 OWN = "own"
 """The group of an added concept if the user leaves it empty."""
@@ -33,7 +31,7 @@ OWN = "own"
 class Library:
     """The box below the inputs: add, open, save, remove, undo. Its texts follow the options of the browser."""
 
-    def __init__(self, browser: ConceptBrowser) -> None:
+    def __init__(self, browser: ConceptStack) -> None:
         self.browser = browser
         self.name = TextLine(description="Name", placeholder="best a single word")
         self.group = TextLine(description="Group", placeholder=OWN)

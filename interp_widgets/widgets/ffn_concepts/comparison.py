@@ -24,7 +24,8 @@ from ..base.pair_view import LETTERS
 from ..base.request import result_variables
 from ..base.saving import as_one
 from ..views import BokehFigure, Table
-from .components import MATCHED, RIGHT, ComponentPanel
+from ..views.table import RIGHT
+from .components import MATCHED, ComponentPanel
 from .notes import as_annotations
 
 SHARES = {"level": "linguistic levels", "scenario": "task scenarios"}

@@ -35,13 +35,13 @@ from ..base.request import PerModel, result_variables
 from ..base.saved_result import SavedAnswer, SavedResult
 from ..base.word_source import WordPanel, WordSource
 from ..base.workbench import in_model
+from ..views.table import RIGHT
 from .notes import Cell, Notes, Owner, as_annotations, notes_in
 
 STEP = Step("ablation", "Does it need this MLP?", {"tab": "modules", "kind": "mlp"})
 """The suggested next step after a component or a neuron."""
 KEPT = 2**23
 """Size limit of the directions kept with a single model's result for a later comparison; two models keep theirs."""
-RIGHT = {"align": "right"}
 MATCHED: list[dict[str, Any]] = [
     {"label": "A no.", **RIGHT},
     {"label": "B no.", **RIGHT, "title": "The component of B matched with it, one to one"},

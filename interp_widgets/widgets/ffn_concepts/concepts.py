@@ -14,26 +14,19 @@ from interp_widgets.figures.ffn_concepts import ComponentWords, CumulativeVarian
 from interp_widgets.figures.static import Scene, curves_scene, stack_scenes, table_scene
 
 from ..base import pair_view
-from ..base.controls import Typed, row, shown_if
+from ..base.controls import row, shown_if
 from ..base.description import Description
 from ..base.fields import field
 from ..base.guard import guarded, handling
 from ..base.request import result_variables
 from ..views import BokehFigure, Table
-from ..views.table import Edit
-from .components import MATCHED, RIGHT, STEP, ComponentPanel, words_of
+from ..views.table import RIGHT, Edit
+from .annotated_components import AnnotatedComponents
+from .components import MATCHED, STEP, words_of
 from .note_controls import NoteControls
-from .notes import Cell, edited
-from .top_texts import Source, TextOptions, TopTexts
+from .notes import Cell
+from .top_texts import Source, TopTexts
 
-SIDES = {
-    "sides": "each side separately",
-    "both": "both sides together",
-    "+": "the positive side",
-    "-": "the negative side",
-}
-ANNOTATORS = {"rules": "rules, offline", "endpoint": "a language model at an endpoint"}
-SCOPES = {"layer": "this layer", "all": "all layers"}
 NOTES: list[dict[str, Any]] = [
     {"label": "description", "edit": "text", "wrap": True, "width": "20%", "title": "What the words have in common"},
     {"label": "scenarios", "edit": "choices", "options": list(SCENARIOS), "wrap": True,
@@ -49,36 +42,14 @@ CHART_HEIGHT = 280
 _WORDS = {"+": "positive side", "-": "negative side", "both": "words, − for the negative side"}
 
 
-class PrincipalComponents(TextOptions, ComponentPanel):
+class PrincipalComponents(AnnotatedComponents):
     """Layer list, chart of the variance, component table with its notes, word search, words of the picked component."""
 
     title = "FFN concepts"
-    sides = field(SIDES, "sides", label="Words of", redraws=True, help="Which words of a component to list")
     search = field(
         str, label="Find a word", placeholder="as in the word list", selects=True,
         help="List the components that have this word",
     )  # fmt: skip
-    scope = field(SCOPES, "layer", label="Annotate", group="annotating", argument=None, help="Which layers to annotate")
-    annotator = field(
-        ANNOTATORS,
-        "rules",
-        label="Annotator",
-        group="annotating",
-        argument=None,
-        help="Who writes the notes",
-        personal=True,
-    )
-    endpoint_model = field(
-        str, label="Model", placeholder="its name at the endpoint", group="endpoint", argument=None, personal=True,
-        shown_if=lambda panel: panel.annotator == "endpoint", help="Name of the model at the endpoint",
-    )  # fmt: skip
-    base_url = field(
-        str, label="Address", placeholder="http://localhost:8000/v1", group="endpoint", width="grow", argument=None,
-        personal=True, shown_if=lambda panel: panel.annotator == "endpoint",
-        help="Address of the endpoint; empty: OpenAI's environment variable, or OpenAI itself",
-    )  # fmt: skip
-    key_variable = field(Typed("OPENAI_API_KEY"), argument=None, personal=True)
-    """Name of the environment variable that holds the endpoint's key."""
 
     def build(self) -> None:
         super().build()
@@ -335,18 +306,6 @@ class PrincipalComponents(TextOptions, ComponentPanel):
             letter, cell = self._cell_of(edit.key)
             value = (edit.value or None) if edit.column == "level" else edit.value
             self.note(letter, cell, **{edit.column: value})
-
-    def note(self, letter: str, cell: Cell, **changes: Any) -> None:
-        """Save description, scenarios or level of a component as the user's note."""
-        owner, what = self.owner(letter), f"{' and '.join(changes)} of {self.name_of(letter, cell)}"
-        self.change_notes(
-            lambda noted: noted.changed(owner, {cell: edited(noted.of(owner).get(cell), **changes)}, what)
-        )
-
-    def name_of(self, letter: str, cell: Cell) -> str:
-        """The name of a component."""
-        of = f" of {letter}" if len(self.models) > 1 else ""
-        return f"component {cell[1]}, layer {cell[0]}{of}"
 
     def _cell_of(self, key: str) -> tuple[str, Cell]:
         """Model, layer and component of a row; ValueError if there is no such component."""

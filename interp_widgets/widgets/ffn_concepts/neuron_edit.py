@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis.ablation import AblatedPrediction, Ablation, ablated_prediction
 from interp_widgets.figures.labels import visible
+from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import row
 from ..base.jobs import Derived
+from ..base.next_tokens import columns, rows
 from ..views import Table
-
-if TYPE_CHECKING:
-    from interp_widgets.models import Model
-
-    from .neurons import LayerNeurons, NeuronReading
+from .neuron_panel import NeuronPanel, NeuronReading
 
 TOP = 8
 """Number of top tokens listed, before and after."""
@@ -30,7 +28,7 @@ class NeuronEdit:
     The forward pass is run again, so that later layers see the new value too.
     """
 
-    def __init__(self, panel: LayerNeurons) -> None:
+    def __init__(self, panel: NeuronPanel) -> None:
         self.panel = panel
         self.slider = W.FloatSlider(
             description="Set its activation to", step=0.01, readout_format=".2f", continuous_update=True,
@@ -101,12 +99,9 @@ class NeuronEdit:
             return  # the old numbers stay until there are new ones
         self.predictions = read or ()
         names = pair_view.names(self.panel) if len(self.predictions) > 1 else [""]
-        heads: list[dict[str, Any]] = [{"label": "next token"}]
-        for name in names:
-            heads += [{"label": f"{name} {what}".strip(), "align": "right"} for what in ("before", "after", "change")]
         with self.table.hold_sync():
             self.table.rows = []
-            self.table.columns, self.table.rows = heads, rows_of(self.predictions) if self.predictions else []
+            self.table.columns, self.table.rows = columns(names), rows(self.predictions)
             self.table.caption = self._caption()
 
     def _caption(self) -> str:
@@ -128,19 +123,3 @@ def edited_prediction(model: Model, reading: NeuronReading, neuron: int, value: 
     ids = [*([] if effects.bos_id is None else [effects.bos_id]), *effects.ids[: effects.position + 1]]
     edit = Ablation("neuron", effects.layer, position=effects.position, index=neuron, value=value)
     return ablated_prediction(model, ids, [edit], top=min(TOP, model.d_vocab))
-
-
-def rows_of(predictions: tuple[AblatedPrediction, ...]) -> list[list[Any]]:
-    """One row per listed token: its probability before and after, and the change."""
-    texts = {i: visible(text) for each in reversed(predictions) for i, text in zip(each.ids, each.tokens, strict=True)}
-    ids = dict.fromkeys(i for each in predictions for i in each.ids)
-    cells = [
-        dict(zip(each.ids, zip(each.before, each.after, each.change, strict=True), strict=True)) for each in predictions
-    ]
-    return [
-        [
-            texts[i],
-            *(None if value is None else float(value) for of_model in cells for value in of_model.get(i, (None,) * 3)),
-        ]
-        for i in ids
-    ]

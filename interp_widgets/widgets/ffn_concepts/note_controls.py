@@ -7,7 +7,7 @@ import os
 import time
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 
@@ -19,11 +19,9 @@ from ..base.controls import TextLine, checked_path, row, shown_if
 from ..base.guard import ui_lock
 from ..base.saving import file_stem
 from ..base.workbench import model_name
+from .annotated_components import AnnotatedComponents
 from .components import read_notes
 from .notes import Cell, Owner, as_annotations, notes_in, summary
-
-if TYPE_CHECKING:
-    from .concepts import PrincipalComponents
 
 _EVERY = 0.2
 """Seconds between redraws while answers arrive."""
@@ -49,7 +47,7 @@ class _Recording:
 class NoteControls:
     """The rows below the table of components: annotator, number of notes, Delete and Undo, and the notes file."""
 
-    def __init__(self, panel: PrincipalComponents) -> None:
+    def __init__(self, panel: AnnotatedComponents) -> None:
         self.panel = panel
         self._answers: dict[Cell, Annotation] = {}
         """The answers since the notes were last drawn,"""

@@ -14,11 +14,11 @@ from interp_widgets.figures.head_words import ChangeBars, change_scene
 from interp_widgets.figures.static import Scene
 
 from ..views import BokehFigure, Table
+from ..views.table import RIGHT
 from .word_pairs import WordPairPanel
 
 FEW = 10
 """Fewest verbs of a kind with a share in a group for a meaningful test of means."""
-RIGHT = {"align": "right"}
 
 
 class VerbComparison(WordPairPanel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
@@ -17,11 +17,9 @@ from ..base import pair_view
 from ..base.controls import row, shown_if
 from ..views import Heatmap, Table
 from ..views.heatmap import Colours
+from .head_selection import COLOURS, HeadSelection
 from .word_pairs import LEFT_OUT
 from .word_rows import Matches, WordRow, common_words, counts_of, word_rows
-
-if TYPE_CHECKING:
-    from .heads import HeadWords
 
 Array = NDArray[np.float64]
 
@@ -31,14 +29,6 @@ LISTED = 300
 """Number of words to choose from."""
 
 
-COLOURS = {
-    "pairs": "number of pairs",
-    "excess": "pairs beyond chance",
-    "energy": "energy",
-    "count": "dimensions per kept pair",
-    "word": "dimensions with the word",
-    "change": "change of the pairs, 1 − M",
-}
 UNITS = {
     "pairs": "different pairs",
     "excess": "pairs above chance",
@@ -117,7 +107,7 @@ def texts(results: Sequence[HeadWordResult], shown: str, matches: Matches, n_lay
 class HeadGrid:
     """Layer × head, coloured by a statistic; a searched word puts the number of its pairs into the cells."""
 
-    def __init__(self, panel: HeadWords) -> None:
+    def __init__(self, panel: HeadSelection) -> None:
         self.panel = panel
         self.about = W.HTML("")
         self.maps = pair_view.SideBySide(

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 
 from ..base import pair_view
 from ..base.controls import row, shown_if
 from ..views import Table
+from ..views.table import RIGHT
+from .head_selection import CHANGES, HeadSelection
 from .word_rows import PairRow, dimension_rows, has, holding, pair_rows
-
-if TYPE_CHECKING:
-    from .heads import HeadWords
-
-CHANGES = {"all": "all pairs", "gained": "gained", "lost": "lost", "kept": "kept"}
-RIGHT = {"align": "right"}
 
 
 class PairTables:
     """The pairs of the selected head; a click on one lists its dimensions, a click on a dimension its pairs."""
 
-    def __init__(self, panel: HeadWords) -> None:
+    def __init__(self, panel: HeadSelection) -> None:
         self.panel = panel
         self.pairs = Table(empty="Click a head of the grid to list its word pairs.", height=340)
         self.dimensions = Table(empty="Click a head of the grid to list its dimensions.", height=170)

@@ -21,9 +21,9 @@ from ..base.description import Description, decimals
 from ..base.fields import Bounds, field
 from ..base.saving import as_one
 from ..views import BokehFigure, Table
+from ..views.table import RIGHT
 from .options import UNSEEN, ClusterChoice, ControlOptions
 
-RIGHT = {"align": "right"}
 DRAWN = 40
 """Rows of the table in a saved picture."""
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
-from interp_widgets.figures.labels import visible
-
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+from interp_widgets.figures.labels import power_of_ten, visible
 
 
 def quoted(token: str) -> str:
@@ -23,8 +21,7 @@ def format_probability(value: float) -> str:
     """
     if value >= 0.001 or value == 0:
         return f"{value:.3f}" if value else "0"
-    head, power = f"{value:.0e}".split("e")
-    return f"{head}×10{str(int(power)).translate(_RAISED)}"
+    return power_of_ten(value)
 
 
 def row_name(result: LogitLensResult, row: int) -> str:

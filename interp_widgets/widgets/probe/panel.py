@@ -21,12 +21,12 @@ from interp_widgets.models import Model
 
 from ...compute.memory import Forecast
 from ..base.fields import Incomplete
-from ..base.panel import Panel
 from ..base.request import File, Request
 from ..base.saving import as_one
 from ..views import TokenStrip
 from .code import code_of
 from .parameters import Parameter, read
+from .prompt_panel import PromptPanel
 from .views import ValueView, result_in_view
 
 TAKEN = {
@@ -49,7 +49,7 @@ class FirstRun(Forecast):
         return "time unknown until the first run"
 
 
-class ProbePanel(Panel):
+class ProbePanel(PromptPanel):
     """Base of the panels that `probe` makes from functions; ``panel.analysis(model, ...)`` calls the function."""
 
     analysis: ClassVar[Callable[..., Any]]
@@ -96,18 +96,6 @@ class ProbePanel(Panel):
         self.plot.children = self.picture.parts
         if self.has_trait("prompt") and self.has_trait("prompt_token"):
             self.watch(self, "prompt", self._prompt_changed)
-
-    @property
-    def read_text(self) -> str:
-        """The prompt, if the function has one."""
-        return str(getattr(self, "prompt", ""))
-
-    def prompt_tokens(self) -> tuple[str, ...]:
-        """The prompt's tokens without the BOS; empty without a prompt that the model can read."""
-        try:
-            return read_prompt(self.models[0], self.read_text).tokens()
-        except ValueError:
-            return ()  # the request reports what is wrong with it
 
     def request(self) -> Request:
         self.require()

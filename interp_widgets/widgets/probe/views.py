@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from bokeh.document import Document
@@ -22,9 +22,7 @@ from ..base import pair_view
 from ..base.controls import row
 from ..base.workbench import model_name
 from ..views import BokehFigure, Heatmap, Table, TokenStrip
-
-if TYPE_CHECKING:
-    from .panel import ProbePanel
+from .prompt_panel import PromptPanel
 
 MOST_ROWS = 500
 """Most rows of a table on the screen; a saved one has all."""
@@ -62,7 +60,7 @@ class ValueView:
     selects: ClassVar[tuple[str, ...]] = ()
     """Traits of a workbench that a click on the view sets."""
 
-    def __init__(self, panel: ProbePanel) -> None:
+    def __init__(self, panel: PromptPanel) -> None:
         self.panel = panel
         self.parts: list[Any] = []
 
@@ -88,7 +86,7 @@ class MapView(ValueView):
 
     pair_views = ("difference", "beside")
 
-    def __init__(self, panel: ProbePanel) -> None:
+    def __init__(self, panel: PromptPanel) -> None:
         super().__init__(panel)
         self.maps = pair_view.SideBySide(panel, lambda: Heatmap(empty="No map yet."))
         self.heat = self.maps.views[0]
@@ -177,7 +175,7 @@ class LayerRows(MapView):
 
     column_name: ClassVar[str] = "column"
 
-    def __init__(self, panel: ProbePanel) -> None:
+    def __init__(self, panel: PromptPanel) -> None:
         self.layers: dict[Heatmap, list[int]] = {}
         super().__init__(panel)
 
@@ -278,7 +276,7 @@ class StripView(ValueView):
 
     pair_views, selects = ("difference", "beside"), ("prompt_token",)
 
-    def __init__(self, panel: ProbePanel) -> None:
+    def __init__(self, panel: PromptPanel) -> None:
         super().__init__(panel)
         self.strips = pair_view.SideBySide(panel, lambda: TokenStrip(empty="No text yet."))
         self.strip = self.strips.views[0]
@@ -317,7 +315,7 @@ class CurveView(ValueView):
 
     pair_views = ("difference",)
 
-    def __init__(self, panel: ProbePanel) -> None:
+    def __init__(self, panel: PromptPanel) -> None:
         super().__init__(panel)
         self.chart = CurveChart()
         self.parts = [BokehFigure(self.chart.figure, on_error=panel.show_error)]
@@ -348,7 +346,7 @@ class TableView(ValueView):
     written: ClassVar[Collection[str]] = ()
     """Columns of numbers that are written out as text: they are aligned as numbers are."""
 
-    def __init__(self, panel: ProbePanel) -> None:
+    def __init__(self, panel: PromptPanel) -> None:
         super().__init__(panel)
         self.tables = [Table(empty="No table yet.", height=340) for _ in panel.models]
         self.parts = [_beside(self.tables)]
@@ -407,7 +405,7 @@ class ResultView(TableView):
 class FigureView(ValueView):
     """A Bokeh figure, or one per model."""
 
-    def __init__(self, panel: ProbePanel) -> None:
+    def __init__(self, panel: PromptPanel) -> None:
         super().__init__(panel)
         self.box = row()
         self.box.layout.align_items = "flex-start"

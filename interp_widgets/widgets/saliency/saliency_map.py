@@ -15,7 +15,7 @@ from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, saliency_cost, spans_to_mask
 from interp_widgets.analysis.saliency.spans import read_spans
-from interp_widgets.figures.labels import number, visible
+from interp_widgets.figures.labels import fixed, number, visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 from interp_widgets.models.chat import is_chat
@@ -659,7 +659,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
 def _score(score: float, sign: str = "") -> str:
     """A score as text; "none" if the whole response is below the floor."""
-    return format(score, f"{sign}.3f").replace("-", "−") if np.isfinite(score) else "none"
+    return fixed(score, 3, sign) if np.isfinite(score) else "none"
 
 
 def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows, foils: Sequence[str]) -> list[str]:

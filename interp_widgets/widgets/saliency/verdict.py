@@ -21,6 +21,7 @@ from interp_widgets.analysis.saliency import (
     saliency_cost,
 )
 from interp_widgets.analysis.saliency.faithfulness import faithfulness_passes, usual_orders
+from interp_widgets.figures.labels import fixed
 from interp_widgets.models import Model
 
 from ...compute.memory import speedometer
@@ -197,4 +198,4 @@ def _seconds(model: Model, cost: Cost) -> float:
 
 
 def _signed(number: float) -> str:
-    return "none" if number != number else f"{number:.2f}".replace("-", "−")
+    return "none" if number != number else fixed(number, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import read_prompt
@@ -14,21 +14,18 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.description import Description
-from ..base.fields import Bounds, Share, field, hint_at
-from ..base.prediction import PredictionPanel, check_foil, checked, position_in
+from ..base.fields import hint_at
+from ..base.prediction import check_foil, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..views import TokenStrip
+from .decomposition_panel import DecompositionPanel
 from .position import PositionControl
-from .rows import COLOR_LABELS, Decomposed, Rows, decomposed
+from .rows import Decomposed, Rows, decomposed
 from .source_details import SourceDetails
 from .source_map import SourceMap
 
-BAR_LABELS = {"logit": "share of the final logit", "norm": "share of the norms at the last layer", "none": "none"}
-BIASES_LABELS = {"separate": "a separate part", "spread": "spread over the tokens"}
-LENS_LABELS = {"own": "each part by its own scale", "frozen": "all by the stream's scale"}
 
-
-class TokenDecompositionExplorer(PredictionPanel):
+class TokenDecompositionExplorer(DecompositionPanel):
     """The residual stream of one position as a sum of parts, one per token of the context.
 
     With attention patterns, norm scales and activation slopes fixed, every layer is linear, so that the parts (and the
@@ -36,7 +33,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     alone would predict; bars and shading show how much of the target's logit each token contributed.
 
     ``TokenDecompositionExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other
-    widgets, ``(workbench)``. Every trait below is a keyword too. `run()` computes and returns the :class:`Decomposed`
+    widgets, ``(workbench)``. Every trait is a keyword too. `run()` computes and returns the :class:`Decomposed`
     (a pair for two models), which `result` keeps.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
@@ -50,37 +47,8 @@ class TokenDecompositionExplorer(PredictionPanel):
     """
 
     title: ClassVar[str] = "Token decomposition"
-    pair_views = ("difference", "beside")
-    position = field(int, -1)
-    """Token of the context whose residual stream is decomposed, from 0 without a BOS or from the end."""
-    foil = field(
-        str, label="Foil", placeholder="none", group="prediction", width="short",
-        help="A token whose logit is subtracted from the target's: what favours the target over the foil",
-    )  # fmt: skip
-    biases = field(
-        BIASES_LABELS, "separate", label="Biases", more=True,
-        help="Biases form a separate part, or are spread over the tokens' parts in proportion to their norms",
-    )  # fmt: skip
-    lens = field(
-        LENS_LABELS, "own", label="Lens", more=True,
-        help="The scale of the final norm when a part is read alone: the part's own, or the whole stream's",
-    )  # fmt: skip
-    color = field(COLOR_LABELS, "probability", label="Colour", redraws=True, help="Quantity shown as colour")
-    threshold = field(
-        Share, 0.2, label="Labels from", redraws=True, more=True,
-        help="Minimum probability for a part's top token to be written into its cell",
-    )  # fmt: skip
-    bars = field(
-        BAR_LABELS, "logit", label="Bars", redraws=True, more=True, help="Quantity shown by the bars beside the rows"
-    )
-    source = field(Annotated[int, Bounds(low=-1)], -1, validated_by_result=True, argument=None)
-    """The selected row: a source token, or after the last one the biases; -1 for none."""
-    column = field(Annotated[int, Bounds(low=-1)], -1, validated_by_result=True, argument=None)
-    """The selected column: the stream entering that layer, or with `n_layers` or -1 the final norm."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
-        self.rows: tuple[Rows, ...] = ()
-        """The results on the screen as rows of the map, one per model."""
         self._sources: tuple[int, ...] | None = None
         super().__init__(model, tuned, **options)
 
@@ -162,22 +130,6 @@ class TokenDecompositionExplorer(PredictionPanel):
         return bool(self.rows) and self.map.shade_texts(prompt, response)
 
     # selection --------------------------------------------------------------------------------------------------------
-
-    @property
-    def shown_rows(self) -> tuple[Rows, ...]:
-        """The results that the view shows: one, or both."""
-        return tuple(self.rows[index] for index in pair_view.shown_indices(self))
-
-    @property
-    def at_column(self) -> int:
-        """The column of tables and cursor."""
-        last = self.shown_rows[-1].n_layers
-        return last if self.column < 0 else min(self.column, last)
-
-    def select(self, source: int, column: int) -> None:
-        """Select a cell of the map."""
-        with self.hold():
-            self.column, self.source = column, source
 
     def _selection_changed(self, _: Any) -> None:
         """Update the workbench, and redraw what depends on the selection."""

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis.token_decomposition import PartTokens, part_tokens
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import fixed, visible
 from interp_widgets.figures.token_decomposition import PartTrajectories
 
 from ..base import pair_view
 from ..base.controls import row
 from ..base.description import Description, decimals
 from ..views import BokehFigure, Table
+from .decomposition_panel import DecompositionPanel
 from .rows import Array, Rows
-from .source_map import logit_names, signed, view_suffix
-
-if TYPE_CHECKING:
-    from .explorer import TokenDecompositionExplorer
+from .source_map import logit_names, view_suffix
 
 TABLE_ROWS = 200
 """Most sources in the table."""
@@ -34,7 +32,7 @@ SINK = " The first token carries the model's attention sink: its share is not th
 class SourceDetails:
     """Shows the selection of its explorer, or else the source with the largest share."""
 
-    def __init__(self, panel: TokenDecompositionExplorer) -> None:
+    def __init__(self, panel: DecompositionPanel) -> None:
         self.panel = panel
         self.sources = Table(empty="No sources yet.", height=272)
         self.part = Table(empty="No part yet.", height=272)
@@ -155,7 +153,7 @@ class SourceDetails:
     def _sums(self, shares: list[Any]) -> str:
         letters = pair_view.letters(shares)
         return "sum " + ", ".join(
-            f"{letter}{signed(share.sum())}" for letter, share in zip(letters, shares, strict=True)
+            f"{letter}{fixed(share.sum(), 2)}" for letter, share in zip(letters, shares, strict=True)
         )
 
     def _draw_charts(self) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis.token_decomposition import LogitShareResult
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import fixed, visible
 
 from ..base import pair_view
 from ..base.controls import shown_if
 from ..views import Heatmap, TokenStrip
+from .decomposition_panel import DecompositionPanel
 from .rows import COLOR_LABELS, Rows, cell_notes, cell_texts
-
-if TYPE_CHECKING:
-    from .explorer import TokenDecompositionExplorer
 
 NEGLIGIBLE = 1e-3
 """Relative errors below it are not reported by layer."""
@@ -27,7 +25,7 @@ NEGLIGIBLE = 1e-3
 class SourceMap:
     """Draws the results that its explorer holds; a selection only moves the cursor."""
 
-    def __init__(self, panel: TokenDecompositionExplorer) -> None:
+    def __init__(self, panel: DecompositionPanel) -> None:
         self.panel = panel
         self.strips = pair_view.SideBySide(
             panel, lambda: TokenStrip(
@@ -204,7 +202,7 @@ class SourceMap:
             if rows.rest != "BOS":
                 terms.append(("biases", logit.bias - (logit.bos or 0.0)))
             words = " ".join(f"{'−' if term < 0 else '+'} {name} {abs(term):.2f}" for name, term in terms)
-            total = f"<b>{signed(tokens + logit.bias)}</b>; the model says {signed(logit.logit)}"
+            total = f"<b>{fixed(tokens + logit.bias, 2)}</b>; the model says {fixed(logit.logit, 2)}"
             sentences.append(
                 f"{letter}{escape(logit_name(logit, capital=True))}: {words.removeprefix('+ ')} = {total}."
             )
@@ -236,15 +234,6 @@ def logit_name(logit: LogitShareResult, *, capital: bool = False) -> str:
     """Name of the logit: ``logit of “·Paris”`` or ``logit of “·Paris” minus that of “·Rome”``."""
     name = f"{'Logit' if capital else 'logit'} of “{visible(logit.target_token)}”"
     return name if logit.foil is None else f"{name} minus that of “{visible(logit.foil_token)}”"
-
-
-def signed(value: float) -> str:
-    """Two decimals.
-
-    >>> signed(-1.234)
-    '−1.23'
-    """
-    return f"{value:.2f}".replace("-", "−")
 
 
 def format_power(value: float) -> str:

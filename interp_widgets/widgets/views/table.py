@@ -15,6 +15,8 @@ from interp_widgets.widgets.views.base import View, is_index, view_source, view_
 
 EditKind = Literal["text", "choice", "choices"]
 """What a cell accepts: one line of text, one of the column's options or none, or any number of them."""
+RIGHT = {"align": "right"}
+"""What a column of numbers has."""
 _LONGEST = 2_000
 """Most characters in a cell."""
 
