@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.architectures.naive import Hook, Naive
 OTHERS = [[9, 11, 20, 8, 52, 30], [9, 11, 47, 8, 33, 30]]
 
 
-def with_only(naive: Naive, heads: int, kept: tuple[str, ...]) -> float:
+def with_only(naive: Naive, heads: int, kept: Sequence[str]) -> float:
     """The logit difference where all parts but these have their corrupted values."""
     hooks: list[Hook] = []
     for layer in range(LAYERS):

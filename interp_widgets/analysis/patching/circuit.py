@@ -93,7 +93,7 @@ class CircuitResult(Result):
     @property
     def band(self) -> NDArray[np.float64]:
         """(2, sizes) the middle 95% of the random circuits at each size."""
-        return np.quantile(self.random, [0.025, 0.975], axis=0)
+        return np.asarray(np.quantile(self.random, [0.025, 0.975], axis=0))
 
     @property
     def p(self) -> NDArray[np.float64]:

@@ -101,13 +101,13 @@ def patched_prediction(
         raise ValueError(f"position {at} is aligned with none in the other prompt: add it to alignment")
     taken = 0 if site == "pattern" else sources[run_positions.index(at)] + source_prompt.offset
     inside = HEAD_SITES.get(site)
-    traces = [
+    clean_run, corrupted_run = (
         trace(model, prompt.embeddings(), sites=() if inside is None else (inside,))
         for prompt in (pair.clean, pair.corrupted)
-    ]
-    run, source = ordered(*traces, direction)
+    )
+    run, source = ordered(clean_run, corrupted_run, direction)
     patch = cell_patch(model, site, source, layer, head, at + run_prompt.offset, taken)
-    hidden = torch.cat([*(one.hidden for one in traces), patched(model, run, [patch], 1)])
+    hidden = torch.cat([clean_run.hidden, corrupted_run.hidden, patched(model, run, [patch], 1)])
     logits = wide(decode(model, hidden)).cpu()
     check_finite(logits.amax(-1), "the largest logit of the patched run")
     probabilities: Tensor = logits.softmax(-1)
