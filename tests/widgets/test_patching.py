@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,7 @@ def test_the_maps_are_what_the_function_gives(pair: Any, patch: Any, direction: 
 
 def test_a_cell_is_put_into_words_and_lists_next_tokens(pair: Any, patch: Any, wire: Any) -> None:
     tab = patch(pair.tuned)["map"]
-    tab.maps.maps["attn"].pinned = [0, 4]
-    wire.page(tab.maps.maps["attn"], pinned=[0, 4]) if hasattr(wire, "page") else tab.maps.on_pin("attn", 0, 4)
+    wire.type(tab.maps.maps["attn"], pinned=[0, 4])
     settle(tab)
     assert (tab.layer, tab.position, tab.picked_site) == (0, 4, "attn")
     assert "The clean attention output of layer 0 at “·is” (4) in the corrupted run recovers" in tab.cell_words.value
@@ -172,7 +172,7 @@ def test_the_heads_at_the_last_token_and_at_another(pair: Any, patch: Any, wire:
     assert "output of head 1 of layer 0 at “·is” (4) in the corrupted run recovers <b>0.7" in tab.cell_words.value
     assert tab.next_token.table.rows
     tab.position = 3
-    wire.type(tab.place, value=True)
+    wire.type(tab.place, index=1)
     settle(panel)
     assert (tab.patched_at, tab.result.positions) == (3, (3,))
     panel.head_site = "pattern"
@@ -183,7 +183,8 @@ def test_the_heads_at_the_last_token_and_at_another(pair: Any, patch: Any, wire:
 
 def test_shared_keys_are_named_in_the_axis(patch: Any) -> None:
     model = tiny_model("llama", "hooked")
-    panel = patch(model, prompt="ab", corrupted="ac", target="a", foil="b", tab="heads", head_site="head_k")
+    options: Any = {"target": " the", "foil": " a", "tab": "heads", "head_site": "head_k"}
+    panel = patch(model, prompt="ab", corrupted="ac", **options)
     heat = panel["heads"].maps.maps["head"]
     assert (heat.x_label, heat.shape) == ("key/value head", [model.n_layers, model.n_kv_heads])
 
@@ -225,7 +226,7 @@ def test_few_pairs_cannot_be_beyond_chance_and_one_has_no_interval(pair: Any, pa
     [
         ([], "there is no pair yet"),
         (["The capital of France is"], "line 1 must be clean | corrupted"),
-        ([LINES[0], "a | a"], "line 2 are the same"),
+        ([LINES[0], "Rome is | Rome is | x | y"], "line 2 are the same"),
         ([LINES[0], "Rome is | Paris is | x | y"], "need as many tokens"),
         ([LINES[0], LINES[1].rpartition(" | ")[0]], "some pairs have a foil and others have none"),
         ([LINES[0].replace("Rome", "Paris")], "answer and foil of line 1 are the same token"),
@@ -243,7 +244,8 @@ def test_pairs_that_do_not_fit_are_a_hint(pair: Any, patch: Any, lines: list[str
 def test_pairs_come_from_a_file(pair: Any, patch: Any, wire: Any) -> None:
     panel = patch(pair.tuned, tab="pairs", pairs=LINES[:1])
     content = "clean,corrupted,answer,foil\nThe capital of Japan is,The capital of China is,Tokyo,Beijing\n"
-    panel["pairs"].upload.value = ({"name": "p.csv", "content": content.encode(), "type": "", "size": 1},)
+    file = {"name": "p.csv", "content": content.encode(), "type": "", "size": 1}
+    panel["pairs"].upload.value = ({**file, "last_modified": datetime.datetime.now(datetime.UTC)},)
     settle(panel)
     assert panel.pairs == ["The capital of Japan is | The capital of China is | Tokyo | Beijing"]
     assert panel["pairs"].result.answer_tokens == (" Tokyo",)
@@ -278,7 +280,7 @@ def test_copied_code_gives_the_same(pair: Any, patch: Any) -> None:
     for tab in ("map", "heads", "pairs"):
         panel = patch(pair.tuned, tab=tab)
         names: dict[str, Any] = {}
-        exec(panel.current.code(panel.current.request()), names)  # noqa: S102
+        exec(panel.current.code(panel.current.request()), names)
         for site, values in panel.result.recovered.items():
             np.testing.assert_allclose(names["result"].recovered[site], values, atol=1e-5)
 
@@ -297,7 +299,9 @@ def test_on_a_workbench_the_prompt_is_shared(pair: Any) -> None:
         bench.close()
 
 
-def test_troubles(pair: Any, patch: Any) -> None:
+def test_troubles(pair: Any, patch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = patch(pair.base)
-    told_of_broken_weights(panel, pair.base, "not finite|NaN|finite")
-    cancelled_and_closed(panel)
+    told_of_broken_weights(panel, pair.base, "the largest logit of the clean prompt is not finite")
+    panel.run(fresh=True)
+    tab = panel["map"]
+    cancelled_and_closed(tab, monkeypatch, lambda: setattr(tab, "direction", "noising"))

@@ -33,7 +33,7 @@ SITES = {
     "resid_pre": "Residual stream before the layer",
     "attn": "Attention output",
     "mlp": "MLP output",
-    "head": "Head output",
+    "head": "Output",
     "head_q": "Query",
     "head_k": "Key",
     "head_v": "Value",
@@ -67,7 +67,7 @@ class PatchPanel(MapPanel):
         shown_if=lambda panel: panel.metric == "logit_difference",
     )  # fmt: skip
     corrupted = field(
-        str, label="Corrupted prompt", width="grow", group="prediction",
+        str, label="Corrupted prompt", width="grow", group="prediction", new_row=True,
         placeholder="the clean prompt with other words",
         help="The clean prompt with the words changed that the answer depends on",
         required="there is no corrupted prompt yet: type the clean prompt with the words changed that matter",

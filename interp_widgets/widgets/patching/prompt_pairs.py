@@ -212,7 +212,7 @@ class PatchedPairs(Panel):
         beyond, least = int((p < LEVEL).sum()), _least_p(result.n_pairs - len(result.undefined)) * p.size
         words.append(
             f"<b>{beyond} of {p.size}</b> cells differ from 0 beyond chance (sign-flip test over the pairs, p below "
-            f"{LEVEL} after Holm's correction); the others are grey."
+            f"{LEVEL} after Holm's correction); the others have no colour."
         )
         if least >= LEVEL:
             words.append(
