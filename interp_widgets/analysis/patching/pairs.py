@@ -163,7 +163,7 @@ def read_pairs(
                 f"the clean and the corrupted prompt{where} have the same tokens, so that nothing can be patched: "
                 "change the words that the answer depends on"
             )
-        pairs.append(PromptPair(first, second, answers[number], foils[number]))  # type: ignore[arg-type]
+        pairs.append(PromptPair(first, second, answers[number], foils[number]))
         for mine, name in ((first, "clean"), (second, "corrupted")):
             reference: Prompt = getattr(pairs[0], name)
             if (mine.n_shown, mine.offset) != (reference.n_shown, reference.offset):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field as data
+from functools import partial
 from html import escape
 from typing import Annotated, Any
 
@@ -106,7 +107,7 @@ class PatchPanel(MapPanel):
         self.matched = Matched((), ())
         """The tokens of the first model in both prompts."""
         for number, strip in enumerate(self.strips):
-            self.on_user(strip, "selected", lambda change, number=number: self._token_clicked(number, change.new))
+            self.on_user(strip, "selected", partial(self._clicked, number))
         self.watch(self, ["corrupted", "alignment"], lambda _: self.texts_read())
 
     # what the panel asks for ------------------------------------------------------------------------------------------
@@ -196,6 +197,9 @@ class PatchPanel(MapPanel):
             strip.marks = self.matched.changed(side)
         self.aligned.value = self.matched.in_words()
         shown_if(self.aligned, bool(self.aligned.value))
+
+    def _clicked(self, side: int, change: Any) -> None:
+        self._token_clicked(side, change.new)
 
     def _token_clicked(self, side: int, at: int) -> None:
         if side and at >= 0:
