@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -125,12 +126,13 @@ def test_next_tokens_are_those_of_the_cell(model: Any, site: Any, direction: Any
         ({"site": "attn", "layer": 9}, "layer must be in"),
         ({"site": "attn", "position": 9}, "position must be in"),
         ({"site": "attn", "direction": "both"}, "direction must be"),
+        ({"site": "attn", "alignment": "start"}, "alignment must be pairs"),
     ],
 )
 def test_a_cell_that_is_not_there_is_refused(model: Any, options: dict[str, Any], sentence: str) -> None:
     keywords = {"layer": 0, **options}
     with pytest.raises(ValueError, match=sentence):
-        patched_prediction(model, CLEAN, CORRUPTED, keywords.pop("site"), keywords.pop("layer"), **keywords)
+        inspect.unwrap(patched_prediction)(model, CLEAN, CORRUPTED, **keywords)
 
 
 def test_corrected_p_values_are_those_of_the_test(model: Any) -> None:

@@ -209,7 +209,7 @@ class Alignment:
     def of(pair: PromptPair, alignment: Pairs | Literal["ends"] | None) -> Alignment:
         """The alignment that the user gives; without one, position by position in prompts of one length."""
         clean, corrupted = pair.clean, pair.corrupted
-        if isinstance(alignment, str):
+        if alignment == "ends":
             return Alignment(*from_both_ends(clean.shown_ids, corrupted.shown_ids))
         if alignment is None:
             if (clean.n_shown, clean.offset) != (corrupted.n_shown, corrupted.offset):
@@ -220,9 +220,11 @@ class Alignment:
                     f"{shown[0]}, corrupted {shown[1]}"
                 )
             return Alignment(tuple(range(clean.n_shown)), tuple(range(clean.n_shown)))
-        pairs = [tuple(each) for each in alignment]
+        pairs = [] if isinstance(alignment, str) else [tuple(each) for each in alignment]
         if not pairs or any(len(each) != 2 for each in pairs):
-            raise ValueError("alignment must be pairs of (position in clean, position in corrupted), at least one")
+            raise ValueError(
+                "alignment must be pairs of (position in clean, position in corrupted), at least one, or 'ends'"
+            )
         sides = []
         for side, prompt, name in ((0, clean, "clean"), (1, corrupted, "corrupted")):
             owner = f"{name} prompt of {prompt.n_shown} tokens"
