@@ -220,11 +220,9 @@ class Alignment:
                     f"{shown[0]}, corrupted {shown[1]}"
                 )
             return Alignment(tuple(range(clean.n_shown)), tuple(range(clean.n_shown)))
-        pairs = [] if isinstance(alignment, str) else [tuple(each) for each in alignment]
+        pairs = [tuple(each) for each in alignment]
         if not pairs or any(len(each) != 2 for each in pairs):
-            raise ValueError(
-                "alignment must be pairs of (position in clean, position in corrupted), at least one, or 'ends'"
-            )
+            raise ValueError("alignment must be pairs of (position in clean, position in corrupted), at least one")
         sides = []
         for side, prompt, name in ((0, clean, "clean"), (1, corrupted, "corrupted")):
             owner = f"{name} prompt of {prompt.n_shown} tokens"

@@ -71,9 +71,7 @@ class PatchedHeads(PatchPanel):
         self.cell_words = W.HTML("")
         self.next_token = PatchedTokens(self)
         shown_if(self.cell_words, False)
-        below = [self.aligned, self.words]
-        self.plot.children = [*self.strips, *(below if self.screen is None else [self.aligned]), self.maps.grid]
-        self.details.children = [*([] if self.screen is None else [self.words]), self.cell_words, self.next_token.box]
+        self.lay_out(self.maps.grid, [self.cell_words, self.next_token.box])
         self.watch(self, "position", self._position_moved)
         self.watch(self, "patched_at", self._placed)
 

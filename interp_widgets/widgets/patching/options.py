@@ -110,6 +110,14 @@ class PatchPanel(MapPanel):
             self.on_user(strip, "selected", partial(self._clicked, number))
         self.watch(self, ["corrupted", "alignment"], lambda _: self.texts_read())
 
+    def lay_out(self, maps: Any, details: Sequence[Any]) -> None:
+        """Put prompts and words above the maps; on a screen, where space is short, into the details."""
+        above = [*self.strips, self.aligned, self.words]
+        if self.screen is None:
+            self.plot.children, self.details.children = [*above, maps], details
+        else:
+            self.plot.children, self.details.children = [maps], [*above, *details]
+
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def sites(self) -> tuple[str, ...]:

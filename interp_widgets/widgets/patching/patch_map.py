@@ -46,14 +46,14 @@ class PatchMap(PatchPanel):
         offered = sites_of_all(self.models)
         self.mapped = tuple(site for site in MAPS if site in offered)
         """The sites that all models have."""
-        self.maps = Maps(self, {site: SITES[site] for site in self.mapped}, column="token", in_row=3)
+        self.maps = Maps(
+            self, {site: SITES[site] for site in self.mapped}, column="token", in_row=3 if self.screen is None else 2
+        )
         self.maps.on_pin = self._pinned
         self.cell_words = W.HTML("")
         self.next_token = PatchedTokens(self)
         shown_if(self.cell_words, False)
-        below = [self.aligned, self.words]
-        self.plot.children = [*self.strips, *(below if self.screen is None else [self.aligned]), self.maps.grid]
-        self.details.children = [*([] if self.screen is None else [self.words]), self.cell_words, self.next_token.box]
+        self.lay_out(self.maps.grid, [self.cell_words, self.next_token.box])
 
     def sites(self) -> tuple[str, ...]:
         return self.mapped
