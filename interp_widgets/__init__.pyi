@@ -243,6 +243,7 @@ from .widgets.head_words import HeadWordBrowser as HeadWordBrowser
 from .widgets.layer_similarity import LayerSimilarityExplorer as LayerSimilarityExplorer
 from .widgets.logit_lens import LogitLensExplorer as LogitLensExplorer
 from .widgets.mixture_of_depths import MoDRoutingViewer as MoDRoutingViewer
+from .widgets.patching import PatchingPanel as PatchingPanel
 from .widgets.probe import Head as Head
 from .widgets.probe import Layer as Layer
 from .widgets.probe import Neuron as Neuron

@@ -382,6 +382,12 @@ def patching_of_pairs(setup: Setup) -> Any:
     return iw.activation_patching(setup.model, [clean, corrupted], [corrupted, clean], 7, foil=9, sites="head_k")
 
 
+@row("patched_prediction")
+def patched_cell(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    return iw.patched_prediction(setup.model, setup.tokens, [first, *reversed(others)], "head_k", 1, head=0, position=2)
+
+
 @row("path_patching")
 def paths(setup: Setup) -> Any:
     first, *others = setup.tokens

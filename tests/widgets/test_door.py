@@ -163,11 +163,12 @@ def test_events_that_are_none_are_ignored(tapped: Any, wire: Any) -> None:
 
 
 PANELS = (
-    "LogitLensExplorer", "SaliencyExplorer", "AblationPanel", "TokenDecompositionExplorer", "DataSetExplorer",
+    "LogitLensExplorer", "SaliencyExplorer", "AblationPanel", "PatchingPanel", "TokenDecompositionExplorer",
+    "DataSetExplorer",
     "ConceptBrowser", "HeadWordBrowser", "FFNConceptBrowser", "BiasWorkbench", "ClusterExplorer",
     "LayerSimilarityExplorer", "MoDRoutingViewer", "Workbench",
 )  # fmt: skip
-QUICK = ("LogitLensExplorer", "AblationPanel", "TokenDecompositionExplorer", "Workbench")
+QUICK = ("LogitLensExplorer", "AblationPanel", "PatchingPanel", "TokenDecompositionExplorer", "Workbench")
 """Those whose results take a moment to compute again."""
 MESSAGES = 40
 """For each panel."""

@@ -32,6 +32,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "SaliencyExplorer": {"prompt": "Paris is", "response": " in", "foil": " the"},
     "LogitLensExplorer": {"prompt": PROMPT},
     "AblationPanel": {"prompt": "Paris is in", "corrupted": "Berlin is in"},
+    "PatchingPanel": {"pairs": ["Paris is in | Berlin is in", "Rome is in | Madrid is in"]},
     "TokenDecompositionExplorer": {"prompt": "Paris is in"},
     "HeadWordBrowser": {"word_list": "own", "words": [*demo_word_vectors().words[:120]], "top": 30, "keep": 20},
     "FFNConceptBrowser": {"word_list": "own", "words": WORDS, "rank": 4},
@@ -147,6 +148,7 @@ def all_tabs(panel: Any) -> Iterator[str]:
 TABS = {
     "SaliencyExplorer": tabs_of_saliency,
     "AblationPanel": tabs_of_ablation,
+    "PatchingPanel": all_tabs,
     "HeadWordBrowser": all_tabs,
     "FFNConceptBrowser": all_tabs,
     "ConceptBrowser": all_tabs,

@@ -248,12 +248,7 @@ class ActivationPatchingResult(Result):
         Raises:
             ValueError: a result of one pair, or a cell that was not computed.
         """
-        known = [number for number in range(self.n_pairs) if number not in self.undefined]
-        if len(known) < 2:
-            raise ValueError(
-                f"a test needs several pairs of prompts with different metrics, this result has {len(known)}: give "
-                "lists of prompts"
-            )
+        known = self._known()
         rows, values = list[tuple[Any, ...]](), []
         for site, where in self._cells(cells):
             axes = self.axes(site)
@@ -276,6 +271,24 @@ class ActivationPatchingResult(Result):
         heading = ("site", "layer", "head", "position", "recovered", "low", "high")
         columns = {**dict(zip(heading, zip(*rows, strict=True), strict=True)), "p": p, "holm_p": holm_adjusted(p)}
         return table({"cell": range(len(rows))}, columns).drop(columns="cell")
+
+    def holm_p(self, site: str, *, resamples: int = 9999, seed: int = 0) -> Floats:
+        """The p-values of `test` for every cell of one site, in the axes of its map, corrected over these cells.
+
+        Raises ValueError for a result of one pair.
+        """
+        values = self._of(site)
+        return holm_p(self.each[site][self._known()], resamples=resamples, seed=seed).reshape(values.shape)
+
+    def _known(self) -> list[int]:
+        """The pairs in which clean and corrupted differ; ValueError for fewer than two."""
+        known = [number for number in range(self.n_pairs) if number not in self.undefined]
+        if len(known) < 2:
+            raise ValueError(
+                f"a test needs several pairs of prompts with different metrics, this result has {len(known)}: give "
+                "lists of prompts"
+            )
+        return known
 
     def _cells(self, cells: Sequence[Sequence[str | int]] | None) -> list[tuple[str, tuple[int, ...]]]:
         if cells is None:
@@ -333,6 +346,12 @@ class ActivationPatchingResult(Result):
                 columns["estimated"] = self.estimated[site].reshape(shape)
             frames.append(table(labels, columns))
         return pd.concat(frames, ignore_index=True)
+
+
+def holm_p(each: Floats, *, resamples: int = 9999, seed: int = 0) -> Floats:
+    """Permutation p-values of the means over the first axis, corrected by Holm's method over all other cells."""
+    p = sign_flip_p(each.reshape(len(each), -1), resamples=resamples, seed=seed)
+    return np.asarray(holm_adjusted(p)).reshape(each.shape[1:])
 
 
 @checked
@@ -522,6 +541,16 @@ def cell_patch(
         zeros = torch.zeros_like(at)
         return Patch("pattern", layer, value[at, head], at, zeros, torch.full_like(at, head))
     return Patch(_SITES[site], layer, value[[taken], head], torch.tensor([fed]), row, torch.tensor([head]))
+
+
+def possible_sites(model: Model) -> tuple[str, ...]:
+    """The sites that a model has and lets be patched."""
+    has = model.capabilities
+    return tuple(
+        site
+        for site in _SITES
+        if (site not in _NEEDS or getattr(has, _NEEDS[site])) and not (site == "mlp" and has.attention_only)
+    )
 
 
 def check_sites(model: Model, names: Sequence[str]) -> None:

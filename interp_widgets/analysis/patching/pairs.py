@@ -59,19 +59,19 @@ class PromptPair:
                 check()
             traces.append(trace(model, prompt.embeddings(), sites=sites))
         clean, corrupted = traces
-        if self.answer is None:
-            answer = likeliest(wide(decode(model, clean.hidden)[0]))
-        else:
-            answer = single_token(model, self.answer, what="answer")
+        ends = [wide(decode(model, one.hidden)[0]) for one in traces]
+        for logits, name in zip(ends, ("clean", "corrupted"), strict=True):
+            check_finite(logits.max(), f"the largest logit of the {name} prompt")
+        answer = likeliest(ends[0]) if self.answer is None else single_token(model, self.answer, what="answer")
         foil = None if self.foil is None else single_token(model, self.foil, what="foil")
         shown = model.token_strings([answer])[0]
         if foil == answer:
             raise _no_foil(f"answer and foil are the same token, {shown!r}: give a foil that the answer is told from")
         if metric == "logit_difference" and foil is None:
-            foil = likeliest(wide(decode(model, corrupted.hidden)[0]))
+            foil = likeliest(ends[1])
             if foil == answer:
                 raise _no_foil(
-                    f"the corrupted prompt is answered by {shown!r} too, so that it gives no foil: give foil=, or a "
+                    f"the corrupted prompt is answered by {shown!r} too, so that it gives no foil: give a foil, or a "
                     "corrupted prompt with another answer"
                 )
         read = next_token_metric(model, clean.hidden, answer, metric=metric, foil=foil)
@@ -209,7 +209,7 @@ class Alignment:
     def of(pair: PromptPair, alignment: Pairs | Literal["ends"] | None) -> Alignment:
         """The alignment that the user gives; without one, position by position in prompts of one length."""
         clean, corrupted = pair.clean, pair.corrupted
-        if isinstance(alignment, str):
+        if alignment == "ends":
             return Alignment(*from_both_ends(clean.shown_ids, corrupted.shown_ids))
         if alignment is None:
             if (clean.n_shown, clean.offset) != (corrupted.n_shown, corrupted.offset):

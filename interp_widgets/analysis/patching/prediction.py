@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,13 +18,21 @@ from interp_widgets.analysis.patching.pairs import Alignment, Direction, read_pa
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import decode, patched, trace
+from interp_widgets.models.engine import Trace, decode, patched, trace
+from interp_widgets.models.patching import Patch
 from interp_widgets.models.top_k import ranked
 
 
 @record
 class PatchedPrediction(Result):
-    """The likeliest next tokens of the clean, the corrupted and the patched run."""
+    """The likeliest next tokens of the clean, the corrupted and the patched run.
+
+    Example:
+        >>> clean, corrupted = "The capital of France is", "The capital of Italy is"
+        >>> result = patched_prediction(model, clean, corrupted, "head", 0, head=1, top=2)
+        >>> result.tokens[:2], result.patched.shape
+        ((' Paris', ' Rome'), (3,))
+    """
 
     ids: Sequence[int] = with_axes("tokens")
     """Ids of the likeliest tokens: of the patched run, then those of the clean and the corrupted run not among them,
@@ -54,7 +63,6 @@ class PatchedPrediction(Result):
 
 
 @checked
-@torch.no_grad()
 def patched_prediction(
     model: Model,
     clean: PromptInput,
@@ -65,7 +73,7 @@ def patched_prediction(
     head: int | None = None,
     position: int = -1,
     direction: Direction = "denoising",
-    alignment: Sequence[Sequence[int]] | str | None = None,
+    alignment: Sequence[Sequence[int]] | Literal["ends"] | None = None,
     top: int = 10,
     prepend_bos: bool | None = None,
 ) -> PatchedPrediction:
@@ -101,16 +109,13 @@ def patched_prediction(
         raise ValueError(f"position {at} is aligned with none in the other prompt: add it to alignment")
     taken = 0 if site == "pattern" else sources[run_positions.index(at)] + source_prompt.offset
     inside = HEAD_SITES.get(site)
-    clean_run, corrupted_run = (
+    traces = [
         trace(model, prompt.embeddings(), sites=() if inside is None else (inside,))
         for prompt in (pair.clean, pair.corrupted)
-    )
-    run, source = ordered(clean_run, corrupted_run, direction)
+    ]
+    run, source = ordered(traces[0], traces[1], direction)
     patch = cell_patch(model, site, source, layer, head, at + run_prompt.offset, taken)
-    hidden = torch.cat([clean_run.hidden, corrupted_run.hidden, patched(model, run, [patch], 1)])
-    logits = wide(decode(model, hidden)).cpu()
-    check_finite(logits.amax(-1), "the largest logit of the patched run")
-    probabilities: Tensor = logits.softmax(-1)
+    probabilities = _probabilities(model, traces, run, patch)
     ids: list[int] = []
     for row in (2, 0, 1):
         ids += [i for i in ranked(probabilities[row], top)[1].tolist() if i not in ids]
@@ -127,3 +132,13 @@ def patched_prediction(
             model.provenance(), layer=layer, head=head, position=at, top=top, bos=run_prompt.offset == 1
         ),
     )
+
+
+@torch.no_grad()
+def _probabilities(model: Model, traces: Sequence[Trace], run: Trace, patch: Patch) -> Tensor:
+    """(3, d_vocab) next-token probabilities of the clean, the corrupted and the patched run."""
+    hidden = torch.cat([*(one.hidden for one in traces), patched(model, run, [patch], 1)])
+    logits: Tensor = wide(decode(model, hidden)).cpu()
+    names = ("clean", "corrupted", "patched")
+    check_finite(logits.amax(-1), lambda number: f"the largest logit of the {names[number]} run")
+    return logits.softmax(-1)

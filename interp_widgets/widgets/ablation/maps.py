@@ -106,10 +106,10 @@ class Maps:
     def paint(
         self, arrays: Mapping[str, Sequence[Array]], columns: Sequence[str], *, unit: str, titles: Mapping[str, str],
         notes: Callable[[str], Mapping[str, Sequence[str]]] | None = None, marks: Sequence[Sequence[int]] = (),
-        off_scale: int = -1,
+        off_scale: int = -1, end: float | None = None,
     ) -> None:  # fmt: skip
         """Set the numbers: per map one (layers, columns) array per model; `notes` returns the tooltips of a view, and
-        the column `off_scale` does not set the scale of the colours."""
+        the column `off_scale` does not set the scale of the colours, nor does any where its `end` is given."""
         scaled = [
             [np.delete(array, off_scale, 1) if 0 <= off_scale < array.shape[1] > 1 else array for array in each]
             for each in arrays.values()
@@ -118,7 +118,7 @@ class Maps:
         (self.grid.remove_class if beside else self.grid.add_class)(self._columns)
         for name, pair in self.pairs.items():
             for view, heat in pair.drawn():
-                largest = pair_view.symmetric_limit(view, scaled)
+                largest = pair_view.symmetric_limit(view, scaled) if end is None else end
                 shown = pair_view.of_view(view, arrays[name])
                 if shown is None:
                     a, b = (" × ".join(map(str, array.shape)) for array in arrays[name])

@@ -128,11 +128,13 @@ class Likeliest(FromModel):
     """A model's top token after a context."""
 
     ids: PerModel
+    name: str = "likeliest"
+    """The variable in copied code."""
 
     @classmethod
-    def after(cls, ids: PerModel, models: Sequence[Model]) -> Likeliest:
+    def after(cls, ids: PerModel, models: Sequence[Model], name: str = "likeliest") -> Likeliest:
         """The top token of the model, or of the second of two, after a context."""
-        return cls(len(models) - 1, model_variables(models)[-1], ids)
+        return cls(len(models) - 1, model_variables(models)[-1], ids, name)
 
     def find(self, model: Model, check: Callable[[], None]) -> int:
         check()
@@ -142,8 +144,9 @@ class Likeliest(FromModel):
 
     def code(self) -> tuple[list[str], str]:
         lines, ids = self.ids.code(self.variable)
-        ids = f"{self.variable}.tokens(prompt)" if ids == "prompt" else ids
-        return [*lines, f"likeliest = int({self.variable}.run({ids}).logits[0, -1].argmax())"], "likeliest"
+        text = ids == "prompt" or ids.startswith(("'", '"'))
+        ids = f"{self.variable}.tokens({ids})" if text else ids
+        return [*lines, f"{self.name} = int({self.variable}.run({ids}).logits[0, -1].argmax())"], self.name
 
 
 @dataclass(frozen=True)

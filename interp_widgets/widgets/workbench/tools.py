@@ -43,6 +43,9 @@ TOOLS: Mapping[str, Tool] = {
     "ablation": Tool(
         "Ablation", "Which parts it needs", _public("AblationPanel"), "Which parts does it need?"
     ),
+    "patching": Tool(
+        "Patching", "Which values carry the answer", _public("PatchingPanel"), "Which values carry the answer?"
+    ),
     "decomposition": Tool(
         "Decomposition", "What it is made of", _public("TokenDecompositionExplorer"),
         "Which tokens is it made of?",

@@ -1,0 +1,347 @@
+"""The base of the maps of one pair of prompts: both prompts with their tokens, what is measured, and the words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field as data
+from functools import partial
+from html import escape
+from typing import Annotated, Any
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis.patching import ActivationPatchingResult, activation_patching
+from interp_widgets.analysis.patching.activation import activation_patching_cost, possible_sites
+from interp_widgets.analysis.patching.pairs import Alignment, PromptPair
+from interp_widgets.figures.labels import visible
+from interp_widgets.models import Model
+
+from ..ablation.maps import METRIC_NAMES, MapPanel, amount, quoted
+from ..ablation.removal import METRIC_LABELS
+from ..base import pair_view
+from ..base.controls import shown_if
+from ..base.fields import Bounds, field, hint_at, variant
+from ..base.prediction import Continued, Likeliest, PredictionPanel, check_foil, checked
+from ..base.request import Request
+from ..views import TokenStrip
+
+CLEAN, CORRUPTED = "The capital of France is", "The capital of Italy is"
+SITES = {
+    "resid_pre": "Residual stream before the layer",
+    "attn": "Attention output",
+    "mlp": "MLP output",
+    "head": "Output",
+    "head_q": "Query",
+    "head_k": "Key",
+    "head_v": "Value",
+    "pattern": "Attention pattern",
+}
+DIRECTIONS = {"denoising": "clean into corrupted (denoising)", "noising": "corrupted into clean (noising)"}
+UNIT = "recovered"
+
+
+def metric_fields() -> tuple[Any, Any]:
+    """Direction and metric."""
+    direction = field(
+        DIRECTIONS, "denoising", label="Patch", new_row=True,
+        help="Whose values go into whose run; either way 1 is the clean answer and 0 the corrupted one",
+    )  # fmt: skip
+    metric = field(METRIC_LABELS, "logit_difference", label="Measured", help="What is compared between the runs")
+    return direction, metric
+
+
+class PatchPanel(MapPanel):
+    """Base of the panels that patch one pair of prompts."""
+
+    analysis = staticmethod(activation_patching)
+    prompt = variant(PredictionPanel.prompt, label="Clean prompt", help="The prompt with the answer to bring back")
+    target = variant(
+        PredictionPanel.target, label="Answer", help="One token; empty: the likeliest after the clean prompt"
+    )
+    foil = field(
+        str, label="Foil", placeholder="the likeliest", group="prediction",
+        help="One token, whose logit is subtracted; empty: the likeliest after the corrupted prompt",
+        shown_if=lambda panel: panel.metric == "logit_difference",
+    )  # fmt: skip
+    corrupted = field(
+        str, label="Corrupted prompt", width="grow", group="prediction", new_row=True,
+        placeholder="the clean prompt with other words",
+        help="The clean prompt with the words changed that the answer depends on",
+        required="there is no corrupted prompt yet: type the clean prompt with the words changed that matter",
+    )  # fmt: skip
+    direction, metric = metric_fields()
+    alignment = field(
+        str, label="Alignment", placeholder="from both ends", more=True,
+        help="Positions of the clean and the corrupted prompt that belong together, such as 0:0 3:4; empty: equal "
+        "tokens at the start, then token by token from the end",
+    )  # fmt: skip
+    color_range = field(
+        Annotated[float, Bounds(0.05, 1.0, 0.05, slider=True, shown_as=".2f")], 1.0, label="Full colour at",
+        more=True, redraws=True, help="The recovered part at which the colour saturates",
+    )  # fmt: skip
+    threshold = field(
+        Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".2f")], 0.2, label="Numbers from",
+        more=True, redraws=True, help="The recovered part from which a cell shows its number",
+    )  # fmt: skip
+
+    preset_fields = ("foil", "corrupted")
+
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        if "prompt" in keywords:
+            return {}
+        return {"prompt": CLEAN} | ({} if "corrupted" in keywords else {"corrupted": CORRUPTED})
+
+    def build(self) -> None:
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
+        self.strips = (TokenStrip(empty="No clean prompt yet"), TokenStrip(empty="No corrupted prompt yet"))
+        for strip, name in zip(self.strips, ("Clean", "Corrupted"), strict=True):
+            strip.label, strip.mark_name, strip.max_lines = name, "differs from the other prompt", 3
+        self.strips[0].instruction = "click a token to select it in both"
+        self.aligned, self.words = W.HTML(""), W.HTML("")
+        for part in (self.aligned, self.words):
+            shown_if(part, False)
+        self.matched = Matched((), ())
+        """The tokens of the first model in both prompts."""
+        for number, strip in enumerate(self.strips):
+            self.on_user(strip, "selected", partial(self._clicked, number))
+        self.watch(self, ["corrupted", "alignment"], lambda _: self.texts_read())
+
+    def lay_out(self, maps: Any, details: Sequence[Any]) -> None:
+        """Put prompts and words above the maps; on a screen, where space is short, into the details."""
+        above = [*self.strips, self.aligned, self.words]
+        if self.screen is None:
+            self.plot.children, self.details.children = [*above, maps], details
+        else:
+            self.plot.children, self.details.children = [maps], [*above, *details]
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def sites(self) -> tuple[str, ...]:
+        """The sites that are patched."""
+        raise NotImplementedError
+
+    def arguments(self) -> dict[str, Any]:
+        given = {name: value for name, value in super().arguments().items() if name not in ("corrupted", "foil")}
+        return {**given, "sites": self.sites(), "alignment": self.pairs_of_positions()}
+
+    def pairs_of_positions(self) -> tuple[tuple[int, int], ...] | str:
+        """The alignment that was typed, or "ends"."""
+        if not self.alignment.strip():
+            return "ends"
+        with hint_at("alignment"):
+            pairs = re.split(r"[\s,;]+", self.alignment.strip(" ,;"))
+            if not all(re.fullmatch(r"-?\d{1,6}:-?\d{1,6}", pair) for pair in pairs):
+                raise ValueError("the alignment must be pairs clean:corrupted of positions, such as 0:0 3:4")
+            numbers = [pair.split(":") for pair in pairs]
+            return tuple((int(clean), int(corrupted)) for clean, corrupted in numbers)
+
+    def both_prompts(self) -> tuple[Prompt, Prompt, Alignment]:
+        """Both contexts as the first model reads them, and which positions belong together; hints where they do not
+        fit."""
+        prediction, model = self.prediction(), self.models[0]
+        self.require("corrupted")
+        clean = checked(prediction, model)
+        with hint_at("corrupted"):
+            ids = Continued(self.corrupted, prediction).read_by(model)
+            corrupted = read_prompt(model, ids, what="corrupted prompt")
+            if clean.ids == corrupted.ids:
+                raise ValueError("both prompts are the same: change the words here that the answer depends on")
+        pairs: Any = self.pairs_of_positions()
+        with hint_at("alignment"):
+            return clean, corrupted, Alignment.of(PromptPair(clean, corrupted, None, None), pairs)
+
+    def request(self) -> Request:
+        self.both_prompts()
+        self.require()
+        prediction, options = self.prediction(), self.arguments()
+        texts = Continued(self.corrupted, prediction)
+        answer, foil = self._tokens(texts)
+        return Request.of(activation_patching, options | foil, prediction.ids, texts, answer)
+
+    def _tokens(self, texts: Continued) -> tuple[Any, dict[str, Any]]:
+        """The answer, and the foil as a keyword: of two models, the second one's likeliest where none is typed."""
+        prediction, model = self.prediction(), self.models[0]
+        two = len(self.models) > 1
+        chosen = bool(prediction.response or self.target)
+        answer = prediction.answer if chosen or not two else Likeliest.after(prediction.ids, self.models, "answer")
+        if self.metric != "logit_difference":
+            return answer, {}
+        if not self.foil:
+            return answer, {"foil": Likeliest.after(texts, self.models, "foil")} if two else {}
+        with hint_at("foil"):
+            if chosen:
+                check_foil(prediction, model, self.foil)
+            else:
+                single_token(model, self.foil, what="foil")
+        return answer, {"foil": self.foil}
+
+    def cost(self, request: Request, model: Model) -> Any:
+        options = dict(request.arguments)
+        run = request.inputs[1 if options["direction"] == "denoising" else 0].read_by(model)
+        positions = options.get("positions")
+        fed = (
+            None if positions is None else [at if at < 0 else at + int(model.begins_with_bos(run)) for at in positions]
+        )
+        return activation_patching_cost(model, len(run), options["sites"], positions=fed, metric=options["metric"])
+
+    # the tokens -------------------------------------------------------------------------------------------------------
+
+    def texts_read(self) -> None:
+        """Show the tokens of both prompts, and mark where they differ."""
+        try:
+            clean, corrupted, alignment = self.both_prompts()
+        except ValueError:  # the request that follows says what is wrong
+            self.matched = Matched(tuple(self.texts.axis), ())
+        else:
+            self.matched = Matched(clean.tokens(), corrupted.tokens(), alignment.clean, alignment.corrupted)
+        for side, strip in enumerate(self.strips):
+            tokens = self.matched.tokens[side]
+            if tuple(strip.tokens) != tokens:
+                strip.set_tokens(tokens)
+            strip.marks = self.matched.changed(side)
+        self.aligned.value = self.matched.in_words()
+        shown_if(self.aligned, bool(self.aligned.value))
+
+    def _clicked(self, side: int, change: Any) -> None:
+        self._token_clicked(side, change.new)
+
+    def _token_clicked(self, side: int, at: int) -> None:
+        if side and at >= 0:
+            at = self.matched.clean_of(at)
+        self.position = at
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw_selection(self) -> None:
+        at = self.position if 0 <= self.position < len(self.matched.clean) else -1
+        for strip, place in zip(self.strips, (at, self.matched.corrupted_of(at)), strict=True):
+            strip.selected = place
+
+    def draw_words(self, *more: str) -> None:
+        """Show what was measured, and more sentences."""
+        each = zip(pair_view.letters(self.results), self.results, strict=True)
+        self.words.value = "<br>".join([*(letter + in_words(result) for letter, result in each), *filter(None, more)])
+        shown_if(self.words, True)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The tokens of both prompts, and the positions that belong together."""
+
+    clean: tuple[str, ...]
+    corrupted: tuple[str, ...]
+    at_clean: tuple[int, ...] = data(default=())
+    at_corrupted: tuple[int, ...] = data(default=())
+
+    @property
+    def tokens(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those of the clean prompt and of the corrupted one."""
+        return self.clean, self.corrupted
+
+    def changed(self, side: int) -> list[list[int]]:
+        """The spans of one prompt whose tokens differ from theirs in the other, or have none."""
+        same = {
+            (clean, corrupted)[side]
+            for clean, corrupted in zip(self.at_clean, self.at_corrupted, strict=True)
+            if self.clean[clean] == self.corrupted[corrupted]
+        }
+        spans: list[list[int]] = []
+        for at in range(len(self.tokens[side])) if self.at_clean else ():
+            if at in same:
+                continue
+            if spans and spans[-1][1] == at:
+                spans[-1][1] += 1
+            else:
+                spans.append([at, at + 1])
+        return spans
+
+    def corrupted_of(self, clean: int) -> int:
+        """The position in the corrupted prompt; -1 for none."""
+        return dict(zip(self.at_clean, self.at_corrupted, strict=True)).get(clean, -1)
+
+    def clean_of(self, corrupted: int) -> int:
+        """The position in the clean prompt; -1 for none."""
+        return dict(zip(self.at_corrupted, self.at_clean, strict=True)).get(corrupted, -1)
+
+    def in_words(self) -> str:
+        """Which tokens are aligned with none, as HTML; empty where all are."""
+        parts = []
+        for name, tokens, aligned in zip(
+            ("clean", "corrupted"), self.tokens, (self.at_clean, self.at_corrupted), strict=True
+        ):
+            alone = [f"{quoted(token)} ({at})" for at, token in enumerate(tokens) if at not in aligned]
+            if alone and aligned:
+                parts.append(f"{', '.join(alone)} of the {name} prompt")
+        sizes = f"{len(self.clean)} and {len(self.corrupted)} tokens. "
+        return f"{sizes}Aligned with none, and not patched: {'; '.join(parts)}." if parts else ""
+
+
+def in_words(result: ActivationPatchingResult) -> str:
+    """The metric in both runs, as HTML."""
+    answer = quoted(result.answer_tokens[0])
+    clean, corrupted = float(result.clean[0]), float(result.corrupted[0])
+    if result.metric == "kl":
+        measured = f"divergence from the clean run in nats: <b>{amount(clean)}</b> clean"
+    elif result.foil_tokens is not None:
+        measured = f"logit of {answer} minus that of {quoted(result.foil_tokens[0])}: <b>{amount(clean)}</b> clean"
+    else:
+        measured = f"{METRIC_NAMES[result.metric]} of {answer}: <b>{amount(clean)}</b> clean"
+    words = f"{measured}, <b>{amount(corrupted)}</b> corrupted."
+    words = words[:1].upper() + words[1:]
+    if result.undefined:
+        return f"{words} Both are the same up to rounding: there is nothing to recover, and every cell is hatched."
+    words += " 1 (red): answered as in the clean run; 0: as in the corrupted one."
+    if result.missing:
+        cells = sum(values.size for values in result.each.values())
+        words += f" {result.missing:,} of {cells:,} cells are not computed yet (hatched)."
+    return words
+
+
+def part(value: float) -> str:
+    """A recovered part for a sentence.
+
+    >>> part(0.987), part(-0.2), part(-0.001)
+    ('0.99', '−0.20', '0.00')
+    """
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
+def column_labels(result: ActivationPatchingResult) -> list[str]:
+    """The tokens at the positions of a map: clean / corrupted where they differ."""
+    labels = []
+    for position, source in zip(result.positions, result.source_positions, strict=True):
+        run, other = result.prompt_tokens[0][position], result.source_tokens[0][source]
+        clean, corrupted = (other, run) if result.direction == "denoising" else (run, other)
+        labels.append(clean if clean == corrupted else f"{clean}/{corrupted.strip()}")
+    return labels
+
+
+def clean_positions(result: ActivationPatchingResult) -> Sequence[int]:
+    """The positions of the map in the clean prompt."""
+    return result.source_positions if result.direction == "denoising" else result.positions
+
+
+def put_in(result: ActivationPatchingResult, what: str, where: str, value: float) -> str:
+    """One cell in words, as HTML."""
+    source, run = ("clean", "corrupted") if result.direction == "denoising" else ("corrupted", "clean")
+    clean, corrupted = float(result.clean[0]), float(result.corrupted[0])
+    start = f"The {source} {what}{where} in the {run} run"
+    if not np.isfinite(value):
+        return f"{start}: {'not computed yet' if result.missing else 'not defined'}."
+    patched = amount(corrupted + value * (clean - corrupted))
+    return f"{start} recovers <b>{part(value)}</b>: the metric goes to {patched}."
+
+
+def at(result: ActivationPatchingResult, column: int) -> str:
+    """A position of the map in words, for HTML."""
+    return f" at “{escape(visible(column_labels(result)[column]))}” ({clean_positions(result)[column]})"
+
+
+def sites_of_all(models: Sequence[Model]) -> tuple[str, ...]:
+    """The sites that all models have."""
+    each = [possible_sites(model) for model in models]
+    return tuple(site for site in SITES if all(site in sites for sites in each))

@@ -1,0 +1,156 @@
+"""The map: which values of which layer and position bring the answer back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import ipywidgets as W
+import numpy as np
+import traitlets as T
+
+from interp_widgets.analysis.patching import ActivationPatchingResult
+from interp_widgets.figures.static import Scene, stack_scenes
+
+from ..ablation.maps import Maps
+from ..base import pair_view
+from ..base.controls import shown_if
+from ..base.description import Description, plain
+from ..base.fields import field
+from .next_token import Cell, PatchedTokens
+from .options import (
+    SITES,
+    UNIT,
+    PatchPanel,
+    at,
+    clean_positions,
+    column_labels,
+    part,
+    put_in,
+    sites_of_all,
+)
+
+MAPS = ("resid_pre", "attn", "mlp")
+WORDS = {"resid_pre": "residual stream before", "attn": "attention output of", "mlp": "MLP output of"}
+
+
+class PatchMap(PatchPanel):
+    """Which values carry the answer: three maps, layer × position."""
+
+    title, tab_name = "Patching map", "Map"
+    picked_site = field(T.Enum(("", *MAPS), default_value=""), selects=True)
+    """The map whose cell is picked; empty for none."""
+
+    def build(self) -> None:
+        super().build()
+        offered = sites_of_all(self.models)
+        self.mapped = tuple(site for site in MAPS if site in offered)
+        """The sites that all models have."""
+        self.maps = Maps(
+            self, {site: SITES[site] for site in self.mapped}, column="token", in_row=3 if self.screen is None else 2
+        )
+        self.maps.on_pin = self._pinned
+        self.cell_words = W.HTML("")
+        self.next_token = PatchedTokens(self)
+        shown_if(self.cell_words, False)
+        self.lay_out(self.maps.grid, [self.cell_words, self.next_token.box])
+
+    def sites(self) -> tuple[str, ...]:
+        return self.mapped
+
+    def _pinned(self, site: str, layer: int, column: int) -> None:
+        if layer < 0 or not self.results:
+            self.picked_site = ""
+            return
+        positions = clean_positions(self.results[0])
+        self.select(layer, picked_site=site, position=positions[column] if 0 <= column < len(positions) else -1)
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[ActivationPatchingResult, ...], request: Any) -> None:
+        rest = ", partial" if any(result.partial for result in results) else ""
+        self.maps.paint(
+            {site: [np.asarray(result.recovered[site], float) for result in results] for site in self.mapped},
+            column_labels(results[0]), unit=UNIT, titles={site: SITES[site] + rest for site in self.mapped},
+            end=self.color_range,
+        )  # fmt: skip
+        self.draw_words(
+            strongest(results, self.mapped), "One pair of prompts has no interval: the tab Pairs tests cells on many."
+        )
+
+    def draw_selection(self) -> None:
+        super().draw_selection()
+        if self.results:
+            picked = self.picked_site if self.column >= 0 else ""
+            row = self.layer if self.layer_chosen or picked else -1
+            self.maps.select(row, self.column, picked)
+        lines = self.cells_in_words()
+        self.cell_words.value = "<br>".join(lines)
+        shown_if(self.cell_words, bool(lines))
+        self.next_token.paint()
+
+    @property
+    def column(self) -> int:
+        """The column of the selected token; -1 for none, or one that is not patched."""
+        positions = list(clean_positions(self.results[0])) if self.results else []
+        return positions.index(self.position) if self.position in positions else -1
+
+    @property
+    def cell(self) -> Cell | None:
+        """The picked cell."""
+        if not self.picked_site or self.column < 0 or self.layer not in self.results[0].layers:
+            return None
+        return Cell(self.picked_site, self.layer, position=self.results[0].positions[self.column])
+
+    @property
+    def cell_name(self) -> str:
+        """The picked cell in words."""
+        token = plain(at(self.results[0], self.column))
+        return f"{WORDS[self.picked_site]} layer {self.layer}{token}"
+
+    def cells_in_words(self) -> list[str]:
+        """The picked cell of each model in view, as HTML."""
+        if self.cell is None:
+            return []
+        lines = []
+        for index in pair_view.shown_indices(self):
+            if index >= len(self.results):
+                continue
+            result, letter = self.results[index], pair_view.letters(self.results)[index]
+            values = result.recovered[self.picked_site]
+            if self.layer >= values.shape[0] or self.column >= values.shape[1]:
+                continue
+            where = f" layer {self.layer}{at(result, self.column)}"
+            value = float(values[self.layer, self.column])
+            lines.append(letter + put_in(result, WORDS[self.picked_site], where, value))
+        return lines
+
+    def describe_selection(self) -> Description | None:
+        if not self.results:
+            return None
+        sentences = [plain(strongest(self.results, self.mapped)), *map(plain, self.cells_in_words())]
+        return Description("Patching", tuple(sentences))
+
+    def scene(self) -> Scene:
+        """Both prompts and the maps."""
+        return stack_scenes([*(strip.scene(width=1576) for strip in self.strips), self.maps.scene()])
+
+
+def strongest(results: tuple[ActivationPatchingResult, ...], sites: tuple[str, ...]) -> str:
+    """The cells of each site that recover most, as HTML."""
+    lines = []
+    for letter, result in zip(pair_view.letters(results), results, strict=True):
+        named = map(partial(_best, result), sites)
+        if found := [text for text in named if text]:
+            lines.append(f"{letter}{'; '.join(found)}")
+    return f"Largest: {'. '.join(lines)}." if lines else ""
+
+
+def _best(result: ActivationPatchingResult, site: str) -> str:
+    best = result.strongest(site)
+    if not best:
+        return ""
+    layer, position = best[0]
+    column = tuple(result.positions).index(position)
+    value = float(np.nanmax(result.recovered[site]))
+    return f"<b>{part(value)}</b>, {WORDS[site]} layer {layer}{at(result, column)}"

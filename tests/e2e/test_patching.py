@@ -1,0 +1,74 @@
+"""The patching panel in a real notebook: maps, heads and pairs; clicks, typing, both themes and widths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+
+@pytest.fixture
+def opened(nb: Any) -> Any:
+    """The panel of the tuned demo model on its default prompts."""
+    return nb.show("PatchingPanel(pair.tuned)")
+
+
+def pictures(nb: Any, name: str) -> None:
+    for theme in ("Light", "Dark"):
+        nb.set_theme(f"JupyterLab {theme}")
+        for width in (1400, 700):
+            nb.resize(width, 2400)
+            nb.screenshot(f"{name}_{theme.lower()}_{width}", nb.panel)
+    nb.set_theme("JupyterLab Light")
+    nb.resize(1400, 1900)
+
+
+def test_journey(opened: Any) -> None:
+    nb = opened
+    panel = nb.panel
+    expect(panel.locator(".iw-heat canvas").first).to_be_visible()
+    expect(panel.get_by_text("Logit of “·Paris” minus that of “·Rome”", exact=False)).to_be_visible()
+
+    # a click on a token selects it in both prompts, and a cell is listed with its next tokens
+    tokens = panel.locator(".iw-strip .iw-tok:visible")
+    tokens.nth(3).click()
+    nb.wait_py("(panel.position, [strip.selected for strip in panel['map'].strips])", (3, [3, 3]))
+    nb.py(code="panel['map'].select(0, picked_site='resid_pre', position=3)")
+    nb.done()
+    expect(panel.get_by_text("recovers 1.00", exact=False).first).to_be_visible()
+    expect(panel.locator(".iw-table tbody tr").first).to_contain_text("Paris")
+    pictures(nb, "patching_map")
+
+    # a longer corrupted prompt is aligned from both ends, and says what is left out
+    box = panel.get_by_label("Corrupted prompt", exact=True)
+    box.fill("The capital of the Italy is")
+    box.blur()
+    expect(panel.get_by_text("Aligned with none, and not patched: “·the” (3) of the corrupted prompt.")).to_be_visible()
+    nb.done()
+    box.fill("The capital of Paris and France is")
+    box.fill("The capital of Italy is")
+    box.blur()
+    nb.done()
+
+    # the heads, then the pairs
+    panel.get_by_role("tab", name="Heads").click()
+    nb.done()
+    expect(panel.get_by_text("Largest (layer.head)", exact=False)).to_be_visible()
+    nb.py(code="panel['heads'].select(0, head_picked=True, head=1)")
+    nb.done()
+    pictures(nb, "patching_heads")
+    panel.get_by_role("tab", name="Pairs").click()
+    nb.done()
+    expect(panel.get_by_text("cells differ from 0 beyond chance", exact=False)).to_be_visible()
+    nb.py(code="panel['pairs'].select(0, 3)")
+    pictures(nb, "patching_pairs")
+    lines = panel.get_by_label("Pairs, one per line")
+    lines.fill("The capital of France is")
+    lines.blur()
+    expect(panel.get_by_text("line 1 must be clean | corrupted", exact=False)).to_be_visible()
+    lines.fill("The capital of France is | The capital of Italy is")
+    lines.blur()
+    nb.done()
+    expect(panel.get_by_text("Fewer than two pairs to average: no interval and no test.", exact=False)).to_be_visible()
+    nb.no_error_outputs()

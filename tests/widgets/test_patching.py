@@ -1,0 +1,307 @@
+"""The patching panel without a browser: what it asks for, draws, selects, saves, and takes amiss."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from interp_widgets import PatchingPanel, Workbench, activation_patching, patched_prediction
+from interp_widgets.analysis.patching import ActivationPatchingResult
+from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED
+from tests.models.tiny import tiny_model
+from tests.shipped import demo_pair
+from tests.widgets.opening import opening, settle
+from tests.widgets.trouble import cancelled_and_closed, complaint, told_of_broken_weights
+
+pytestmark = pytest.mark.slow
+LINES = [
+    "The capital of France is | The capital of Italy is | Paris | Rome",
+    "The capital of Spain is | The capital of Germany is | Madrid | Berlin",
+]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    return demo_pair()
+
+
+@pytest.fixture
+def patch(wire: Any) -> Iterator[Callable[..., PatchingPanel]]:
+    """Opens panels; afterwards every worker and comm they opened must be gone."""
+    with opening(PatchingPanel) as build:
+        yield build
+    assert wire.open() <= 2, "what the kernel shares (Bokeh's code) may stay, nothing else"
+
+
+def matrix(panel: Any, name: str) -> Any:
+    return panel.maps.maps[name].matrix
+
+
+# ---- map
+
+
+def test_it_opens_with_the_country_and_the_last_token(pair: Any, patch: Any) -> None:
+    panel = patch(pair.tuned)
+    assert (panel.prompt, panel["map"].corrupted, panel.status.state) == (CLEAN, CORRUPTED, "done"), panel.status.error
+    tab = panel["map"]
+    assert (tab.result.answer_tokens, tab.result.foil_tokens) == ((" Paris",), (" Rome",))
+    resid, attn = matrix(tab, "resid_pre"), matrix(tab, "attn")
+    assert resid[0, 3] == pytest.approx(1, abs=1e-4)
+    assert resid[1:, 4] == pytest.approx(1, abs=0.02)
+    assert np.argwhere(attn > 0.5).tolist() == [[0, 4]]
+    assert {(heat.vmin, heat.vmax) for heat in tab.maps.maps.values()} == {(-1.0, 1.0)}
+    assert tab.maps.maps["mlp"].column_labels == ["The", " capital", " of", " France/Italy", " is"]
+    assert [strip.marks for strip in tab.strips] == [[[3, 4]], [[3, 4]]]
+    assert "One pair of prompts has no interval" in tab.words.value
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_the_maps_are_what_the_function_gives(pair: Any, patch: Any, direction: Any) -> None:
+    panel = patch(pair.base, direction=direction, metric="probability")
+    found = activation_patching(pair.base, CLEAN, CORRUPTED, direction=direction, metric="probability")
+    for site, values in found.recovered.items():
+        np.testing.assert_allclose(matrix(panel["map"], site), values, atol=1e-5)
+
+
+def test_a_cell_is_put_into_words_and_lists_next_tokens(pair: Any, patch: Any, wire: Any) -> None:
+    tab = patch(pair.tuned)["map"]
+    wire.type(tab.maps.maps["attn"], pinned=[0, 4])
+    settle(tab)
+    assert (tab.layer, tab.position, tab.picked_site) == (0, 4, "attn")
+    assert "The clean attention output of layer 0 at “·is” (4) in the corrupted run recovers" in tab.cell_words.value
+    wanted = patched_prediction(pair.tuned, CLEAN, CORRUPTED, "attn", 0, position=4, top=8)
+    assert [row[3] for row in tab.next_token.table.rows] == pytest.approx(wanted.patched.tolist(), abs=1e-5)
+    assert tab.next_token.table.rows[0][0] == "·Paris"
+    tab.maps.on_pin("attn", -1, -1)
+    assert tab.next_token.table.rows == []
+
+
+def test_a_longer_prompt_is_aligned_from_both_ends(pair: Any, patch: Any) -> None:
+    panel = patch(pair.tuned, corrupted="The capital of the Italy is")
+    tab = panel["map"]
+    assert (tab.result.positions, tab.result.source_positions) == ((0, 1, 2, 4, 5), (0, 1, 2, 3, 4))
+    assert "not patched: “·the” (3) of the corrupted prompt." in tab.aligned.value
+    assert tab.strips[1].marks == [[3, 5]]
+    tab._token_clicked(1, 4)
+    assert (tab.position, [strip.selected for strip in tab.strips]) == (3, [3, 4])
+    tab._token_clicked(1, 3)
+    assert tab.position == -1, "it belongs to none"
+    panel.alignment = "-1:-1 3:4"
+    settle(panel)
+    assert (tab.result.positions, tab.result.unaligned) == ((4, 5), (0, 1, 2, 3))
+    assert "alignment=[[-1, -1], [3, 4]]" in tab.code(tab.request())
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "sentence"),
+    [
+        ({"corrupted": CLEAN}, "corrupted", "both prompts are the same"),
+        ({"corrupted": ""}, "corrupted", "there is no corrupted prompt yet"),
+        ({"corrupted": "The capital city of France is"}, "foil", "answered by ' Paris' too, so that it gives no foil"),
+        ({"target": " Paris", "foil": " Paris"}, "foil", "must differ"),
+        ({"foil": " Paris"}, "foil", "answer and foil are the same token, ' Paris'"),
+        ({"foil": "two words"}, "foil", "the foil must be one token"),
+        ({"target": "two words"}, "target", "the target must be one token"),
+        ({"alignment": "0-0"}, "alignment", "pairs clean:corrupted"),
+        ({"alignment": "0:9"}, "alignment", "alignment's position in corrupted must be"),
+    ],
+)
+def test_what_has_to_be_chosen_is_a_hint_at_its_box(
+    pair: Any, patch: Any, options: Any, field: str, sentence: str
+) -> None:
+    panel = patch(pair.tuned, prompt=CLEAN, **{"corrupted": CORRUPTED, **options})
+    assert list(panel.hints) == [field]
+    assert sentence in complaint(panel)
+    with panel.hold():
+        panel.prompt, panel.corrupted, panel.target, panel.foil, panel.alignment = CLEAN, CORRUPTED, "", "", ""
+    settle(panel)
+    assert (panel.hints, panel.status.state) == ({}, "done")
+
+
+def test_runs_that_agree_leave_every_cell_hatched_and_say_so(patch: Any) -> None:
+    model = tiny_model("gpt2", "hooked")
+    panel = patch(model, prompt="ab", corrupted="ac", target="a", foil="b", tab="map")
+    tab = panel["map"]
+    good = tab.result
+    gone = ActivationPatchingResult(
+        recovered={site: np.full_like(values, np.nan) for site, values in good.recovered.items()},
+        each={site: np.full_like(values, np.nan) for site, values in good.each.items()},
+        low={}, high={}, layers=good.layers, positions=good.positions, source_positions=good.source_positions,
+        unaligned=(), source_unaligned=(), prompt_tokens=good.prompt_tokens, source_tokens=good.source_tokens,
+        clean=good.clean, corrupted=good.clean, undefined=(0,), answers=good.answers,
+        answer_tokens=good.answer_tokens, metric=good.metric, direction=good.direction,
+    )  # fmt: skip
+    tab.results = (gone,)
+    tab.draw((gone,), tab.shown_request)
+    assert "there is nothing to recover, and every cell is hatched" in tab.words.value
+    assert np.isnan(matrix(tab, "attn")).all()
+    assert "Largest" not in tab.words.value
+
+
+def test_two_models_share_answer_and_foil_and_scale(pair: Any, patch: Any) -> None:
+    panel = patch(pair, view="difference")
+    tab = panel["map"]
+    assert len({result.answers for result in tab.results}) == 1
+    a, b = (result.recovered["mlp"] for result in tab.results)
+    np.testing.assert_allclose(matrix(tab, "mlp"), b - a, atol=1e-5)
+    panel.view = "beside"
+    assert [heat.vmax for heat in tab.maps.pairs["mlp"].shown] == [1, 1]
+    tab.select(0, picked_site="mlp", position=4)
+    settle(panel)
+    assert len(tab.next_token.table.columns) == 7
+    assert "answer = int(tuned.run(" in tab.code(tab.request())
+    assert "foil = int(tuned.run(tuned.tokens('The capital of Italy is'))" in tab.code(tab.request())
+
+
+# ---- heads
+
+
+def test_the_heads_at_the_last_token_and_at_another(pair: Any, patch: Any, wire: Any) -> None:
+    panel = patch(pair.tuned, tab="heads")
+    tab = panel["heads"]
+    found = activation_patching(pair.tuned, CLEAN, CORRUPTED, sites="head", positions=[-1])
+    np.testing.assert_allclose(matrix(tab, "head"), found.recovered["head"][:, :, 0], atol=1e-5)
+    tab.maps.on_pin("head", 0, 1)
+    settle(panel)
+    assert "output of head 1 of layer 0 at “·is” (4) in the corrupted run recovers <b>0.7" in tab.cell_words.value
+    assert tab.next_token.table.rows
+    tab.position = 3
+    wire.type(tab.place, index=1)
+    settle(panel)
+    assert (tab.patched_at, tab.result.positions) == (3, (3,))
+    panel.head_site = "pattern"
+    settle(panel)
+    assert tab.maps.maps["head"].title == "Attention pattern of each head, at all tokens"
+    assert tab.result.recovered["pattern"].shape == (6, 6)
+
+
+def test_shared_keys_are_named_in_the_axis(patch: Any) -> None:
+    model = tiny_model("llama", "hooked")
+    options: Any = {"target": " the", "foil": " a", "tab": "heads", "head_site": "head_k"}
+    panel = patch(model, prompt="ab", corrupted="ac", **options)
+    heat = panel["heads"].maps.maps["head"]
+    assert (heat.x_label, heat.shape) == ("key/value head", [model.n_layers, model.n_kv_heads])
+
+
+# ---- pairs
+
+
+def test_pairs_are_tested_and_the_rest_is_muted(pair: Any, patch: Any) -> None:
+    panel = patch(pair.tuned, tab="pairs")
+    tab = panel["pairs"]
+    assert tab.result.n_pairs == 15
+    heat = tab.maps.maps["pairs"]
+    kept = [[row, at] for row in range(6) for at in range(5) if [row, at] not in heat.muted]
+    assert kept == [[0, 3], *([row, 4] for row in range(1, 6))]
+    assert "<b>6 of 30</b> cells differ from 0 beyond chance" in tab.words.value
+    np.testing.assert_allclose(tab.holm[0], tab.result.holm_p("resid_pre"))
+    assert "95% interval 1.00 to 1.00, p" in heat.notes[3]
+    tab.maps.on_pin("pairs", 0, 3)
+    assert tab.table.columns[-1]["label"] == "recovered"
+    assert tab.table.rows[0][:4] == [CLEAN, CORRUPTED, " Paris", " Rome"]
+    assert {"p", "holm_p"} <= set(tab.frame().columns)
+
+
+def test_few_pairs_cannot_be_beyond_chance_and_one_has_no_interval(pair: Any, patch: Any) -> None:
+    panel = patch(pair.tuned, tab="pairs", pairs=LINES)
+    tab = panel["pairs"]
+    assert "With so few pairs no cell can" in tab.words.value
+    assert len(tab.maps.maps["pairs"].muted) == 30
+    panel.pairs = LINES[:1]
+    settle(panel)
+    assert "no interval and no test" in tab.words.value
+    assert tab.maps.maps["pairs"].muted == []
+    assert set(tab.maps.maps["pairs"].notes) == {"one pair, no interval"}
+    assert "low" not in tab.frame().columns
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ([], "there is no pair yet"),
+        (["The capital of France is"], "line 1 must be clean | corrupted"),
+        ([LINES[0], "Rome is | Rome is | x | y"], "line 2 are the same"),
+        ([LINES[0], "Rome is | Paris is | x | y"], "need as many tokens"),
+        ([LINES[0], LINES[1].rpartition(" | ")[0]], "some pairs have a foil and others have none"),
+        ([LINES[0].replace("Rome", "Paris")], "answer and foil of line 1 are the same token"),
+    ],
+)
+def test_pairs_that_do_not_fit_are_a_hint(pair: Any, patch: Any, lines: list[str], sentence: str) -> None:
+    panel = patch(pair.tuned, tab="pairs", pairs=lines)
+    assert list(panel.hints) == ["pairs"]
+    assert sentence in complaint(panel)
+    panel.pairs = LINES
+    settle(panel)
+    assert panel.hints == {}
+
+
+def test_pairs_come_from_a_file(pair: Any, patch: Any, wire: Any) -> None:
+    panel = patch(pair.tuned, tab="pairs", pairs=LINES[:1])
+    content = "clean,corrupted,answer,foil\nThe capital of Japan is,The capital of China is,Tokyo,Beijing\n"
+    file = {"name": "p.csv", "content": content.encode(), "type": "", "size": 1}
+    panel["pairs"].upload.value = ({**file, "last_modified": datetime.datetime.now(datetime.UTC)},)
+    settle(panel)
+    assert panel.pairs == ["The capital of Japan is | The capital of China is | Tokyo | Beijing"]
+    assert panel["pairs"].result.answer_tokens == (" Tokyo",)
+
+
+def test_the_difference_of_two_models_is_tested_pair_by_pair(pair: Any, patch: Any) -> None:
+    panel = patch(pair, tab="pairs", view="difference", pair_site="mlp")
+    tab = panel["pairs"]
+    a, b = (result.recovered["mlp"] for result in tab.results)
+    np.testing.assert_allclose(matrix(tab, "pairs"), b - a, atol=1e-5)
+    assert all("(Holm)" in note for note in tab.maps.maps["pairs"].notes)
+
+
+# ---- saving, sessions, trouble
+
+
+def test_what_is_saved(pair: Any, patch: Any, tmp_path: Path) -> None:
+    panel = patch(pair.base)
+    for tab in ("map", "heads", "pairs"):
+        panel.tab = tab
+        settle(panel)
+        for suffix in ("csv", "parquet", "svg", "png", "html", "npz"):
+            assert panel.save(tmp_path / f"{tab}.{suffix}").stat().st_size > 200, (tab, suffix)
+        again = ActivationPatchingResult.load(tmp_path / f"{tab}.npz")
+        assert again.sites == panel.result.sites
+    table = pd.read_csv(tmp_path / "map.csv")
+    assert set(table.site) == {"resid_pre", "attn", "mlp"}
+    assert len(table) == 3 * 6 * 5
+
+
+def test_copied_code_gives_the_same(pair: Any, patch: Any) -> None:
+    for tab in ("map", "heads", "pairs"):
+        panel = patch(pair.tuned, tab=tab)
+        names: dict[str, Any] = {}
+        exec(panel.current.code(panel.current.request()), names)
+        for site, values in panel.result.recovered.items():
+            np.testing.assert_allclose(names["result"].recovered[site], values, atol=1e-5)
+
+
+def test_on_a_workbench_the_prompt_is_shared(pair: Any) -> None:
+    bench = Workbench(pair.tuned, prompt=CLEAN)
+    panel = PatchingPanel(bench)
+    try:
+        assert panel.hints.keys() == {"corrupted"}
+        panel.corrupted = CORRUPTED
+        settle(panel)
+        bench.select(prompt_token=3)
+        assert panel.position == 3
+    finally:
+        panel.close()
+        bench.close()
+
+
+def test_troubles(pair: Any, patch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = patch(pair.base)
+    told_of_broken_weights(panel, pair.base, "the largest logit of the clean prompt is not finite")
+    panel.run(fresh=True)
+    tab = panel["map"]
+    cancelled_and_closed(tab, monkeypatch, lambda: setattr(tab, "direction", "noising"))
