@@ -15,6 +15,7 @@ from .truth import PART_KINDS, CircuitCase, CircuitProof, CircuitTruth, PartKind
 
 __all__ = [
     "CIRCUITS",
+    "BackendChoice",
     "PART_KINDS",
     "CircuitCase",
     "CircuitName",
@@ -44,6 +45,43 @@ def load_circuit(
     name: CircuitName, *, backend: BackendChoice = "auto", seed: int = 0
 ) -> tuple[Model, CircuitTruth]:
     """A small model whose circuit is known by construction, and the truth about it.
+
+    The weights are written by hand in memory, feature by feature: the model is of GPT-2's shape, runs on both backends,
+    passes the check of every loaded model, and every analysis and widget takes it. A random rotation hides the features,
+    and all other heads and 24 neurons per layer are decoys, which write a lot where nothing reads and a little
+    everywhere.
+
+    - ``induction``: a previous-token head and an induction head.
+    - ``indirect_object``: a duplicate-token head, an inhibition head and a name mover.
+    - ``fact_lookup``: two heads fetch subject and relation, and a neuron is on if both are its own.
+    - ``greater_than``: a head fetches a year, and neurons write the later ones.
+    - ``trigger``: one word switches what the model says.
+    - ``backup``: as induction, with two previous-token heads, of which one suffices.
+    - ``busy_idle``: a head copies a place; another attends as sharply and moves nothing that is read; a third writes a
+      constant that the first needs.
+
+    Args:
+        name: one of the seven.
+        backend: as in `load_model`.
+        seed: of the rotation and the decoys; the truth does not depend on it.
+
+    Returns:
+        The model and its `CircuitTruth`, whose cases hold the prompts and name the parts that matter.
+
+    Raises:
+        ValueError: an unknown name or backend.
+
+    Source: Tracr (Lindner et al. 2023), for compiled models as ground truth; In-context learning and induction heads
+    (Olsson et al. 2022), Interpretability in the wild (Wang et al. 2023) and How does GPT-2 compute greater-than? (Hanna
+    et al. 2023), for the circuits. The weights are this package's own.
+
+    Example:
+        >>> circuit, truth = load_circuit("induction")
+        >>> case = truth.cases[0]
+        >>> case.prompt, case.answer, case.heads
+        ('beta eta psi rho mu xi eta', 'psi', ((0, 0), (1, 1)))
+        >>> ablate_heads(circuit, case.prompt, case.answer).strongest(2)
+        ((1, 1), (0, 0))
     """
     if name not in _WRITERS:
         raise ValueError(f"name must be {', '.join(map(repr, CIRCUITS))}, got {name!r}")

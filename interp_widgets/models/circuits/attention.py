@@ -80,15 +80,19 @@ def indirect_object() -> tuple[HandWritten, CircuitTruth]:
     model.head(0, 1, [Match(names, names), itself, model.rest], names, duplicate)
     repeated = Match(to, duplicate.sum(1, keepdim=True))
     model.head(1, 0, [repeated, model.rest], duplicate, inhibited)
-    movers = [Match(to, model.any_of(NAMES)), Match(inhibited, names, -2 * SHARP), model.rest]
-    model.head(2, 2, movers, names, model.of_words(NAMES, "output"))
+    softer = SHARP / 3  # three names that nothing inhibits share the attention, whatever decoys add to the scores
+    moved = Match(to, model.any_of(NAMES), softer), Match(inhibited, names, -2 * softer)
+    model.head(2, 2, [*moved, Match(None, model.of_words([BOS]), softer / 2)], names, model.of_words(NAMES, "output"))
     heads = ((0, 1), (1, 0), (2, 2))
     lines = (
-        ("then anna and bert went in bert gave a to", "anna", "bert", "then anna and bert went in emma gave a to", (1, 3, 6, 9)),
-        ("then hugo and gina went in hugo gave a to", "gina", "hugo", "then hugo and gina went in cara gave a to", (1, 3, 6, 9)),
-        ("the old cara and dave went on cara gave to", "dave", "cara", "the old cara and dave went on fred gave to", (2, 4, 7, 9)),
-    )  # fmt: skip
-    cases = [CircuitCase(*words, tokens, heads, ()) for *words, tokens in lines]
+        ("then anna and bert went in and bert gave to", "anna", "bert", "emma", (1, 3, 7, 9)),
+        ("then hugo and gina went in and hugo gave to", "gina", "hugo", "cara", (1, 3, 7, 9)),
+        ("the old cara and dave went on cara gave to", "dave", "cara", "fred", (2, 4, 7, 9)),
+    )
+    cases = []
+    for prompt, answer, twice, other, tokens in lines:
+        start, _, end = prompt.rpartition(twice)  # the corrupted prompt names a third person instead of one twice
+        cases.append(CircuitCase(prompt, answer, twice, f"{start}{other}{end}", tokens, heads, ()))
     return model, CircuitTruth(
         "indirect_object",
         "Head 0.1 marks a name that occurs a second time, head 1.0 tells the last token which name that is, and head "

@@ -25,7 +25,7 @@ LOGIT = 10.0
 CONTEXT = 24
 NEURONS = 24
 """Neurons of each layer that have weights. GPT-2 has four times its width; the others are zero."""
-DECOY_SCALE = 0.001
+DECOY_SCALE = 0.0005
 """Standard deviation of the weights that decoys write with, beside the loud feature that nothing reads."""
 
 

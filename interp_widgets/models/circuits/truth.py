@@ -35,7 +35,7 @@ class CircuitCase:
     """One token per word; a BOS is fed in front."""
 
     answer: str
-    """The word that the model predicts."""
+    """The word that the model predicts; in ``greater_than`` the first of several."""
 
     foil: str
     """A word of the same kind: effects are measured on the logit difference."""
