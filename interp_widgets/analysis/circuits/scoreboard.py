@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.circuits.methods import METHODS, Method, Ranking
 from interp_widgets.arguments import checked, short
 from interp_widgets.models import Model
+from interp_widgets.models.build import BackendChoice
 from interp_widgets.models.circuits import (
     CIRCUITS,
     PART_KINDS,
-    BackendChoice,
     CircuitCase,
     CircuitName,
     PartKind,
@@ -117,18 +117,62 @@ def circuit_scoreboard(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> CircuitScoreboard:
-    """PLACEHOLDER"""
+    """How well attribution, ablation and patching methods find the parts of circuits of known truth, beside chance.
+
+    Every method ranks the tokens, heads or neurons of a prompt of `load_circuit`, and the ranking is compared with the
+    truth by its average precision: 1 if all parts that matter come before all others. Random rankings of the same parts
+    give chance, its middle 95% and p. A high score on prompts of nine tokens can be chance, so read it beside that.
+
+    Where methods fail for a known reason (average precision with ``seed=0``, chance in brackets):
+
+    - A saturated softmax has no gradient: on ``induction``, first order gives 0.00 of the probability to the token that
+      the prediction needs and exact occlusion 0.96; tokens 0.77 [0.56], exact 1.00.
+    - A backup does the work of what is removed: on ``backup``, zero ablation of single heads has 0.65 [0.53], on
+      ``induction``, which has no backup, 1.00.
+    - Zero is not a value that a head ever has: on ``busy_idle``, zero ablation puts the head that writes a constant first
+      and has 0.50 [0.34] on heads, mean ablation 1.00.
+    - Attention is not use: on ``busy_idle``, the heads that attend most sharply have 0.33 [0.34].
+    - Direct attribution sees only what writes the answer: on ``fact_lookup`` heads have 0.20 [0.43], the neuron 1.00.
+    - Clean and corrupted prompts differ in some of the tokens that matter only: on ``indirect_object``, patching tokens
+      has 0.55 [0.53].
+
+    Args:
+        methods: names of the board's methods, or functions of (model, case) that return a mapping from ``"tokens"``,
+            ``"heads"`` or ``"neurons"`` to an array, the larger the more a part matters, of the shape of
+            `CircuitCase.matters`; all of the board's by default, in half a minute.
+        circuits: names as `load_circuit` takes them; all by default.
+        backend: as in `load_model`.
+        seed: of the circuits' weights and of the random rankings.
+        progress: called with (done, total) methods on circuits.
+        check: called before every circuit and case; raises to cancel.
+
+    Raises:
+        ValueError: an unknown method or circuit, two methods of one name, or a function that returns no ranking.
+
+    Source: average precision of a ranking of components against a known circuit follows Tracr (Lindner et al. 2023),
+    and the recovery of circuits in Towards automated circuit discovery (Conmy et al. 2023), section 4.
+
+    Example:
+        >>> def norms(model, case):  # a method of one's own: the longest token embeddings
+        ...     return {"tokens": model.token_embeddings(model.tokens(case.prompt))[1:].norm(dim=-1).detach().numpy()}
+        >>> board = circuit_scoreboard([norms, "exact, zero"], ["indirect_object"])
+        >>> board.to_frame()[["method", "kind", "average_precision"]].round(1)
+                method    kind  average_precision
+        0        norms  tokens                0.4
+        1  exact, zero  tokens                1.0
+    """
     chosen = _methods(methods)
     names = CIRCUITS if circuits is None else check_choices("circuits", circuits, CircuitName)
     shape = (len(names), len(PART_KINDS))
     precision, p = np.full((len(chosen), *shape), np.nan), np.full((len(chosen), *shape), np.nan)
     chance, low, high = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-    rng, done, models = np.random.default_rng(seed), 0, []
+    done, models = 0, []
     for row, name in enumerate(names):
         if check is not None:
             check()
         model, truth = load_circuit(name, backend=backend, seed=seed)
         models.append(model)
+        rng = np.random.default_rng([seed, CIRCUITS.index(name)])
         null = {kind: _random(truth.cases, kind, model, rng) for kind in PART_KINDS}
         for column, kind in enumerate(PART_KINDS):
             if len(null[kind]):
@@ -218,7 +262,7 @@ def _checked_ranking(
 ) -> dict[PartKind, NDArray[np.float64]]:
     """What a method returned, as arrays; raises a ValueError that names the method if it is no ranking."""
     start = f"{method!r} on circuit {circuit!r} must return a mapping with an array for tokens, heads or neurons"
-    if not isinstance(ranking, dict) or not ranking:
+    if not isinstance(ranking, Mapping) or not ranking:
         raise ValueError(f"{start}, got {short(ranking)}")
     found: dict[PartKind, NDArray[np.float64]] = {}
     for kind, values in ranking.items():

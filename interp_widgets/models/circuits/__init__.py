@@ -15,7 +15,6 @@ from .truth import PART_KINDS, CircuitCase, CircuitProof, CircuitTruth, PartKind
 
 __all__ = [
     "CIRCUITS",
-    "BackendChoice",
     "PART_KINDS",
     "CircuitCase",
     "CircuitName",
@@ -57,8 +56,8 @@ def load_circuit(
     - ``greater_than``: a head fetches a year, and neurons write the later ones.
     - ``trigger``: one word switches what the model says.
     - ``backup``: as induction, with two previous-token heads, of which one suffices.
-    - ``busy_idle``: a head copies a place; another attends as sharply and moves nothing that is read; a third writes a
-      constant that the first needs.
+    - ``busy_idle``: a head copies a place; another attends more sharply and moves nothing that is read; a third
+      writes a constant that the first needs.
 
     Args:
         name: one of the seven.

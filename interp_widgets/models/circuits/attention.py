@@ -106,14 +106,18 @@ def indirect_object() -> tuple[HandWritten, CircuitTruth]:
 
 
 def busy_idle() -> tuple[HandWritten, CircuitTruth]:
-    """A head that copies the place, one that attends as sharply and moves nothing that is read, and one that writes a
-    constant which the first needs."""
+    """A head that copies the place, one that attends more sharply and moves nothing that is read, and one that writes a
+    constant which the first needs and which silences another."""
     model = HandWritten([*NAMES, *PLACES, *PLAIN], {"constant": 1}, n_layers=2)
     places, constant = model.of_words(PLACES), model.features("constant")
     start = Match(None, model.of_words([BOS]))
     model.head(0, 3, [start], model.of_words([BOS]), constant)
-    copies = Match(constant, model.any_of(PLACES))
-    model.head(1, 0, [copies, model.rest], places, model.of_words(PLACES, "output"))
+    softer = SHARP / 3  # sharp enough to copy, less sharp than the busy head
+    copies = Match(constant, model.any_of(PLACES), softer)
+    model.head(1, 0, [copies, Match(None, model.of_words([BOS]), softer / 2)], places, model.of_words(PLACES, "output"))
+    output = model.of_words(PLACES, "output")
+    missing = [Match(None, model.any_of(PLACES)), Match(None, constant, -2 * SHARP)]
+    model.head(1, 3, [*missing, model.rest], places, -output)
     busy = Match(None, model.any_of(NAMES))
     model.head(1, 2, [busy, model.rest], model.of_words(NAMES), 4 * model.of_words(NAMES, "unread"))
     heads = ((1, 0),)
@@ -125,8 +129,9 @@ def busy_idle() -> tuple[HandWritten, CircuitTruth]:
     cases = [CircuitCase(*words, tokens, heads, ()) for *words, tokens in lines]
     return model, CircuitTruth(
         "busy_idle",
-        "Head 1.0 copies the place. Head 1.2 attends to the name as sharply and writes where nothing reads. Head 0.3 "
-        "writes the same constant for every prompt: without it head 1.0 attends to nothing, but it carries nothing.",
+        "Head 1.0 copies the place. Head 1.2 attends to the name more sharply and writes where nothing reads. Head 0.3 "
+        "writes the same constant in every prompt, so that it carries nothing; if it were zero, which no prompt makes it, "
+        "head 1.0 would attend to nothing and head 1.3 speak against the place.",
         tuple(cases),
         tuple(PLAIN),
     )

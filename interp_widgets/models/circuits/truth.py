@@ -155,7 +155,7 @@ class CircuitTruth:
                 for part, change in zip(parts, _changes(leads / clean, sets, len(parts)), strict=True):
                     kind, place = part
                     matters = place in case.parts(kind)
-                    least, most = (min(least, change), most) if matters else (least, max(most, change))
+                    least, most = (min(least, float(change)), most) if matters else (least, max(most, float(change)))
                     if (change < MATTERS) if matters else (change > DOES_NOT):
                         role = "matters" if matters else "does not matter"
                         faults.append(f"{case.prompt!r}: {kind} {place} {role} by the truth, but changes {change:.2f}")
