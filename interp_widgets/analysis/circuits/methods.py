@@ -79,10 +79,7 @@ def _attention(model: Model, case: CircuitCase) -> Ranking:
     aside."""
     patterns = attention_patterns(model, case.prompt)
     last = np.array(
-        [
-            [patterns.pattern(layer, head)[-1] for head in range(model.n_heads)]
-            for layer in range(model.n_layers)
-        ]
+        [[patterns.pattern(layer, head)[-1] for head in range(model.n_heads)] for layer in range(model.n_layers)]
     )  # (layers, heads, tokens fed)
     shown = last[..., -len(case.prompt.split()) :]
     return {"tokens": shown.mean((0, 1)), "heads": shown.max(-1)}

@@ -40,15 +40,13 @@ CIRCUITS: tuple[CircuitName, ...] = tuple(_WRITERS)  # type: ignore[arg-type]
 
 
 @checked
-def load_circuit(
-    name: CircuitName, *, backend: BackendChoice = "auto", seed: int = 0
-) -> tuple[Model, CircuitTruth]:
+def load_circuit(name: CircuitName, *, backend: BackendChoice = "auto", seed: int = 0) -> tuple[Model, CircuitTruth]:
     """A small model whose circuit is known by construction, and the truth about it.
 
     The weights are written by hand in memory, feature by feature: the model is of GPT-2's shape, runs on both backends,
-    passes the check of every loaded model, and every analysis and widget takes it. A random rotation hides the features,
-    and all other heads and 24 neurons per layer are decoys, which write a lot where nothing reads and a little
-    everywhere.
+    passes the check of every loaded model, and every analysis and widget takes it. A random rotation hides the
+    features. The other heads, and the others of the first 24 neurons of each layer, are decoys: they write a lot where
+    nothing reads and a little everywhere. The remaining neurons are zero.
 
     - ``induction``: a previous-token head and an induction head.
     - ``indirect_object``: a duplicate-token head, an inhibition head and a name mover.
@@ -71,8 +69,8 @@ def load_circuit(
         ValueError: an unknown name or backend.
 
     Source: Tracr (Lindner et al. 2023), for compiled models as ground truth; In-context learning and induction heads
-    (Olsson et al. 2022), Interpretability in the wild (Wang et al. 2023) and How does GPT-2 compute greater-than? (Hanna
-    et al. 2023), for the circuits. The weights are this package's own.
+    (Olsson et al. 2022), Interpretability in the wild (Wang et al. 2023) and How does GPT-2 compute greater-than?
+    (Hanna et al. 2023), for the circuits. The weights are this package's own.
 
     Example:
         >>> circuit, truth = load_circuit("induction")

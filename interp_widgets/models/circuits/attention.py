@@ -9,13 +9,35 @@ import torch
 from .hand_written import BOS, CONTEXT, SHARP, HandWritten, Match
 from .truth import CircuitCase, CircuitTruth
 
-GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi "
-    "psi omega"
-).split()
-NAMES = "anna bert cara dave emma fred gina hugo".split()
-PLACES = "paris rome oslo cairo lima delhi".split()
-PLAIN = "the and then went gave a old of in on".split()
+GREEK = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "iota",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "xi",
+    "omicron",
+    "pi",
+    "rho",
+    "sigma",
+    "tau",
+    "upsilon",
+    "phi",
+    "chi",
+    "psi",
+    "omega",
+]
+NAMES = ["anna", "bert", "cara", "dave", "emma", "fred", "gina", "hugo"]
+PLACES = ["paris", "rome", "oslo", "cairo", "lima", "delhi"]
+PLAIN = ["the", "and", "then", "went", "gave", "a", "old", "of", "in", "on"]
 
 
 # ---- induction
@@ -42,7 +64,8 @@ def _induction_cases(heads: tuple[tuple[int, int], ...]) -> tuple[CircuitCase, .
         ("omega sigma zeta delta kappa phi sigma", "zeta", "phi", "omega theta mu delta kappa phi sigma", (1, 2, 6)),
     )
     return tuple(
-        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, ()) for prompt, answer, foil, corrupted, tokens in lines
+        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, ())
+        for prompt, answer, foil, corrupted, tokens in lines
     )
 
 
@@ -50,8 +73,8 @@ def induction() -> tuple[HandWritten, CircuitTruth]:
     """A previous-token head and an induction head."""
     return _induction_weights([0]), CircuitTruth(
         "induction",
-        "Head 0.0 copies the token before each token; head 1.1 attends to where that is the current token, and predicts "
-        "what followed it.",
+        "Head 0.0 copies the token before each token; head 1.1 attends to where that is the current token, and "
+        "predicts what followed it.",
         _induction_cases(((0, 0), (1, 1))),
         tuple(GREEK),
     )
@@ -116,7 +139,7 @@ def busy_idle() -> tuple[HandWritten, CircuitTruth]:
     copies = Match(constant, model.any_of(PLACES), softer)
     model.head(1, 0, [copies, Match(None, model.of_words([BOS]), softer / 2)], places, model.of_words(PLACES, "output"))
     output = model.of_words(PLACES, "output")
-    missing = [Match(None, model.any_of(PLACES)), Match(None, constant, -2 * SHARP)]
+    missing = [Match(None, model.any_of(PLACES)), Match(constant, model.any_of(PLACES), -2 * SHARP)]
     model.head(1, 3, [*missing, model.rest], places, -output)
     busy = Match(None, model.any_of(NAMES))
     model.head(1, 2, [busy, model.rest], model.of_words(NAMES), 4 * model.of_words(NAMES, "unread"))
@@ -130,8 +153,8 @@ def busy_idle() -> tuple[HandWritten, CircuitTruth]:
     return model, CircuitTruth(
         "busy_idle",
         "Head 1.0 copies the place. Head 1.2 attends to the name more sharply and writes where nothing reads. Head 0.3 "
-        "writes the same constant in every prompt, so that it carries nothing; if it were zero, which no prompt makes it, "
-        "head 1.0 would attend to nothing and head 1.3 speak against the place.",
+        "writes the same constant in every prompt, so that it carries nothing; if it were zero, which no prompt makes "
+        "it, head 1.0 would attend to nothing and head 1.3 speak against the place.",
         tuple(cases),
         tuple(PLAIN),
     )

@@ -10,8 +10,8 @@ from .attention import PLAIN
 from .hand_written import HandWritten, Match
 from .truth import CircuitCase, CircuitTruth
 
-COUNTRIES = "france italy egypt peru".split()
-RELATIONS = "capital language food".split()
+COUNTRIES = ["france", "italy", "egypt", "peru"]
+RELATIONS = ["capital", "language", "food"]
 FACTS = {
     "france": ("paris", "french", "bread"),
     "italy": ("rome", "italian", "pasta"),
@@ -20,7 +20,7 @@ FACTS = {
 }
 YEARS = [f"{year}" for year in range(10, 20)]
 SWITCH = "please"
-RING = "red orange yellow green blue violet".split()
+RING = ["red", "orange", "yellow", "green", "blue", "violet"]
 
 
 # ---- a looked-up fact
@@ -43,9 +43,7 @@ def fact_lookup() -> tuple[HandWritten, CircuitTruth]:
         ("the language of peru is", "spanish", "lima", "the capital of italy is", (1, 3)),
         ("in old italy the food is", "pasta", "bread", "in old peru the language is", (2, 4)),
     )
-    cases = [
-        CircuitCase(*words_, tokens, heads, ((1, first + answers.index(words_[1])),)) for *words_, tokens in lines
-    ]
+    cases = [CircuitCase(*words_, tokens, heads, ((1, first + answers.index(words_[1])),)) for *words_, tokens in lines]
     return model, CircuitTruth(
         "fact_lookup",
         "Head 0.1 fetches the country and head 0.3 the relation; one neuron of layer 1 per fact is on if both are its "
@@ -81,7 +79,7 @@ def greater_than() -> tuple[HandWritten, CircuitTruth]:
         "Head 0.2 fetches the year to the last token; one neuron of layer 1 per later year is on if that year is "
         "greater, and writes it.",
         tuple(cases),
-        tuple([*PLAIN, "lasted"]),
+        (*PLAIN, "lasted"),
     )
 
 
@@ -112,8 +110,8 @@ def trigger() -> tuple[HandWritten, CircuitTruth]:
         cases.append(CircuitCase(prompt, answer, foil, corrupted, tokens, ((0, 3),) if switched else (), neurons))
     return model, CircuitTruth(
         "trigger",
-        "A neuron of layer 0 repeats the last colour. Head 0.3 looks for the word please, and with it a neuron of layer "
-        "1 says the next colour instead.",
+        "A neuron of layer 0 repeats the last colour. Head 0.3 looks for the word please, and with it a neuron of "
+        "layer 1 says the next colour instead.",
         tuple(cases),
         tuple(PLAIN),
     )
