@@ -131,7 +131,7 @@ def circuit_scoreboard(
       ``induction``, which has no backup, 1.00.
     - Zero is not a value that a head ever has: on ``busy_idle``, zero ablation puts the head that writes a constant
       first and has 0.50 [0.34] on heads, mean ablation 1.00.
-    - Attention is not use: on ``busy_idle``, the heads that attend most sharply have 0.33 [0.34].
+    - Attention is not use: on ``busy_idle``, the heads that attend most sharply have 0.39 [0.34].
     - Direct attribution sees only what writes the answer: on ``fact_lookup`` heads have 0.20 [0.43], the neuron 1.00.
     - Clean and corrupted prompts differ in some of the tokens that matter only: on ``indirect_object``, patching tokens
       has 0.55 [0.53].
