@@ -268,7 +268,10 @@ def _checked_ranking(
     for kind, values in ranking.items():
         if kind not in PART_KINDS:
             raise ValueError(f"{start}, got {short(kind)}")
-        array = np.asarray(values, dtype=np.float64)
+        try:
+            array = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"{method!r} on circuit {circuit!r}: {kind} must be an array of numbers") from None
         expected = case.matters(kind, model).shape
         if array.shape != expected:
             raise ValueError(f"{method!r} on circuit {circuit!r}: {kind} must have shape {expected}, got {array.shape}")
