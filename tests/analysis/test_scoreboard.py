@@ -53,13 +53,16 @@ def test_numbers_below_rounding_are_ties() -> None:
 def test_bounds_and_chance() -> None:
     board = circuit_scoreboard([oracle, worst, constant], ["greater_than"])
     best, last, tied = board.average_precision[:, 0]
-    assert np.all(best == 1) and np.all(last < board.chance[0])
+    assert np.all(best == 1)
+    assert np.all(last < board.chance[0])
     # one head of 8 and one neuron of 48 matter: a random ranking has (1 + 1/2 + ... + 1/n) / n
     for column, parts in ((1, 8), (2, 48)):
         expected = (1 / np.arange(1, parts + 1)).sum() / parts
         assert board.chance[0, column] == pytest.approx(expected, abs=0.02)
-        assert tied[column] == pytest.approx(1 / parts) and last[column] == pytest.approx(1 / parts)
-    assert np.all(board.chance_low <= board.chance) and np.all(board.chance <= board.chance_high)
+        assert tied[column] == pytest.approx(1 / parts)
+        assert last[column] == pytest.approx(1 / parts)
+    assert np.all(board.chance_low <= board.chance)
+    assert np.all(board.chance <= board.chance_high)
     assert np.all(board.p[1] > 0.9), "hardly a random ranking is worse than the worst"
     assert board.p[0, 0, 2] < 0.001, "three prompts of 48 neurons"
 
@@ -73,7 +76,8 @@ def test_chance_and_numbers_do_not_depend_on_the_other_circuits() -> None:
 
 def test_what_a_circuit_lacks_has_no_score() -> None:
     board = circuit_scoreboard([oracle], ["induction"])
-    assert np.isnan(board.average_precision[0, 0, 2]) and np.isnan(board.chance[0, 2])
+    assert np.isnan(board.average_precision[0, 0, 2])
+    assert np.isnan(board.chance[0, 2])
     assert list(board.to_frame()["kind"]) == ["tokens", "heads"]
 
 
@@ -83,7 +87,8 @@ def test_every_method_ranks_every_circuit(name: str) -> None:
     for circuit in ("fact_lookup", "indirect_object"):
         board = circuit_scoreboard([name], [circuit])  # type: ignore[list-item]
         found = board.average_precision[np.isfinite(board.average_precision)]
-        assert len(found) and np.all((found > 0) & (found <= 1))
+        assert len(found)
+        assert np.all((found > 0) & (found <= 1))
 
 
 def test_a_saved_board_is_the_same(tmp_path: Path) -> None:
@@ -163,7 +168,8 @@ def test_a_saturated_softmax_has_no_gradient() -> None:
         for method in ("exact", "first_order")
     )
     earlier = case.tokens[0]
-    assert exact[earlier] > 0.94 and abs(first[earlier]) < 0.005
+    assert exact[earlier] > 0.94
+    assert abs(first[earlier]) < 0.005
 
 
 def test_one_backup_hides_the_other() -> None:
@@ -171,7 +177,8 @@ def test_one_backup_hides_the_other() -> None:
     for name in ("induction", "backup"):
         model, truth = load_circuit(name)  # type: ignore[arg-type]
         effects[name] = ablate_heads(model, truth.cases[0].prompt, truth.cases[0].answer).effect
-    assert effects["induction"][0, 0] > 2 and np.abs(effects["backup"][0]).max() < 0.01
+    assert effects["induction"][0, 0] > 2
+    assert np.abs(effects["backup"][0]).max() < 0.01
 
 
 FAILURES = [

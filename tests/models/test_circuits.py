@@ -29,17 +29,20 @@ def logits(model: Model, prompt: str) -> torch.Tensor:
 @pytest.mark.parametrize("name", CIRCUITS)
 def test_the_truth_is_what_ablation_finds(name: CircuitName, backend: str) -> None:
     model, truth = circuit(name, backend)
-    assert model.backend == backend and truth.name == name
+    assert model.backend == backend
+    assert truth.name == name
     proof = truth.proof(model)
     assert proof.holds, "\n".join(proof.faults)
-    assert proof.least_of_those_that_matter > 0.9 and proof.most_of_the_others < 0.08
+    assert proof.least_of_those_that_matter > 0.9
+    assert proof.most_of_the_others < 0.08
 
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", CIRCUITS)
 def test_another_seed_has_other_weights_and_the_same_truth(name: CircuitName) -> None:
     (model, truth), (other, same) = circuit(name), circuit(name, seed=1)
-    assert same == truth and other.weight_hash != model.weight_hash
+    assert same == truth
+    assert other.weight_hash != model.weight_hash
     for layer in range(model.n_layers):
         first, second = (each.run(each.tokens(truth.cases[0].prompt), capture=f"blocks.{layer}.hook_resid_pre")
                          .activations[f"blocks.{layer}.hook_resid_pre"] for each in (model, other))  # fmt: skip
@@ -57,7 +60,8 @@ def test_the_answer_leads_and_the_corrupted_prompt_takes_its_lead(name: CircuitN
         clean, corrupted = logits(model, case.prompt), logits(model, case.corrupted)
         assert clean[answer] > clean.max() - 0.5  # one of several in greater_than
         lead = float(clean[answer] - clean[foil])
-        assert lead > 7 and float(corrupted[answer] - corrupted[foil]) < 0.1 * lead
+        assert lead > 7
+        assert float(corrupted[answer] - corrupted[foil]) < 0.1 * lead
         for kind in PART_KINDS:
             assert case.matters(kind, model).sum() == len(case.parts(kind))
 
@@ -78,7 +82,8 @@ def test_a_wrong_truth_is_not_proved(change: dict[str, object], fault: str) -> N
     model, truth = circuit("induction")
     wrong = replace(truth, cases=(replace(truth.cases[0], **change),))  # type: ignore[arg-type]
     proof = wrong.proof(model)
-    assert not proof.holds and any(fault in sentence for sentence in proof.faults), proof.faults
+    assert not proof.holds
+    assert any(fault in sentence for sentence in proof.faults), proof.faults
 
 
 def test_without_pairs_a_backup_would_look_idle() -> None:
@@ -86,7 +91,9 @@ def test_without_pairs_a_backup_would_look_idle() -> None:
     model, truth = circuit("backup")
     wrong = replace(truth, cases=(replace(truth.cases[0], heads=((1, 1),)),))
     faults = " ".join(wrong.proof(model).faults)
-    assert "heads (0, 0)" in faults and "heads (0, 2)" in faults and "(0, 1)" not in faults
+    assert "heads (0, 0)" in faults
+    assert "heads (0, 2)" in faults
+    assert "(0, 1)" not in faults
 
 
 def test_norms_are_the_identity_on_features() -> None:
@@ -118,5 +125,5 @@ def test_a_proof_can_be_cancelled() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="'induction', .*'busy_idle'"):
+    with pytest.raises(ValueError, match=r"'induction', .*'busy_idle'"):
         load_circuit("unknown")  # type: ignore[arg-type]

@@ -149,17 +149,17 @@ def circuit_scoreboard(
     Raises:
         ValueError: an unknown method or circuit, two methods of one name, or a function that returns no ranking.
 
-    Source: average precision of a ranking of components against a known circuit follows Tracr (Lindner et al. 2023),
-    and the recovery of circuits in Towards automated circuit discovery (Conmy et al. 2023), section 4.
+    Source: Towards automated circuit discovery (Conmy et al. 2023), which scores methods against known circuits, those
+    of Tracr (Lindner et al. 2023) among them, by ROC curves; average precision is this package's choice.
 
     Example:
-        >>> def norms(model, case):  # a method of one's own: the longest token embeddings
-        ...     return {"tokens": model.token_embeddings(model.tokens(case.prompt))[1:].norm(dim=-1).detach().numpy()}
-        >>> board = circuit_scoreboard([norms, "exact, zero"], ["indirect_object"])
-        >>> board.to_frame()[["method", "kind", "average_precision"]].round(1)
-                method    kind  average_precision
-        0        norms  tokens                0.4
-        1  exact, zero  tokens                1.0
+        >>> def recency(model, case):  # a method of one's own: the later a token, the more it matters
+        ...     return {"tokens": range(len(case.prompt.split()))}
+        >>> board = circuit_scoreboard([recency, "exact, zero"], ["indirect_object"])
+        >>> board.to_frame()[["method", "kind", "average_precision", "chance"]].round(1)
+                method    kind  average_precision  chance
+        0      recency  tokens                0.6     0.5
+        1  exact, zero  tokens                1.0     0.5
     """
     chosen = _methods(methods)
     names = CIRCUITS if circuits is None else check_choices("circuits", circuits, CircuitName)

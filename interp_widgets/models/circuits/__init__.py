@@ -77,8 +77,8 @@ def load_circuit(name: CircuitName, *, backend: BackendChoice = "auto", seed: in
         >>> case = truth.cases[0]
         >>> case.prompt, case.answer, case.heads
         ('beta eta psi rho mu xi eta', 'psi', ((0, 0), (1, 1)))
-        >>> ablate_heads(circuit, case.prompt, case.answer).strongest(2)
-        ((1, 1), (0, 0))
+        >>> sorted(ablate_heads(circuit, case.prompt, case.answer).strongest(2))
+        [(0, 0), (1, 1)]
     """
     if name not in _WRITERS:
         raise ValueError(f"name must be {', '.join(map(repr, CIRCUITS))}, got {name!r}")

@@ -29,7 +29,13 @@ Part = tuple[int, ...]
 
 @dataclass(frozen=True)
 class CircuitCase:
-    """One prompt with what the model answers, and the parts that matter for it."""
+    """One prompt with what the model answers, and the parts that matter for it.
+
+    Example:
+        >>> circuit, truth = load_circuit("trigger")
+        >>> [(case.prompt, case.answer, case.heads) for case in truth.cases[1:3]]
+        [('please then the old green', 'blue', ((0, 3),)), ('the old and a blue', 'blue', ())]
+    """
 
     prompt: str
     """One token per word; a BOS is fed in front."""
@@ -60,8 +66,8 @@ class CircuitCase:
 
         Example:
             >>> circuit, truth = load_circuit("induction")
-            >>> truth.cases[0].matters("heads", circuit).sum()
-            2
+            >>> truth.cases[0].matters("heads", circuit).sum(1).tolist()
+            [1, 1]
         """
         shape: tuple[int, ...] = (len(self.prompt.split()),)
         if kind != "tokens":
@@ -137,7 +143,7 @@ class CircuitTruth:
         Example:
             >>> circuit, truth = load_circuit("induction")
             >>> proof = truth.proof(circuit)
-            >>> proof.holds, proof.runs > 3000
+            >>> proof.holds, proof.runs > 1000
             (True, True)
         """
         faults: list[str] = []
