@@ -85,7 +85,7 @@ def test_what_a_circuit_lacks_has_no_score() -> None:
 def test_every_method_ranks_every_circuit(name: str) -> None:
     """On a circuit of two layers and one of three: the shapes fit, and the numbers are finite."""
     for circuit in ("fact_lookup", "indirect_object"):
-        board = circuit_scoreboard([name], [circuit])  # type: ignore[list-item]
+        board = circuit_scoreboard([name], [circuit])
         found = board.average_precision[np.isfinite(board.average_precision)]
         assert len(found)
         assert np.all((found > 0) & (found <= 1))
@@ -175,7 +175,7 @@ def test_a_saturated_softmax_has_no_gradient() -> None:
 def test_one_backup_hides_the_other() -> None:
     effects = {}
     for name in ("induction", "backup"):
-        model, truth = load_circuit(name)  # type: ignore[arg-type]
+        model, truth = load_circuit(name)
         effects[name] = ablate_heads(model, truth.cases[0].prompt, truth.cases[0].answer).effect
     assert effects["induction"][0, 0] > 2
     assert np.abs(effects["backup"][0]).max() < 0.01
@@ -201,7 +201,7 @@ FAILURES = [
 def test_failures_are_as_the_docstring_states(method: str, circuit: str, kind: str, stated: float) -> None:
     board = whole_board()
     assert board.precision(method, circuit, kind) == pytest.approx(stated, abs=0.06)
-    high = board.chance_high[board.circuits.index(circuit), PART_KINDS.index(kind)]  # type: ignore[arg-type]
+    high = board.chance_high[board.circuits.index(circuit), PART_KINDS.index(kind)]
     assert (stated == 1) == (board.precision(method, circuit, kind) > high)
 
 

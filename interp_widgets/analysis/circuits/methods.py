@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.ablation import ablate_heads, ablate_modules, ablate_neurons, causal_trace
 from interp_widgets.analysis.attention import attention_patterns, direct_logit_attribution, head_scores
+from interp_widgets.analysis.attention.head_scores import Score
 from interp_widgets.analysis.ffn_concepts import neuron_effects
 from interp_widgets.analysis.patching import Direction, activation_patching
 from interp_widgets.analysis.saliency import prompt_saliency
@@ -104,7 +105,7 @@ def _decomposition(model: Model, case: CircuitCase) -> Ranking:
 def _head_scores(model: Model, case: CircuitCase) -> Ranking:
     """The largest of induction, previous-token and duplicate-token score above its control; no prompt is read."""
     scores = head_scores(model, length=8, sequences=4)
-    kinds = ("induction", "previous_token", "duplicate_token")
+    kinds: tuple[Score, ...] = ("induction", "previous_token", "duplicate_token")
     return {"heads": np.max([getattr(scores, kind) - scores.control(kind) for kind in kinds], axis=0)}
 
 

@@ -197,7 +197,12 @@ def circuit_scoreboard(
             done += 1
             if progress is not None:
                 progress(done, len(chosen) * len(names))
-    facts = {"circuits": ", ".join(names), "methods": "; ".join(chosen), "seed": seed, "backend": models[0].backend}
+    facts: dict[str, Any] = {
+        "circuits": ", ".join(names),
+        "methods": "; ".join(chosen),
+        "seed": seed,
+        "backend": models[0].backend,
+    }
     return CircuitScoreboard(
         average_precision=precision,
         p=p,

@@ -149,7 +149,10 @@ def busy_idle() -> tuple[HandWritten, CircuitTruth]:
         ("in oslo the old fred went and gave", "oslo", "cairo", "in delhi the old emma went and gave", (1,)),
         ("then hugo of lima gave a", "lima", "delhi", "then cara of rome gave a", (3,)),
     )
-    cases = [CircuitCase(*words, tokens, heads, ()) for *words, tokens in lines]
+    cases = [
+        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, ())
+        for prompt, answer, foil, corrupted, tokens in lines
+    ]
     return model, CircuitTruth(
         "busy_idle",
         "Head 1.0 copies the place. Head 1.2 attends to the name more sharply and writes where nothing reads. Head 0.3 "

@@ -43,7 +43,10 @@ def fact_lookup() -> tuple[HandWritten, CircuitTruth]:
         ("the language of peru is", "spanish", "lima", "the capital of italy is", (1, 3)),
         ("in old italy the food is", "pasta", "bread", "in old peru the language is", (2, 4)),
     )
-    cases = [CircuitCase(*words_, tokens, heads, ((1, first + answers.index(words_[1])),)) for *words_, tokens in lines]
+    cases = [
+        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, ((1, first + answers.index(answer)),))
+        for prompt, answer, foil, corrupted, tokens in lines
+    ]
     return model, CircuitTruth(
         "fact_lookup",
         "Head 0.1 fetches the country and head 0.3 the relation; one neuron of layer 1 per fact is on if both are its "
