@@ -50,6 +50,7 @@ def test_numbers_below_rounding_are_ties() -> None:
     assert average_precision(np.zeros(4), marked) == 0.25, "a ranking that finds nothing"
 
 
+@pytest.mark.seconds
 def test_bounds_and_chance() -> None:
     board = circuit_scoreboard([oracle, worst, constant], ["greater_than"])
     best, last, tied = board.average_precision[:, 0]
@@ -81,6 +82,7 @@ def test_what_a_circuit_lacks_has_no_score() -> None:
     assert list(board.to_frame()["kind"]) == ["tokens", "heads"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_ranks_every_circuit(name: str) -> None:
     """On a circuit of two layers and one of three: the shapes fit, and the numbers are finite."""

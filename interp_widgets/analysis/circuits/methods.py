@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.ablation import ablate_heads, ablate_modules, ablate_neurons, causal_trace
-from interp_widgets.analysis.attention import attention_patterns, direct_logit_attribution, head_scores
-from interp_widgets.analysis.attention.head_scores import Score
+from interp_widgets.analysis.attention import Score, attention_patterns, direct_logit_attribution, head_scores
 from interp_widgets.analysis.ffn_concepts import neuron_effects
 from interp_widgets.analysis.patching import Direction, activation_patching
 from interp_widgets.analysis.saliency import prompt_saliency
