@@ -52,6 +52,8 @@ from .analysis.bias import suppression_edit as suppression_edit
 from .analysis.bias import train_bias_probes as train_bias_probes
 from .analysis.chat import ChatPrompt as ChatPrompt
 from .analysis.chat import chat_prompt as chat_prompt
+from .analysis.circuits import CircuitScoreboard as CircuitScoreboard
+from .analysis.circuits import circuit_scoreboard as circuit_scoreboard
 from .analysis.clusters import ClusteringScores as ClusteringScores
 from .analysis.clusters import ClusterTraining as ClusterTraining
 from .analysis.clusters import HiddenClusters as HiddenClusters
@@ -212,6 +214,10 @@ from .models import StreamEdit as StreamEdit
 from .models import load_demo_pair as load_demo_pair
 from .models import load_model as load_model
 from .models import load_pair as load_pair
+from .models.circuits import CircuitCase as CircuitCase
+from .models.circuits import CircuitProof as CircuitProof
+from .models.circuits import CircuitTruth as CircuitTruth
+from .models.circuits import load_circuit as load_circuit
 from .sweeps.comparison import SweepComparison as SweepComparison
 from .sweeps.comparison import compare_sweeps as compare_sweeps
 from .sweeps.result import SweepResult as SweepResult

@@ -24,6 +24,7 @@ TERMS = {
     "causal mediation": ("activation_patching",),
     "noising": ("activation_patching",),
     "permutation test": ("ablation_null",),
+    "average precision": ("circuit_scoreboard",),
     "edge patching": ("path_patching",),
     "attribution patching": ("activation_patching",),
     "circuit discovery": ("greedy_circuit",),

@@ -51,15 +51,15 @@ PROBLEMS = [Problem("The capital of France is", " Paris", "true", "truth"), Prob
 TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 1e-2}
 
 ARRAYS_ONLY = {
-    "add_to_map", "annotate_concepts", "bbq_metrics", "chat_prompt", "clustering_scores", "compare_annotations",
-    "compare_sweeps", "concept_map", "decompose_state", "demo_bias_texts", "demo_cases", "demo_concepts",
-    "demo_instructions", "demo_problems", "demo_prompts", "demo_stereoset", "demo_task_texts", "demo_texts",
-    "demo_word_vectors", "dispersion", "field", "importance_density", "instruction_score", "labelled_texts",
-    "layer_sections", "linear_cka", "load_demo_pair", "make_instruction_task", "minibatch_cka", "mossa_sections",
-    "neighbours", "normalise_importance", "position_profile", "rbf_cka", "read_bbq", "read_bias_data", "read_concepts",
-    "read_crows_pairs", "read_instruction_run", "read_instructions", "read_problems", "read_relation",
-    "read_sentence_pairs", "read_stereoset", "read_sweep", "read_word_vectors", "readability", "stereoset_metrics",
-    "subspace_angles", "task_correlations", "words_read",
+    "add_to_map", "annotate_concepts", "bbq_metrics", "chat_prompt", "circuit_scoreboard", "clustering_scores",
+    "compare_annotations", "compare_sweeps", "concept_map", "decompose_state", "demo_bias_texts", "demo_cases",
+    "demo_concepts", "demo_instructions", "demo_problems", "demo_prompts", "demo_stereoset", "demo_task_texts",
+    "demo_texts", "demo_word_vectors", "dispersion", "field", "importance_density", "instruction_score",
+    "labelled_texts", "layer_sections", "linear_cka", "load_circuit", "load_demo_pair", "make_instruction_task",
+    "minibatch_cka", "mossa_sections", "neighbours", "normalise_importance", "position_profile", "rbf_cka", "read_bbq",
+    "read_bias_data", "read_concepts", "read_crows_pairs", "read_instruction_run", "read_instructions", "read_problems",
+    "read_relation", "read_sentence_pairs", "read_stereoset", "read_sweep", "read_word_vectors", "readability",
+    "stereoset_metrics", "subspace_angles", "task_correlations", "words_read",
 }  # fmt: skip
 """Public functions that never touch a model's device: they take results, arrays and messages, or read files.
 `load_demo_pair` is `load_pair` of two names."""

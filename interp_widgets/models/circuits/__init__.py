@@ -1,0 +1,88 @@
+"""Circuits of known truth: small models whose weights are written by hand, and what is known about them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from interp_widgets.arguments import checked
+from interp_widgets.models.build import BackendChoice
+from interp_widgets.models.loading import load_model
+from interp_widgets.models.model import Model
+
+from .attention import backup, busy_idle, indirect_object, induction
+from .neurons import fact_lookup, greater_than, trigger
+from .truth import PART_KINDS, CircuitCase, CircuitProof, CircuitTruth, PartKind
+
+__all__ = [
+    "CIRCUITS",
+    "PART_KINDS",
+    "CircuitCase",
+    "CircuitName",
+    "CircuitProof",
+    "CircuitTruth",
+    "PartKind",
+    "load_circuit",
+]
+
+CircuitName = Literal["induction", "indirect_object", "fact_lookup", "greater_than", "trigger", "backup", "busy_idle"]
+"""The circuits that `load_circuit` builds."""
+
+_WRITERS = {
+    "induction": induction,
+    "indirect_object": indirect_object,
+    "fact_lookup": fact_lookup,
+    "greater_than": greater_than,
+    "trigger": trigger,
+    "backup": backup,
+    "busy_idle": busy_idle,
+}
+CIRCUITS: tuple[CircuitName, ...] = tuple(_WRITERS)  # type: ignore[arg-type]
+
+
+@checked
+def load_circuit(name: CircuitName, *, backend: BackendChoice = "auto", seed: int = 0) -> tuple[Model, CircuitTruth]:
+    """A small model whose circuit is known by construction, and the truth about it.
+
+    The weights are written by hand in memory, feature by feature: the model is of GPT-2's shape, runs on both backends,
+    passes the check of every loaded model, and every analysis and widget takes it. A random rotation hides the
+    features. The other heads, and the others of the first 24 neurons of each layer, are decoys: they write a lot where
+    nothing reads and a little everywhere. The remaining neurons are zero.
+
+    - ``induction``: a previous-token head and an induction head.
+    - ``indirect_object``: a duplicate-token head, an inhibition head and a name mover.
+    - ``fact_lookup``: two heads fetch subject and relation, and a neuron is on if both are its own.
+    - ``greater_than``: a head fetches a year, and neurons write the later ones.
+    - ``trigger``: one word switches what the model says.
+    - ``backup``: as induction, with two previous-token heads, of which one suffices.
+    - ``busy_idle``: a head copies a place; another attends more sharply and moves nothing that is read; a third
+      writes a constant that the first needs.
+
+    Args:
+        name: one of the seven.
+        backend: as in `load_model`.
+        seed: of the rotation and the decoys; the truth does not depend on it.
+
+    Returns:
+        The model and its `CircuitTruth`, whose cases hold the prompts and name the parts that matter.
+
+    Raises:
+        ValueError: an unknown name or backend.
+
+    Source: Tracr (Lindner et al. 2023), for compiled models as ground truth; In-context learning and induction heads
+    (Olsson et al. 2022), Interpretability in the wild (Wang et al. 2023) and How does GPT-2 compute greater-than?
+    (Hanna et al. 2023), for the circuits. The weights are this package's own.
+
+    Example:
+        >>> circuit, truth = load_circuit("induction")
+        >>> case = truth.cases[0]
+        >>> case.prompt, case.answer, case.heads
+        ('beta eta psi rho mu xi eta', 'psi', ((0, 0), (1, 1)))
+        >>> sorted(ablate_heads(circuit, case.prompt, case.answer).strongest(2))
+        [(0, 0), (1, 1)]
+    """
+    if name not in _WRITERS:
+        raise ValueError(f"name must be {', '.join(map(repr, CIRCUITS))}, got {name!r}")
+    writer, truth = _WRITERS[name]()
+    model = load_model(writer.build(seed), tokenizer=writer.tokenizer(), backend=backend)
+    model.name = f"circuit-{name}"
+    return model, truth

@@ -1,0 +1,251 @@
+"""What is known about a circuit: `CircuitTruth` with its cases, and the ablations that prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp_widgets.models.engine import Trace, decode, patched, trace
+from interp_widgets.models.model import Model
+from interp_widgets.models.patching import Patch, Site
+
+PartKind = Literal["tokens", "heads", "neurons"]
+PART_KINDS: tuple[PartKind, ...] = ("tokens", "heads", "neurons")
+MATTERS, DOES_NOT = 0.5, 0.1
+"""Shares of the answer's lead: what a part that matters changes at least, and one that does not at most."""
+ROWS = 512
+"""Runs in one batch of a proof."""
+
+Part = tuple[int, ...]
+"""A token as (position,), a head as (layer, head), a neuron as (layer, neuron)."""
+
+
+@dataclass(frozen=True)
+class CircuitCase:
+    """One prompt with what the model answers, and the parts that matter for it.
+
+    Example:
+        >>> circuit, truth = load_circuit("trigger")
+        >>> [(case.prompt, case.answer, case.heads) for case in truth.cases[1:3]]
+        [('please then the old green', 'blue', ((0, 3),)), ('the old and a blue', 'blue', ())]
+    """
+
+    prompt: str
+    """One token per word; a BOS is fed in front."""
+
+    answer: str
+    """The word that the model predicts; in ``greater_than`` the first of several."""
+
+    foil: str
+    """A word of the same kind: effects are measured on the logit difference."""
+
+    corrupted: str
+    """A prompt of as many tokens after which the answer has no lead over the foil."""
+
+    tokens: tuple[int, ...]
+    """Positions of the prompt's tokens that matter, counted from 0 without the BOS."""
+
+    heads: tuple[tuple[int, int], ...]
+    """(layer, head) of the heads that matter; all others do not."""
+
+    neurons: tuple[tuple[int, int], ...]
+    """(layer, neuron) of the neurons that matter at the last position; all others do not."""
+
+    n_neurons: int = 24
+    """Neurons of each layer that have weights, from 0 on; the others are zero."""
+
+    def matters(self, kind: PartKind, model: Model) -> NDArray[np.bool_]:
+        """Whether each part matters: tokens (positions,), heads (layers, heads), neurons (layers, n_neurons).
+
+        Example:
+            >>> circuit, truth = load_circuit("induction")
+            >>> truth.cases[0].matters("heads", circuit).sum(1).tolist()
+            [1, 1]
+        """
+        shape: tuple[int, ...] = (len(self.prompt.split()),)
+        if kind != "tokens":
+            shape = (model.n_layers, model.n_heads if kind == "heads" else self.n_neurons)
+        marked = np.zeros(shape, dtype=bool)
+        for part in self.parts(kind):
+            marked[part] = True
+        return marked
+
+    def parts(self, kind: PartKind) -> list[Part]:
+        """The parts of one kind that matter."""
+        return [(position,) for position in self.tokens] if kind == "tokens" else list(getattr(self, kind))
+
+
+@dataclass(frozen=True)
+class CircuitProof:
+    """What `CircuitTruth.proof` measured.
+
+    Example:
+        >>> circuit, truth = load_circuit("busy_idle")
+        >>> truth.proof(circuit).faults
+        ()
+    """
+
+    faults: tuple[str, ...]
+    """Where the truth and the measurement differ, in sentences."""
+
+    runs: int
+    """Parts and pairs that were changed."""
+
+    least_of_those_that_matter: float
+    """The smallest share of the answer's lead that a part which matters by the truth changes."""
+
+    most_of_the_others: float
+    """The largest that any other part changes."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether no fault was found."""
+        return not self.faults
+
+
+@dataclass(frozen=True)
+class CircuitTruth:
+    """What is known about a circuit by its construction.
+
+    A head or neuron matters if its value in the corrupted prompt, put in its place alone or together with one other
+    part, takes at least half of the answer's lead that the other part leaves; a token, if a neutral word in its place
+    does. Everything else takes less than a tenth. `proof` checks this for every part and every pair.
+
+    Example:
+        >>> circuit, truth = load_circuit("backup")
+        >>> case = truth.cases[0]
+        >>> case.prompt.split()[case.tokens[0]], case.answer, case.heads
+        ('eta', 'psi', ((0, 0), (0, 2), (1, 1)))
+    """
+
+    name: str
+    description: str
+    """What the circuit does and how, in a sentence or two."""
+
+    cases: tuple[CircuitCase, ...]
+    neutral_words: tuple[str, ...]
+    """Words that mean nothing to the circuit, as long as they are not in the prompt."""
+
+    def proof(self, model: Model, *, check: Callable[[], None] | None = None) -> CircuitProof:
+        """Measure every part and every pair of parts, and compare with the truth.
+
+        Args:
+            model: the circuit's model, of either backend.
+            check: called before every group of runs; raises to cancel.
+
+        Example:
+            >>> circuit, truth = load_circuit("induction")
+            >>> proof = truth.proof(circuit)
+            >>> proof.holds, proof.runs > 1000
+            (True, True)
+        """
+        faults: list[str] = []
+        runs, least, most = 0, np.inf, 0.0
+        for case in self.cases:
+            clean, corrupted = _leads(model, [case.prompt, case.corrupted], case)
+            if clean <= 0 or corrupted > DOES_NOT * clean:
+                faults.append(f"{case.prompt!r}: {case.answer!r} leads by {clean:.2f}, corrupted by {corrupted:.2f}")
+            for parts, measure in ((_tokens(case), self._replaced), (_components(model, case), _interchanged)):
+                if check is not None:
+                    check()
+                sets = [(i,) for i in range(len(parts))] + list(combinations(range(len(parts)), 2))
+                leads = measure(model, case, [[parts[i] for i in chosen] for chosen in sets])
+                runs += len(sets)
+                for part, change in zip(parts, _changes(leads / clean, sets, len(parts)), strict=True):
+                    kind, place = part
+                    matters = place in case.parts(kind)
+                    least, most = (min(least, float(change)), most) if matters else (least, max(most, float(change)))
+                    if (change < MATTERS) if matters else (change > DOES_NOT):
+                        role = "matters" if matters else "does not matter"
+                        faults.append(f"{case.prompt!r}: {kind} {place} {role} by the truth, but changes {change:.2f}")
+        return CircuitProof(tuple(faults), runs, float(least), most)
+
+    def _replaced(self, model: Model, case: CircuitCase, sets: Sequence[Sequence[_Named]]) -> NDArray[np.float64]:
+        """(sets,) the answer's lead with neutral words in place of the tokens, averaged over the words."""
+        words = [word for word in self.neutral_words if word not in case.prompt.split()]
+        prompts = []
+        for chosen in sets:
+            for first in range(len(words)):
+                replaced = case.prompt.split()
+                for number, (_, (position,)) in enumerate(chosen):
+                    replaced[position] = words[(first + number) % len(words)]
+                prompts.append(" ".join(replaced))
+        return _leads(model, prompts, case).reshape(len(sets), len(words)).mean(1)
+
+
+_Named = tuple[PartKind, Part]
+
+
+def _tokens(case: CircuitCase) -> list[_Named]:
+    return [("tokens", (position,)) for position in range(len(case.prompt.split()))]
+
+
+def _components(model: Model, case: CircuitCase) -> list[_Named]:
+    """All heads, and the neurons of the case that matter or have another value in the corrupted prompt: no other can
+    change anything."""
+    heads = product(range(model.n_layers), range(model.n_heads))
+    clean, corrupted = (_trace(model, prompt) for prompt in (case.prompt, case.corrupted))
+    neurons = set(case.neurons)
+    for layer in range(model.n_layers):
+        moved = (clean.neuron[layer][0, -1] != corrupted.neuron[layer][0, -1]).nonzero()[:, 0]
+        neurons |= {(layer, index) for index in moved.tolist()}
+    return [*(("heads", head) for head in heads), *(("neurons", neuron) for neuron in sorted(neurons))]
+
+
+def _trace(model: Model, prompt: str) -> Trace:
+    return trace(model, model.token_embeddings(model.tokens(prompt))[None], neurons=tuple(range(model.n_layers)))
+
+
+def _changes(shares: NDArray[np.float64], sets: Sequence[tuple[int, ...]], parts: int) -> NDArray[np.float64]:
+    """(parts,) the most that each part changes, alone or beside one other that is changed too; ``shares`` (sets,) of
+    the answer's lead, in the order of the sets."""
+    alone, changes = shares[:parts], np.abs(1 - shares[:parts])
+    for (first, second), share in zip(sets[parts:], shares[parts:], strict=True):
+        changes[first] = max(changes[first], abs(alone[second] - share))
+        changes[second] = max(changes[second], abs(alone[first] - share))
+    return changes
+
+
+def _lead(model: Model, logits: Tensor, case: CircuitCase) -> NDArray[np.float64]:
+    answer, foil = (model.tokens(word, prepend_bos=False)[0] for word in (case.answer, case.foil))
+    lead: NDArray[np.float64] = (logits[:, answer] - logits[:, foil]).double().cpu().numpy()
+    return lead
+
+
+@torch.no_grad()
+def _leads(model: Model, prompts: Sequence[str], case: CircuitCase) -> NDArray[np.float64]:
+    """(prompts,) logit of the answer minus that of the foil."""
+    ids = torch.tensor([model.tokens(prompt) for prompt in prompts])
+    return np.concatenate([_lead(model, model.run(part).logits[:, -1], case) for part in ids.split(ROWS)])
+
+
+@torch.no_grad()
+def _interchanged(model: Model, case: CircuitCase, sets: Sequence[Sequence[_Named]]) -> NDArray[np.float64]:
+    """(sets,) the answer's lead with heads (everywhere) and neurons (at the last position) as in the corrupted
+    prompt."""
+    clean, corrupted = _trace(model, case.prompt), _trace(model, case.corrupted)
+    last = clean.embeddings.shape[1] - 1
+    leads = []
+    for start in range(0, len(sets), ROWS):
+        block = sets[start : start + ROWS]
+        rows: dict[tuple[Site, int], list[tuple[int, int, int]]] = {}
+        for cell, chosen in enumerate(block):
+            for kind, (layer, index) in chosen:
+                if kind == "heads":
+                    rows.setdefault(("head", layer), []).extend((cell, place, index) for place in range(last + 1))
+                else:
+                    rows.setdefault(("neuron", layer), []).append((cell, last, index))
+        patches = []
+        for (site, layer), listed in rows.items():
+            cells, positions, indices = torch.tensor(listed).T
+            values = corrupted.head[layer][0] if site == "head" else corrupted.neuron[layer][0][..., None]
+            patches.append(Patch(site, layer, values[positions, indices], positions, cells, indices))
+        leads.append(_lead(model, decode(model, patched(model, clean, patches, len(block))), case))
+    return np.concatenate(leads)

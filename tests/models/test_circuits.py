@@ -1,0 +1,129 @@
+"""The truth of every circuit is proved by exhaustive ablation, and a wrong truth is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from interp_widgets import CircuitTruth, Model, load_circuit
+from interp_widgets.models.circuits import CIRCUITS, PART_KINDS, CircuitName
+
+BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
+
+
+@cache
+def circuit(name: CircuitName, backend: str = "auto", seed: int = 0) -> tuple[Model, CircuitTruth]:
+    return load_circuit(name, backend=backend, seed=seed)  # type: ignore[arg-type]
+
+
+def logits(model: Model, prompt: str) -> torch.Tensor:
+    return model.run(model.tokens(prompt)).logits[0, -1]
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_the_truth_is_what_ablation_finds(name: CircuitName, backend: str) -> None:
+    model, truth = circuit(name, backend)
+    assert model.backend == backend
+    assert truth.name == name
+    proof = truth.proof(model)
+    assert proof.holds, "\n".join(proof.faults)
+    assert proof.least_of_those_that_matter > 0.9
+    assert proof.most_of_the_others < 0.08
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_another_seed_has_other_weights_and_the_same_truth(name: CircuitName) -> None:
+    (model, truth), (other, same) = circuit(name), circuit(name, seed=1)
+    assert same == truth
+    assert other.weight_hash != model.weight_hash
+    for layer in range(model.n_layers):
+        first, second = (each.run(each.tokens(truth.cases[0].prompt), capture=f"blocks.{layer}.hook_resid_pre")
+                         .activations[f"blocks.{layer}.hook_resid_pre"] for each in (model, other))  # fmt: skip
+        assert not torch.allclose(first, second, atol=0.1)
+    proof = same.proof(other)
+    assert proof.holds, "\n".join(proof.faults)
+
+
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_the_answer_leads_and_the_corrupted_prompt_takes_its_lead(name: CircuitName) -> None:
+    model, truth = circuit(name)
+    for case in truth.cases:
+        assert len(case.prompt.split()) == len(case.corrupted.split())
+        answer, foil = (model.tokens(word, prepend_bos=False)[0] for word in (case.answer, case.foil))
+        clean, corrupted = logits(model, case.prompt), logits(model, case.corrupted)
+        assert clean[answer] > clean.max() - 0.5  # one of several in greater_than
+        lead = float(clean[answer] - clean[foil])
+        assert lead > 7
+        assert float(corrupted[answer] - corrupted[foil]) < 0.1 * lead
+        for kind in PART_KINDS:
+            assert case.matters(kind, model).sum() == len(case.parts(kind))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"heads": ((0, 0),)}, "heads (1, 1) does not matter by the truth, but changes 1."),
+        ({"heads": ((0, 0), (0, 1), (1, 1))}, "heads (0, 1) matters by the truth, but changes 0.0"),
+        ({"tokens": (1, 6)}, "tokens (2,) does not matter by the truth, but changes"),
+        ({"tokens": (1, 2, 3, 6)}, "tokens (3,) matters by the truth, but changes 0.0"),
+        ({"neurons": ((1, 3),)}, "neurons (1, 3) matters by the truth, but changes 0.0"),
+        ({"corrupted": "beta eta psi rho mu xi eta"}, "'psi' leads by"),
+    ],
+    ids=["a head too few", "a head too many", "a token too few", "a token too many", "a neuron", "not corrupted"],
+)
+def test_a_wrong_truth_is_not_proved(change: dict[str, object], fault: str) -> None:
+    model, truth = circuit("induction")
+    wrong = replace(truth, cases=(replace(truth.cases[0], **change),))  # type: ignore[arg-type]
+    proof = wrong.proof(model)
+    assert not proof.holds
+    assert any(fault in sentence for sentence in proof.faults), proof.faults
+
+
+def test_without_pairs_a_backup_would_look_idle() -> None:
+    """Each previous-token head alone changes nothing: only a pair shows that they matter."""
+    model, truth = circuit("backup")
+    wrong = replace(truth, cases=(replace(truth.cases[0], heads=((1, 1),)),))
+    faults = " ".join(wrong.proof(model).faults)
+    assert "heads (0, 0)" in faults
+    assert "heads (0, 2)" in faults
+    assert "(0, 1)" not in faults
+
+
+def test_norms_are_the_identity_on_features() -> None:
+    model, truth = circuit("fact_lookup")
+    name = "blocks.0.hook_resid_pre"
+    ids = model.tokens(truth.cases[0].prompt)
+    stream = model.run(ids, capture=(name, "blocks.0.ln1.hook_normalized")).activations
+    normed = stream["blocks.0.ln1.hook_normalized"]
+    assert torch.allclose(stream[name].mean(-1), torch.zeros(len(ids)), atol=1e-5)
+    ratio = normed.norm(dim=-1) / stream[name].norm(dim=-1)
+    assert ratio.std() < 1e-5 * ratio.mean()
+
+
+def test_no_feature_lies_on_an_axis() -> None:
+    model, _ = circuit("trigger")
+    rows = model.token_embeddings(list(range(2, 8))).detach()
+    share = (rows.abs().amax(-1) ** 2 / (rows**2).sum(-1)).numpy()
+    assert np.all(share < 0.2)
+
+
+def test_a_proof_can_be_cancelled() -> None:
+    model, truth = circuit("induction")
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        truth.proof(model, check=stop)
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'induction', .*'busy_idle'"):
+        load_circuit("unknown")  # type: ignore[arg-type]
