@@ -30,6 +30,7 @@ from typing import (
 )
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from interp_widgets.atomic import named_path, whole_file
@@ -351,6 +352,23 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]], depth: int) -> Any:
             "compute it again"
         )
     return _read_record(kind, value["fields"], arrays, depth)
+
+
+def digest_of(value: Any) -> str:
+    """A hash of all that a file holds of a value: of its numbers with their shapes and types, and of everything else.
+
+    The same for a value and for what is read of it from a file; TypeError for a value that no file can hold.
+
+    >>> digest_of({"a": (1, 2)}) == digest_of({"a": [1, 2]}), digest_of(np.ones(2)) == digest_of(np.ones((2, 1)))
+    (True, False)
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    text = json.dumps(_encode(value, "", arrays), sort_keys=True)
+    digest = xxhash.xxh3_128(text.encode("ascii"))
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode("utf8", "surrogatepass"))
+        digest.update(np.ascontiguousarray(array).view(np.uint8) if array.size else b"")
+    return digest.hexdigest()
 
 
 def _deeper(depth: int) -> int:
