@@ -270,6 +270,22 @@ def test_results_in_the_place_of_others_are_computed_anew(
         pd.testing.assert_frame_equal(shown.to_frame(), fresh.to_frame(), rtol=1e-4, atol=1e-6)
 
 
+def test_panels_in_the_place_of_others_are_computed_anew(
+    pair_file: Callable[[str], Path], opened: Any, tmp_path: Path
+) -> None:
+    """A panel by itself in the place of a stack, and a stack in its place."""
+
+    def swap(fields: dict[str, Any]) -> None:
+        lens, modules = tool(fields), tool(fields, "ablation")
+        lens["panels"], modules["panels"] = modules["panels"], lens["panels"]
+
+    screen = opened(demo_pair(), path=crafted(pair_file(PROMPT), tmp_path / "swapped.npz", swap)).screen
+    for name in ("logit_lens", "ablation"):
+        assert len(screen[name].current_panel.results) == 2
+    assert screen.status_line.error == ""
+    assert hidden(screen.note)
+
+
 def test_a_session_as_it_was_saved_opens_with_its_results(
     pair_file: Callable[[str], Path], opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -542,6 +558,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "for the messages of a chat",
     ),
     "two tabs of one name": (lambda f: f["tools"].append(copy.deepcopy(f["tools"][0])), "have one name"),
+    "two panels of one tab": (lambda f: tool(f)["panels"].append(tool(f)["panels"][0]), "two panels of its tab"),
     "a class that is a list": (lambda f: f["tools"][0].update({"class": []}), "it is damaged"),
 }
 

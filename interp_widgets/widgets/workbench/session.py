@@ -139,6 +139,9 @@ def _faults(session: Session) -> Iterator[str]:
     names = [tool.name for tool in session.tools]
     if len(set(names)) < len(names):
         yield "two of its tabs have one name"
+    for tool in session.tools:
+        if len({one.tab for one in tool.panels}) < len(tool.panels):
+            yield f"two panels of its tab {short(tool.name)!r} have one name"
 
 
 def opened_models(session: Session, path: Path, given: Sequence[Any], *, fetch: bool) -> tuple[Any, ...]:
@@ -188,7 +191,7 @@ def restore(tool: Any, saved: SavedTool, now: Present) -> list[str]:
     they were; returns why others cannot be used, as clauses."""
     reasons: list[str] = []
     for one in saved.panels:
-        if one.tab and one.tab not in getattr(tool, "fitting", ()):
+        if one.tab not in (tool.fitting if isinstance(tool, Stack) else ("",)):
             continue
         panel: Panel = tool[one.tab] if one.tab else tool
         try:
