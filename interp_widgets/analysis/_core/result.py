@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import metadata
@@ -50,6 +51,7 @@ _DEEPEST = 100
 """Levels of lists, mappings and records in each other that a file may have."""
 _KINDS = {"Floats": ("float", "f"), "Ints": ("int", "iu"), "Bools": ("bool", "b")}
 """Name of an array type in `_core.arrays`: name of its values and the allowed NumPy dtype kinds."""
+_PLAIN_NAME = re.compile(r"(?!header\.json$)[A-Za-z0-9_.-]{1,200}")
 _RECORDS: dict[str, type[Record]] = {}
 
 _version = functools.cache(metadata.version)  # reads a file each time
@@ -308,12 +310,14 @@ def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type
 
 
 def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Turn a field's value into JSON, putting arrays into `arrays` under their path in the record."""
+    """Turn a field's value into JSON, putting arrays into `arrays` under their path in the record, or under a number
+    where an archive cannot hold that name or has it already: keys of mappings may be any texts."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fiub":
             raise TypeError(f"{path} holds an array of {value.dtype}, a result may hold float, int or bool arrays")
-        arrays[path] = value
-        return {"kind": "array", "name": path}
+        name = path if _PLAIN_NAME.fullmatch(path) and path not in arrays else f"array {len(arrays)}"
+        arrays[name] = value
+        return {"kind": "array", "name": name}
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Scalar):
