@@ -423,7 +423,7 @@ def odd_file(path: Path, change: Callable[[pd.DataFrame], Any]) -> None:
 
 
 def with_attrs(table: pd.DataFrame, **attrs: Any) -> pd.DataFrame:
-    table.attrs = attrs
+    table.attrs.update(attrs)
     return table
 
 

@@ -371,7 +371,7 @@ def digest_of(value: Any) -> str:
     digest = xxhash.xxh3_128(text.encode("ascii"))
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype.str} {array.shape} ".encode("utf8", "surrogatepass"))
-        digest.update(np.ascontiguousarray(array).view(np.uint8) if array.size else b"")
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
