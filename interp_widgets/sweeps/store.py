@@ -127,7 +127,7 @@ class Folder:
             whole = [table for file in files if (table := _readable(file)) is not None]
             if not whole or any(table.attrs.get("sweep") != self._sweep for table in whole):
                 raise ValueError(f"{error}; its rows are not known to be of this sweep: give another out=") from error
-            self.columns = list(dict.fromkeys(name for table in whole for name in table.attrs["columns"]))
+            self.columns = list(dict.fromkeys(name for table in whole for name in table.attrs.get("columns", [])))
             if (self.folder / HEADER).exists():
                 _set_aside(self.folder / HEADER, str(error), "it is written again")
             self._write_header()
@@ -234,11 +234,18 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise DamagedError(f"{path} is damaged ({error}): run the sweep again, or give out= another folder") from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise DamagedError(f"{path} is not of a sweep: give out= another folder")
+    if not _are_names(header.get("columns", [])) or not isinstance(header.get("provenance", {}), dict):
+        raise DamagedError(
+            f"{path} is damaged (it has other kinds of entries than a sweep writes): run the sweep again, or give out= "
+            "another folder"
+        )
     return header
 
 
 def _content(path: Path) -> bytes:
     try:
+        if path.is_fifo() or path.is_socket() or path.is_char_device():  # reading it may never end
+            raise DamagedError("it is no regular file")
         return path.read_bytes()
     except FileNotFoundError as error:
         if path.is_symlink():  # to nothing; else it was there a moment ago, and has been merged into another
@@ -283,6 +290,10 @@ def read_folder(folder: Path, *, sweep: str | None = None, set_aside: bool = Fal
     return frame
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
 def _part_of(table: pd.DataFrame) -> int:
     """The number of the part that the rows of a file were written as; -1 for merged rows and files of old releases."""
     return int(table.attrs.get("part", -1))
@@ -311,7 +322,26 @@ def _read(file: Path, sweep: str | None) -> pd.DataFrame:
         raise DamagedError(f"it has no column {missing[0]!r}")
     if sweep is not None and table.attrs.get("sweep", sweep) != sweep:
         raise DamagedError("it is of another sweep")
+    if fault := _fault_of(table):
+        raise DamagedError(fault)
     return table
+
+
+def _fault_of(table: pd.DataFrame) -> str:
+    """What no sweep writes into a file, whose checksum may be that of another program; empty if there is nothing."""
+    from pandas.api.types import is_integer_dtype, is_numeric_dtype
+
+    if not _are_names(table.attrs.get("columns", [])):
+        return f"its columns are {short(table.attrs['columns'])}"
+    if type(table.attrs.get("part", -1)) is not int:
+        return f"its number is {short(table.attrs['part'])}"
+    if len(table) == 0:
+        return ""
+    if not is_integer_dtype(table["row"]) or table["row"].isna().any() or table["row"].min() < 0:
+        return "its rows have other numbers than those of items"
+    if not is_numeric_dtype(table["seconds"]):
+        return "its seconds are no numbers"
+    return "" if all(isinstance(one, str) for one in table["hash"]) else "its items have no hashes"
 
 
 def _readable(file: Path) -> pd.DataFrame | None:

@@ -19,6 +19,7 @@ from interp_widgets.analysis._core.result import (
     Results,
     Unreadable,
     by_itself,
+    digest_of,
     provenance,
     record,
     with_axes,
@@ -342,6 +343,35 @@ def test_a_small_file_does_not_become_millions_of_objects(tmp_path: Path) -> Non
     np.savez_compressed(tmp_path / "many.npz", **{"header.json": np.frombuffer(header, dtype=np.uint8)})
     with pytest.raises(ValueError, match=r"many\.npz cannot be read as a result: its header would unpack to 4,200,0"):
         Result.load(tmp_path / "many.npz")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"a.b": 1.0, "a": {"b": 2.0}},
+        {"a": {"b": 1.0}, "a.b": 2.0},
+        {"a\0b": 1.0, "a\0c": 2.0},
+        {"x" * 70_000: 1.0, "é": 2.0},
+        {"\ud800": 1.0, "a/../b": 2.0},
+        {"array 0": 1.0, "array 1": {"array 0": 2.0}},
+    ],
+)
+def test_arrays_under_any_keys_stay_apart(tmp_path: Path, parts: dict[str, Any]) -> None:
+    def filled(value: Any) -> Any:
+        return {key: filled(one) for key, one in value.items()} if isinstance(value, dict) else np.full(2, value)
+
+    result = sample(options=filled(parts))
+    assert SampleResult.load(result.save(tmp_path / "keys")).equals(result)
+
+
+def test_the_digest_of_a_value_is_that_of_what_is_read_of_it(tmp_path: Path) -> None:
+    result = sample(options={"a b": np.ones(2), "steps": (1, 2)})
+    digest = digest_of(result)
+    assert digest_of(SampleResult.load(result.save(tmp_path / "sample"))) == digest
+    for other in (np.ones(3), np.ones((2, 1)), np.ones(2, np.float32), np.zeros(2), (1.0, 1.0)):
+        assert digest_of(sample(options={"a b": other, "steps": (1, 2)})) != digest
+    with pytest.raises(TypeError, match="array of complex128"):
+        digest_of({"a": np.ones(1, complex)})
 
 
 def test_a_result_that_packs_tightly_is_read_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import resource
@@ -20,6 +21,7 @@ import pandas as pd
 import pytest
 
 from interp_widgets import read_sweep, sweep
+from interp_widgets.checksums import ROOM, sealed
 from interp_widgets.sweeps import store
 from tests.sweeps.jobs import square, wait_for, waits_for
 from tests.waiting import until
@@ -409,6 +411,68 @@ def test_a_file_of_an_older_release_is_read(tmp_path: Path) -> None:
     ran: list[int] = []
     again = sweep(value, range(N), out=tmp_path / "out", progress=lambda done, total: ran.append(done))
     assert (ran, again.numbers("value").tolist()) == ([], [n * n for n in range(N)])
+
+
+def odd_file(path: Path, change: Callable[[pd.DataFrame], Any]) -> None:
+    """Rows that another program has written, with a checksum of their own."""
+    table = pd.read_parquet(path)
+    attrs = dict(table.attrs)
+    table = change(table)
+    table.attrs = {**attrs, **table.attrs, "checksum": ROOM}
+    path.write_bytes(sealed(table.to_parquet(index=False)))
+
+
+def with_attrs(table: pd.DataFrame, **attrs: Any) -> pd.DataFrame:
+    table.attrs.update(attrs)
+    return table
+
+
+ODD_ROWS: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "negative numbers": lambda table: table.assign(row=-1 - table["row"]),
+    "numbers that are texts": lambda table: table.assign(row=table["row"].astype(str)),
+    "no numbers": lambda table: table.assign(row=float("nan")),
+    "hashes that are numbers": lambda table: table.assign(hash=5),
+    "seconds that are texts": lambda table: table.assign(seconds="x"),
+    "a part that is no number": lambda table: with_attrs(table, part=None),
+    "columns that are no names": lambda table: with_attrs(table, columns=5),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_ROWS)
+def test_rows_that_no_sweep_writes_are_computed_again(kind: str, unfinished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(unfinished, out)
+    odd_file(sorted(out.glob("part-*"))[1], ODD_ROWS[kind])
+    with pytest.warns(UserWarning, match="is damaged"):
+        assert read_sweep(out).rows.tolist() == [0, 1, 2, 3, 5, 6]
+    with pytest.warns(UserWarning, match="its rows are computed again"):
+        result = sweep(value, range(N), out=out)
+    assert (result.rows.tolist(), result.numbers("value").tolist()) == ([*range(N)], [n * n for n in range(N)])
+
+
+@pytest.mark.parametrize("change", [{"columns": None}, {"columns": [5]}, {"provenance": 5}])
+def test_a_header_with_other_kinds_of_entries_is_written_again(
+    change: dict[str, Any], unfinished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(unfinished, out)
+    header = {**store.read_header(out), **change, "checksum": ROOM}
+    (out / "sweep.json").write_bytes(sealed(json.dumps(header).encode()))
+    with pytest.raises(ValueError, match=r"is damaged .*run the sweep again"):
+        read_sweep(out)
+    with pytest.warns(UserWarning, match="it is written again"):
+        assert sweep(value, range(N), out=out).measured == ("value", "text")
+
+
+@pytest.mark.parametrize("name", ["part-000001-", "rows", "sweep.json"])
+def test_a_pipe_instead_of_a_file_is_not_waited_for(name: str, unfinished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(unfinished, out)
+    (path,) = (one for one in out.iterdir() if one.name.startswith(name))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.warns(UserWarning, match=r"computed again|written again"):
+        assert sweep(value, range(N), out=out).numbers("value").tolist() == [n * n for n in range(N)]
 
 
 # a full disk and kills ------------------------------------------------------------------------------------------------

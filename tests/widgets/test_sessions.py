@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from interp_widgets import DataSetExplorer, LogitLensExplorer, Workbench, load_model
@@ -24,6 +25,7 @@ from interp_widgets.widgets.ffn_concepts.notes import Notes, edited
 from interp_widgets.widgets.workbench import session as sessions
 from interp_widgets.widgets.workbench.tools import TOOLS
 from tests.models.state_edits import in_place
+from tests.shipped import demo_pair
 
 pytestmark = pytest.mark.slow
 
@@ -135,13 +137,17 @@ def test_results_under_another_reading_of_texts_are_computed_anew(
     assert len(screen["logit_lens"].result.tokens) > 0
 
 
-def test_results_from_a_file_are_used_by_no_other_panel(base: Model, file: Path, opened: Any, tmp_path: Path) -> None:
-    """Anyone may have written them."""
+def test_results_from_a_file_are_used_by_no_other_panel(
+    base: Model, file: Path, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone may have written them, with a checksum."""
 
     def forge(fields: dict[str, Any]) -> None:
         answer(fields)["value"]["fields"]["tokens"][0] = "forged"
+        answer(fields)["checksum"] = "theirs"
 
     cache.clear()
+    monkeypatch.setattr(sessions, "_checksum", lambda *_: "theirs")
     screen = opened(base, path=crafted(file, tmp_path / "forged.npz", forge)).screen
     assert screen["logit_lens"].result.tokens[0] == "forged"
     assert "from the session" in screen.status_line.text
@@ -149,6 +155,150 @@ def test_results_from_a_file_are_used_by_no_other_panel(base: Model, file: Path,
     plain.show("logit_lens")
     assert plain.screen.wait(120)
     assert plain.screen["logit_lens"].result.tokens[0] != "forged"
+
+
+# ---- results in the place of others
+
+
+Arrays = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def pair_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Sessions of two models about a prompt, with the lens and the modules that it needs."""
+    folder = tmp_path_factory.mktemp("pair")
+
+    @functools.cache
+    def save(prompt: str) -> Path:
+        bench = Workbench(demo_pair(), prompt=prompt, response=RESPONSE, live_seconds=float("inf"))
+        bench.screen.shown = ("logit_lens", "ablation")
+        assert bench.screen.wait(120)
+        path = bench.save(folder / f"{len(prompt)}.npz")
+        bench.close()
+        return path
+
+    return save
+
+
+def read(path: Path) -> tuple[dict[str, Any], Arrays]:
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    header: dict[str, Any] = json.loads(arrays.pop("header.json").tobytes())
+    return header, arrays
+
+
+def lens_arrays(header: dict[str, Any], model: int) -> str:
+    """The beginning of the names of the lens's arrays."""
+    names = [one["fields"]["name"] for one in header["fields"]["tools"]]
+    return f"tools.{names.index('logit_lens')}.panels.0.answers.{model}.value."
+
+
+def other_numbers(header: dict[str, Any], arrays: Arrays, other: Any) -> None:
+    name = lens_arrays(header, 0) + "entropy"
+    arrays[name] = arrays[name] * np.float32(0.5)
+
+
+def other_dtype(header: dict[str, Any], arrays: Arrays, other: Any) -> None:
+    name = lens_arrays(header, 1) + "entropy"
+    arrays[name] = arrays[name].astype(np.float64)
+
+
+def nans(header: dict[str, Any], arrays: Arrays, other: Any) -> None:
+    name = lens_arrays(header, 1) + "entropy"
+    arrays[name] = np.full_like(arrays[name], np.nan)
+
+
+def swapped_arrays(header: dict[str, Any], arrays: Arrays, other: Any) -> None:
+    first, second = lens_arrays(header, 0), lens_arrays(header, 1)
+    for name in [one for one in arrays if one.startswith(first)]:
+        twin = second + name.removeprefix(first)
+        arrays[name], arrays[twin] = arrays[twin], arrays[name]
+
+
+def both_answers(header: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tool(header["fields"])["panels"][0]["fields"]["answers"]
+    return found
+
+
+def swapped_results(header: dict[str, Any], arrays: Arrays, other: Any) -> None:
+    first, second = (one["fields"] for one in both_answers(header))
+    first["value"], second["value"] = second["value"], first["value"]
+
+
+def of_another_prompt(header: dict[str, Any], arrays: Arrays, other: tuple[dict[str, Any], Arrays]) -> None:
+    """With its own checksums."""
+    both_answers(header)[:] = copy.deepcopy(both_answers(other[0]))
+    for model in (0, 1):
+        start = lens_arrays(header, model)
+        arrays.update({name: value for name, value in other[1].items() if name.startswith(start)})
+
+
+def of_another_panel(header: dict[str, Any], arrays: Arrays, other: Any) -> None:
+    panel = tool(header["fields"], "ablation")["panels"][0]["fields"]
+    both_answers(header)[:] = copy.deepcopy(panel["answers"])
+
+
+def another_word(header: dict[str, Any], arrays: Arrays, other: Any) -> None:
+    both_answers(header)[0]["fields"]["value"]["fields"]["tokens"][1] = "another"
+
+
+def no_checksum(header: dict[str, Any], arrays: Arrays, other: Any) -> None:
+    for one in both_answers(header):
+        del one["fields"]["checksum"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        other_numbers, other_dtype, nans, swapped_arrays, swapped_results, of_another_prompt, of_another_panel,
+        another_word, no_checksum,
+    ],
+)  # fmt: skip
+def test_results_in_the_place_of_others_are_computed_anew(
+    change: Callable[..., None], pair_file: Callable[[str], Path], opened: Any, tmp_path: Path
+) -> None:
+    header, arrays = read(pair_file(PROMPT))
+    change(header, arrays, read(pair_file("The Louvre is in the old city of")))
+    text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    np.savez(tmp_path / "changed.npz", **{"header.json": text}, **arrays)
+    cache.clear()
+    screen = opened(demo_pair(), path=tmp_path / "changed.npz").screen
+    assert "Computed anew (Logit lens): the result in the session is not as it was saved." in screen.note.value
+    assert screen.status_line.error == ""
+    panel = screen["logit_lens"]
+    for shown, fresh in zip(panel.results, panel.run(fresh=True), strict=True):
+        pd.testing.assert_frame_equal(shown.to_frame(), fresh.to_frame(), rtol=1e-4, atol=1e-6)
+
+
+def test_panels_in_the_place_of_others_are_computed_anew(
+    pair_file: Callable[[str], Path], opened: Any, tmp_path: Path
+) -> None:
+    """A panel by itself in the place of a stack, and a stack in its place."""
+
+    def swap(fields: dict[str, Any]) -> None:
+        lens, modules = tool(fields), tool(fields, "ablation")
+        lens["panels"], modules["panels"] = modules["panels"], lens["panels"]
+
+    screen = opened(demo_pair(), path=crafted(pair_file(PROMPT), tmp_path / "swapped.npz", swap)).screen
+    for name in ("logit_lens", "ablation"):
+        assert len(screen[name].current_panel.results) == 2
+    assert screen.status_line.error == ""
+    assert hidden(screen.note)
+
+
+def test_a_session_as_it_was_saved_opens_with_its_results(
+    pair_file: Callable[[str], Path], opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.clear()
+    monkeypatch.setattr(Panel, "compute", lambda *_, **__: pytest.fail("the model ran"))
+    screen = opened(demo_pair(), path=pair_file(PROMPT)).screen
+    assert hidden(screen.note)
+    assert all(screen[name].results for name in screen.shown)
+
+
+def test_a_long_request_is_known_too() -> None:
+    hashes = {sessions._request_hash(("prompt", "word " * 2**18 + end)) for end in "ab"}
+    assert len(hashes - {""}) == 2
 
 
 # ---- versions
@@ -408,6 +558,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "for the messages of a chat",
     ),
     "two tabs of one name": (lambda f: f["tools"].append(copy.deepcopy(f["tools"][0])), "have one name"),
+    "two panels of one tab": (lambda f: tool(f)["panels"].append(tool(f)["panels"][0]), "two panels of its tab"),
     "a class that is a list": (lambda f: f["tools"][0].update({"class": []}), "it is damaged"),
 }
 
@@ -435,7 +586,7 @@ OPENED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda f: options(f, "logit_lens").update(top=_class("interp_widgets.demo.__main__:Build")), "no class of this",
     ),
     "a result of another class": (
-        lambda f: answer(f).update(value={"kind": "record", "class": "Result", "fields": {}}), "does not fit the panel",
+        lambda f: answer(f).update(value={"kind": "record", "class": "Result", "fields": {}}), "is not as it was saved",
     ),
     "a result that is damaged": (lambda f: answer(f)["value"]["fields"].pop("tokens"), "damaged"),
     "a result of an unknown class": (lambda f: answer(f)["value"].update({"class": "Nobody"}), "unknown class Nobody"),

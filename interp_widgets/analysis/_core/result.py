@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import metadata
@@ -30,6 +31,7 @@ from typing import (
 )
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from interp_widgets.atomic import named_path, whole_file
@@ -49,6 +51,7 @@ _DEEPEST = 100
 """Levels of lists, mappings and records in each other that a file may have."""
 _KINDS = {"Floats": ("float", "f"), "Ints": ("int", "iu"), "Bools": ("bool", "b")}
 """Name of an array type in `_core.arrays`: name of its values and the allowed NumPy dtype kinds."""
+_PLAIN_NAME = re.compile(r"(?!header\.json$)[A-Za-z0-9_.-]{1,200}")
 _RECORDS: dict[str, type[Record]] = {}
 
 _version = functools.cache(metadata.version)  # reads a file each time
@@ -307,12 +310,14 @@ def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type
 
 
 def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Turn a field's value into JSON, putting arrays into `arrays` under their path in the record."""
+    """Turn a field's value into JSON, putting arrays into `arrays` under their path in the record, or under a number
+    where an archive cannot hold that name or has it already: keys of mappings may be any texts."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fiub":
             raise TypeError(f"{path} holds an array of {value.dtype}, a result may hold float, int or bool arrays")
-        arrays[path] = value
-        return {"kind": "array", "name": path}
+        name = path if _PLAIN_NAME.fullmatch(path) and path not in arrays else f"array {len(arrays)}"
+        arrays[name] = value
+        return {"kind": "array", "name": name}
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Scalar):
@@ -351,6 +356,23 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]], depth: int) -> Any:
             "compute it again"
         )
     return _read_record(kind, value["fields"], arrays, depth)
+
+
+def digest_of(value: Any) -> str:
+    """A hash of all that a file holds of a value: of its numbers with their shapes and types, and of everything else.
+
+    The same for a value and for what is read of it from a file; TypeError for a value that no file can hold.
+
+    >>> digest_of({"a": (1, 2)}) == digest_of({"a": [1, 2]}), digest_of(np.ones(2)) == digest_of(np.ones((2, 1)))
+    (True, False)
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    text = json.dumps(_encode(value, "", arrays), sort_keys=True)
+    digest = xxhash.xxh3_128(text.encode("ascii"))
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode("utf8", "surrogatepass"))
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _deeper(depth: int) -> int:

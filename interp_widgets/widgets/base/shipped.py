@@ -147,15 +147,16 @@ def _weights_digest(source: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def request_text(request: Hashable) -> str:
-    """A request as text, the same in every process; empty if that is impossible or it is too long."""
+def request_text(request: Hashable, *, longest: float = LONGEST) -> str:
+    """A request as text, the same in every process; empty if that is impossible or it has more than ``longest``
+    characters."""
     parts: list[str] = []
     size = 0
     try:
         for part in _written(request):
             parts.append(part)
             size += len(part)
-            if size > LONGEST:
+            if size > longest:
                 return ""
     except _OfThisProcess:
         return ""

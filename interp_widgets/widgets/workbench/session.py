@@ -1,12 +1,15 @@
 """A session: the screen of a workbench in one file, which opens again with the same results.
 
 A file may come from anyone. Reading one runs no code, asks no server, and sets no option that is `personal`; its
-results are shown in its own panels only, where the models are as they were when the results were computed.
+results are shown in its own panels only, where the models are as they were when the results were computed. Each result
+has a checksum with the panel, the request and the states that it belongs to, so that none is shown in the place of
+another or with numbers that have changed since.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from interp_widgets.analysis._core.result import Record, Result, Unreadable, built, by_itself, record
+from interp_widgets.analysis._core.result import Record, Result, Unreadable, built, by_itself, digest_of, record
 from interp_widgets.arguments import message_of
 from interp_widgets.data.files import short
 from interp_widgets.models import load_model
@@ -51,6 +54,8 @@ class SavedAnswer(Record):
     """The result."""
     states: Sequence[Any]
     """The facts of the models that it depends on, its own first, when it was computed."""
+    checksum: str = ""
+    """Of the result, the facts, and the panel and request that it belongs to; earlier releases wrote none."""
 
 
 @record
@@ -62,7 +67,7 @@ class SavedPanel(Record):
     answers: Sequence[Any]
     """A `SavedAnswer` per model; none if they must be computed again. Earlier releases saved the bare results."""
     request: str = ""
-    """A hash of the request that they answer; empty if it has none that is the same in every process."""
+    """A hash of the request that they answer; earlier releases wrote none for some."""
 
 
 @record
@@ -134,6 +139,9 @@ def _faults(session: Session) -> Iterator[str]:
     names = [tool.name for tool in session.tools]
     if len(set(names)) < len(names):
         yield "two of its tabs have one name"
+    for tool in session.tools:
+        if len({one.tab for one in tool.panels}) < len(tool.panels):
+            yield f"two panels of its tab {short(tool.name)!r} have one name"
 
 
 def opened_models(session: Session, path: Path, given: Sequence[Any], *, fetch: bool) -> tuple[Any, ...]:
@@ -183,21 +191,25 @@ def restore(tool: Any, saved: SavedTool, now: Present) -> list[str]:
     they were; returns why others cannot be used, as clauses."""
     reasons: list[str] = []
     for one in saved.panels:
-        if one.tab and one.tab not in getattr(tool, "fitting", ()):
+        if one.tab not in (tool.fitting if isinstance(tool, Stack) else ("",)):
             continue
         panel: Panel = tool[one.tab] if one.tab else tool
         try:
             request = panel.request()
         except (TypeError, ValueError):  # its options ask for nothing; the panel says why
             continue
-        if len(one.answers) != len(panel.request_models) or one.request != _request_hash(request):
+        hashed = _request_hash(request)
+        if not hashed or len(one.answers) != len(panel.request_models) or one.request != hashed:
             continue  # a result of other options, such as a file of the user who saved it
         for model, answer in zip(panel.request_models, one.answers, strict=True):
             models = [model, *panel.depends_on(request, model)]
             try:
                 states = _as_then(answer, models, now)
-                panel.answers.open(request, model, unpacked(answer.value), states)
-            except ValueError as error:
+                value = unpacked(answer.value)
+                if answer.checksum != _checksum(panel, hashed, packed(value), answer.states):
+                    raise ValueError("the result in the session is not as it was saved")
+                panel.answers.open(request, model, value, states)
+            except (TypeError, ValueError) as error:
                 reasons.append(message_of(error))
     return list(dict.fromkeys(reasons))
 
@@ -268,8 +280,8 @@ def _saved(name: str, tool: Any) -> SavedTool:
     for tab, panel in panels.items():
         # the results depend on the options that are left out; a hash of the request shows where they are missing
         hashed = "" if panel.shown_request is None else _request_hash(panel.shown_request)
-        if not unsaved and (hashed or not personal):
-            kept.append(SavedPanel(tab, _answers(panel), hashed))
+        if hashed and not unsaved:
+            kept.append(SavedPanel(tab, _answers(panel, hashed), hashed))
     return SavedTool(name, options, [*personal, *unsaved], [one for one in kept if one.answers])
 
 
@@ -303,12 +315,17 @@ def _readable(answers: Sequence[Any]) -> list[SavedAnswer]:
 
 
 def _request_hash(request: Any) -> str:
-    """See `SavedPanel.request`."""
-    text = request_text(request)
+    """See `SavedPanel.request`; empty for a request that is another in every process."""
+    text = request_text(request, longest=math.inf)
     return xxhash.xxh3_128_hexdigest(text.encode("utf8", "surrogatepass")) if text else ""
 
 
-def _answers(panel: Panel) -> list[SavedAnswer]:
+def _checksum(panel: Panel, hashed: str, value: Any, states: Sequence[Any]) -> str:
+    """See `SavedAnswer.checksum`, for a packed value."""
+    return digest_of([type(panel).__qualname__, hashed, value, states])
+
+
+def _answers(panel: Panel, hashed: str) -> list[SavedAnswer]:
     """The results of a panel, packed; none where they are incomplete or answer other settings, or where the state in
     which they were computed is unknown."""
     if not panel.has_request or len(panel.results) != len(panel.request_models) or panel.shown_request is None:
@@ -325,7 +342,8 @@ def _answers(panel: Panel) -> list[SavedAnswer]:
             ]
             if None in facts:
                 return []
-            answers.append(SavedAnswer(packed(result), [dict(one) for one in facts if one is not None]))
+            value, then = packed(result), [dict(one) for one in facts if one is not None]
+            answers.append(SavedAnswer(value, then, _checksum(panel, hashed, value, then)))
     except (TypeError, ValueError):  # the settings ask for nothing, or no file can hold the result
         return []
     return answers if len(answers) == len(panel.results) else []
