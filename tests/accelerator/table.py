@@ -398,6 +398,15 @@ def paths(setup: Setup) -> Any:
     )
 
 
+@row("activation_patching")
+def estimated_patches(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    sites = ("resid_pre", "head", "pattern")
+    return iw.activation_patching(
+        setup.model, setup.tokens, [first, *reversed(others)], 7, foil=9, sites=sites, method="attribution", sample=3
+    )
+
+
 @row("greedy_circuit")
 def circuit(setup: Setup) -> Any:
     first, *others = setup.tokens
