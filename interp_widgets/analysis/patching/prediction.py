@@ -30,8 +30,8 @@ class PatchedPrediction(Result):
     Example:
         >>> clean, corrupted = "The capital of France is", "The capital of Italy is"
         >>> result = patched_prediction(model, clean, corrupted, "head", 0, head=1, top=2)
-        >>> result.tokens[:2], result.patched.shape
-        ((' Paris', ' Rome'), (3,))
+        >>> result.tokens[:2], result.patched.shape == result.clean.shape
+        ((' Paris', ' Rome'), True)
     """
 
     ids: Sequence[int] = with_axes("tokens")
