@@ -165,7 +165,7 @@ def test_events_that_are_none_are_ignored(tapped: Any, wire: Any) -> None:
 PANELS = (
     "LogitLensExplorer", "SaliencyExplorer", "AblationPanel", "TokenDecompositionExplorer", "DataSetExplorer",
     "ConceptBrowser", "HeadWordBrowser", "FFNConceptBrowser", "BiasWorkbench", "ClusterExplorer",
-    "LayerSimilarityExplorer", "MoDRoutingViewer", "Workbench",
+    "LayerSimilarityExplorer", "MoDRoutingViewer", "AttentionExplorer", "Workbench",
 )  # fmt: skip
 QUICK = ("LogitLensExplorer", "AblationPanel", "TokenDecompositionExplorer", "Workbench")
 """Those whose results take a moment to compute again."""

@@ -18,6 +18,7 @@ from tests.shipped import demo_pair
 KINDS = [
     "SaliencyExplorer", "LogitLensExplorer", "AblationPanel", "TokenDecompositionExplorer", "HeadWordBrowser",
     "FFNConceptBrowser", "ConceptBrowser", "MoDRoutingViewer", "BiasWorkbench", "LayerSimilarityExplorer",
+    "AttentionExplorer",
 ]  # fmt: skip
 PASTED = "word " * 200_000
 HALF = "a\ud800b"
