@@ -11,6 +11,7 @@ import pytest
 
 from interp_widgets import (
     AblationPanel,
+    AttentionExplorer,
     ConceptBrowser,
     HeadWordBrowser,
     LayerByPosition,
@@ -82,6 +83,10 @@ PANELS: dict[str, Callable[..., Any]] = {
         chosen=[concept.name for concept in CONCEPTS],
         **options,
     ),
+    "attention": lambda pair, **options: AttentionExplorer(pair, prompt=PROMPT, layer=3, **options),
+    "known heads": lambda pair, **options: AttentionExplorer(
+        pair, prompt=PROMPT, tab="find", length=10, sequences=2, **options
+    ),
     "routes": lambda pair, **options: MoDRoutingViewer(pair, prompt=PROMPT, tab="route", **options),
     "probe of layers": lambda pair, **options: stream_norm(pair, prompt=PROMPT, **options),
     "probe of tokens": lambda pair, **options: token_norm(pair, prompt=PROMPT, **options),
@@ -142,7 +147,7 @@ def test_each_half_is_the_picture_of_its_model(name: str, pair: Any, show: Any, 
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("name", ["logit lens", "modules", "token decomposition", "head words"])
+@pytest.mark.parametrize("name", ["logit lens", "modules", "token decomposition", "head words", "attention"])
 def test_a_cell_chosen_in_one_map_is_chosen_in_the_other(name: str, pair: Any, show: Any) -> None:
     panel = show(name, pair, view="beside")
     a, b = [view for view in pictures(panel) if isinstance(view, Heatmap)][:2]
@@ -161,7 +166,7 @@ def test_models_of_two_depths_stand_beside_each_other(show: Any, tmp_path: Path)
     tiny_hf("gpt2", n_layers=2).save_pretrained(tmp_path)
     tiny_tokenizer("gpt2").save_pretrained(tmp_path)
     deep, shallow = tiny_model("gpt2"), load_model(tmp_path)
-    for name in ("logit lens", "modules", "token decomposition"):
+    for name in ("logit lens", "modules", "token decomposition", "known heads"):
         panel = show(name, ModelPair(deep, shallow), view="beside")
         a, b = [view for view in pictures(panel) if isinstance(view, Heatmap)][:2]
         assert a.shape != b.shape

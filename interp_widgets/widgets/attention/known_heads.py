@@ -151,10 +151,13 @@ class KnownHeads(Panel):
             ]
         rows = [[f"{layer}.{head}", *(cell for r in results for cell in self._cells(r, layer, head))]
                 for layer, head in self._rows]  # fmt: skip
+        of_a = " of A" if len(letters) > 1 else ""
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = columns, rows
-            self.table.caption = "Largest differences, B − A" if differs else f"Highest {SCORES[self.score]} scores"
+            self.table.caption = (
+                "Largest differences, B − A" if differs else f"Highest {SCORES[self.score]} scores{of_a}"
+            )
 
     def draw_selection(self) -> None:
         at = [self.layer, self.head]
@@ -206,7 +209,7 @@ class KnownHeads(Panel):
         if layer >= result.scores.shape[2] or head >= result.scores.shape[3]:
             return float("nan"), "–", float("nan")
         low, high = result.interval(self.score)[:, layer, head]  # type: ignore[arg-type]
-        interval = f"{low:.2f} to {high:.2f}" if np.isfinite(low) else "needs two sequences"
+        interval = f"{low:.3f} to {high:.3f}" if np.isfinite(low) else "needs two sequences"
         control = result.control(self.score)[layer, head]  # type: ignore[arg-type]
         return float(self._scores(result)[layer, head]), interval, float(control)
 
@@ -223,6 +226,9 @@ class KnownHeads(Panel):
                 self.layer, self.head = self._rows[change.new]
 
     # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Request) -> str:
+        return request.code(self.models, "result.to_frame()")
 
     def scene(self) -> Scene:
         return stack_scenes([self.maps.scene(), self.table.scene()])

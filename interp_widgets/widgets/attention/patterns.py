@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -39,6 +40,11 @@ LENGTH, SEQUENCES = 40, 8
 """Random tokens and sequences of the scores that the heads are sorted by."""
 LISTED = 3
 """Number of keys listed for the selected query."""
+
+
+def _in_row(count: int) -> int:
+    """Heads in a row of a wide grid."""
+    return math.ceil(math.sqrt(1.5 * count))
 
 
 class HeadPatterns(PredictionPanel):
@@ -140,7 +146,8 @@ class HeadPatterns(PredictionPanel):
                 grid.title = pair_view.title_start(self, view) + self._grid_title(bool(notes))
                 grid.set_tiles(
                     tiles.reshape(-1, *tiles.shape[2:])[order], names=[f"head {name}" for name in names],
-                    columns=columns, vmin=low, vmax=high, signed=view == "difference",
+                    columns=columns if by_layer else max(columns, _in_row(len(order))),
+                    vmin=low, vmax=high, signed=view == "difference",
                     notes=notes, captions=[] if by_layer else names,
                     row_labels=[str(layer) for layer in range(rows)] if by_layer else [],
                     column_labels=[str(head) for head in range(columns)] if by_layer else [],
@@ -172,14 +179,15 @@ class HeadPatterns(PredictionPanel):
                 heat.cross = at
                 heat.pinned = at if self.key >= 0 else []
         for view, strip in self.strips.drawn():
-            row = pair_view.of_view(view, [pattern[query] for pattern in patterns])
+            rows = [pattern[query] for pattern in patterns]
+            row = pair_view.of_view(view, rows)
             with strip.hold_sync():
                 self._show_tokens(strip)
                 token = visible(self.results[0].tokens[query])
                 strip.label = f"{pair_view.title_start(self, view)}What ‘{token}’ attends to in {self.head_name}"
                 strip.value_label = self._unit
                 strip.selected = query
-                self._shade(strip, row, view)
+                self._shade(strip, row, view, rows)
         self.about.value = "<br>".join(self._sentences())
 
     def _show_tokens(self, strip: TokenStrip) -> None:
@@ -187,10 +195,12 @@ class HeadPatterns(PredictionPanel):
         if strip.tokens != list(first.tokens):
             strip.set_tokens(first.tokens, special=first.special)
 
-    def _shade(self, strip: TokenStrip, row: NDArray[np.float64] | None, view: str) -> None:
-        signed = view == "difference"
-        high = 1.0 if row is None or not np.isfinite(row).any() else float(np.nanmax(np.abs(row))) or 1.0
-        strip.set_values(row, vmin=-high if signed else 0.0, vmax=high, signed=signed)
+    def _shade(
+        self, strip: TokenStrip, values: NDArray[np.float64] | None, view: str, rows: Sequence[NDArray[np.float64]]
+    ) -> None:
+        """Shade tokens by one query's attention, up to the largest of all models."""
+        signed, high = view == "difference", pair_view.symmetric_limit(view, [rows])
+        strip.set_values(values, vmin=-high if signed else 0.0, vmax=high, signed=signed)
 
     def _limits(self, view: str, arrays: Sequence[NDArray[Any]]) -> tuple[float, float]:
         """The ends of the colours: 0 and 1 for attention, else the largest number of both models."""
@@ -302,7 +312,8 @@ class HeadPatterns(PredictionPanel):
         if not self.results:
             return False
         view = "B" if self.shown == "beside" else self.shown
-        row = pair_view.of_view(view, [self._pattern(result)[self.query] for result in self.results])
+        rows = [self._pattern(result)[self.query] for result in self.results]
+        row = pair_view.of_view(view, rows)
         first, tokens = self.results[0], (*prompt.tokens, *response.tokens)
         read = first.tokens[int(first.bos) :]
         if row is None or tokens[: len(read)] != tuple(read):
@@ -314,7 +325,7 @@ class HeadPatterns(PredictionPanel):
         for strip, what, part in ((prompt, "Prompt", values[:cut]), (response, "Response", values[cut:])):
             strip.label = f"{what}: attention of ‘{query}’ in {self.head_name}{suffix}"
             strip.value_label, strip.labels = self._unit + suffix, []
-            self._shade(strip, part, view)
+            self._shade(strip, part, view, rows)
         return True
 
     # the selection ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ const GAP = 3, LEAST = 26, MOST = 72;
 
 function render({ model, el, signal }) {
   el.classList.add('iw-view');
-  const head = element('div', 'iw-head', el), title = element('div', 'iw-title', head);
+  const head = element('div', 'iw-head', el), title = element('div', 'iw-title iw-whole', head);
   const list = element('div', 'iw-thumbs', el), empty = element('div', 'iw-empty', el);
   const tip = makeTip(el), opt = { signal };
   list.setAttribute('role', 'listbox');
