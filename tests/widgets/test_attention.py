@@ -10,7 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from interp_widgets import AttentionExplorer, AttentionPatterns, HeadScores, Workbench, attention_patterns, head_scores
+from interp_widgets import (
+    AttentionExplorer,
+    AttentionPatterns,
+    HeadScores,
+    Workbench,
+    ablation_null,
+    attention_patterns,
+    attention_reasons,
+    head_scores,
+)
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.attention import patterns
 from interp_widgets.widgets.attention.known_heads import SCORES
@@ -207,6 +216,77 @@ def test_two_models_differ_most_at_the_top(pair: Any, attend: Any) -> None:
     assert len(part.table.columns) == 7
 
 
+# ---- why here, and is it needed
+
+
+def test_the_reasons_of_a_score_add_up_to_it(pair: Any, attend: Any, wire: Any) -> None:
+    panel = attend(pair.base, layer=3, head=0, tab="why")
+    key = int(attention_patterns(pair.base, PROMPT).pattern(3, 0)[-1].argmax())
+    expected = attention_reasons(pair.base, PROMPT, 3, 0, -1, key)
+    part = panel["why"]
+    (heat,) = (view for _, view in part.maps.drawn())
+    np.testing.assert_allclose(heat.matrix, expected.parts, atol=1e-4)
+    assert heat.matrix.sum() + expected.position_bias == pytest.approx(expected.score, abs=1e-3)
+    assert heat.row_labels == list(expected.query_sources)
+    assert "where equal attention would be 10%" in part.about.value
+    wire.type(part.key_strip, selected=2)
+    settle(panel)
+    assert (panel.key, panel.result.key) == (2, 2)
+    wire.type(part.query_strip, selected=1)
+    settle(panel)
+    assert (panel.position, panel.key, panel.result.query) == (0, -1, 1), "a key after the query is forgotten"
+    wire.type(part.key_strip, selected=5)
+    assert "comes after the query, which does not see it" in complaint(panel)
+    assert part.key_strip.selected == panel.result.key
+    names = np.frombuffer(part.query_strip.values, "<f4")
+    np.testing.assert_allclose(names[:2], panel.result.parts.sum(1)[:-1], atol=1e-5)
+
+
+def test_reasons_of_two_models_on_different_keys_have_no_difference(pair: Any, attend: Any) -> None:
+    panel = attend(pair, layer=3, head=1, tab="why", view="difference")
+    a, b = panel.result
+    (heat,) = (view for _, view in panel["why"].maps.drawn())
+    if a.parts.shape == b.parts.shape:
+        np.testing.assert_allclose(heat.matrix, b.parts - a.parts, atol=1e-4)
+    else:
+        assert "same query and key" in heat.empty
+    panel.key = 1
+    settle(panel)
+    a, b = panel.result
+    np.testing.assert_allclose(heat.matrix, b.parts - a.parts, atol=1e-4)
+
+
+@pytest.mark.parametrize("matched", ["layer", "model"])
+def test_removing_a_head_stands_beside_removing_others(pair: Any, attend: Any, matched: Any) -> None:
+    panel = attend(pair.base, layer=2, head=3, tab="needed", matched=matched)
+    expected = ablation_null(pair.base, PROMPT, [(2, 3)], PRESETS[0].target, matched=matched)
+    part = panel["needed"]
+    (heat,) = (view for _, view in part.maps.drawn())
+    effects = np.array([expected.effect, *expected.null])
+    np.testing.assert_allclose(heat.matrix[0], np.sort(effects)[::-1], atol=1e-5)
+    assert heat.column_labels[heat.pinned[1]] == "2.3"
+    assert f"p = {expected.p:.2g}" in part.about.value
+    assert ("not beyond chance" in part.about.value) == (expected.p > 0.05)
+    assert ("p cannot be below 0.17" in part.about.value) == (matched == "layer")
+    panel.head = 1
+    settle(panel)
+    assert panel.result.parts == ("head 2.1",)
+
+
+def test_forecasts_grow_with_what_is_asked(pair: Any, attend: Any) -> None:
+    panel = attend(pair.base, **SMALL)
+    for tab in ("patterns", "why", "needed"):
+        panel.tab, panel.prompt = tab, PROMPT
+        settle(panel)
+        part, (model,) = panel[tab], panel.models
+        short = part.cost(part.request(), model)
+        panel.prompt = PROMPT * 3
+        settle(panel)
+        long = part.cost(part.request(), model)
+        assert long.flops > 2 * short.flops, tab
+        assert long.bytes > short.bytes > 0, tab
+
+
 # ---- links and bad input
 
 
@@ -240,6 +320,7 @@ def test_on_the_screen_it_shades_the_prompt_and_describes_the_head(pair: Any) ->
         ({"prompt": ""}, "the prompt is empty"),
         ({"position": 99}, "position must be in 0..8 for the tokens that the model has read, got 99"),
         ({"key": 99}, "key must be in 0..9 for the tokens that the model has read with its BOS, got 99"),
+        ({"tab": "why", "position": 1, "key": 5}, "the key must not come after the query, which is at 2, got 5"),
         ({"tab": "find", "length": 400}, "length must be at most 255, half of the 512 tokens"),
     ],
 )

@@ -87,6 +87,10 @@ PANELS: dict[str, Callable[..., Any]] = {
     "known heads": lambda pair, **options: AttentionExplorer(
         pair, prompt=PROMPT, tab="find", length=10, sequences=2, **options
     ),
+    "attention reasons": lambda pair, **options: AttentionExplorer(
+        pair, prompt=PROMPT, tab="why", layer=3, key=2, **options
+    ),
+    "needed head": lambda pair, **options: AttentionExplorer(pair, prompt=PROMPT, tab="needed", layer=2, **options),
     "routes": lambda pair, **options: MoDRoutingViewer(pair, prompt=PROMPT, tab="route", **options),
     "probe of layers": lambda pair, **options: stream_norm(pair, prompt=PROMPT, **options),
     "probe of tokens": lambda pair, **options: token_norm(pair, prompt=PROMPT, **options),

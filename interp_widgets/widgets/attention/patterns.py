@@ -101,6 +101,7 @@ class HeadPatterns(PredictionPanel):
         pictures = W.VBox([self.grids.box, self.maps.box])
         pictures.add_class("iw-heads")
         self.arrange([pictures], spare=[self.strips.box, self.about])
+        self.watch(self, "position", self._query_moved)
         for grid in self.grids.views:
             self.on_user(grid, "selected", self._head_chosen)
         for heat in self.maps.views:
@@ -353,9 +354,14 @@ class HeadPatterns(PredictionPanel):
         starts = block_starts(len(self.results[0].tokens), MOST_CELLS)
         query, key = (int(starts[at]) for at in change.new)
         with self.hold():
-            self.key = key
             self._select(query)
+            self.key = key if key <= query else -1  # no head sees a later key
         self.draw_selection()
+
+    def _query_moved(self, _: Any) -> None:
+        """Forget a key that the new query does not see."""
+        if self.results and self.key > self.query:
+            self.key = -1
 
     def _token_chosen(self, change: Any) -> None:
         self._select(change.new)
