@@ -69,7 +69,7 @@ def test_journey(opened: Any) -> None:
     # why it attends there, and whether the prediction needs it
     panel.get_by_role("tab", name="Why here?").click()
     nb.done()
-    keys = panel.locator(".iw-strip:visible").nth(1).locator(".iw-tok")
+    keys = panel.locator(".iw-strip:visible").nth(2).locator(".iw-tok")
     keys.nth(1).click()
     nb.wait_py("(attention.key, attention.status.state, attention.result[0].key)", (1, "done", 1))
     nb.rests()

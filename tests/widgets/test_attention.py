@@ -147,6 +147,17 @@ def test_two_models_and_their_difference(pair: Any, attend: Any) -> None:
     assert panel["patterns"].about.value.count("equal attention") == 2
 
 
+def test_the_cursors_of_two_models_move_together(pair: Any, attend: Any) -> None:
+    panel = attend(pair, view="beside")
+    a, b = drawn(panel, "maps")
+    b.set_state({"cross": [4, 2]})
+    assert a.cross == [4, 2]
+    a.set_state({"pinned": [5, 3]})
+    assert a.pinned == b.pinned == [5, 3]
+    b.set_state({"pinned": [2, 6]})
+    assert (panel.position, panel.key) == (1, -1), "no head sees a later key"
+
+
 def test_a_long_prompt_is_drawn_in_blocks(pair: Any, attend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (patterns, __import__("interp_widgets.figures.attention", fromlist=[""])):
         monkeypatch.setattr(module, "MOST_CELLS", 20)
@@ -229,16 +240,16 @@ def test_the_reasons_of_a_score_add_up_to_it(pair: Any, attend: Any, wire: Any) 
     assert heat.matrix.sum() + expected.position_bias == pytest.approx(expected.score, abs=1e-3)
     assert heat.row_labels == list(expected.query_sources)
     assert "where equal attention would be 10%" in part.about.value
-    wire.type(part.key_strip, selected=2)
+    wire.type(part.key_strips.views[0], selected=2)
     settle(panel)
     assert (panel.key, panel.result.key) == (2, 2)
-    wire.type(part.query_strip, selected=1)
+    wire.type(part.query_strips.views[0], selected=1)
     settle(panel)
     assert (panel.position, panel.key, panel.result.query) == (0, -1, 1), "a key after the query is forgotten"
-    wire.type(part.key_strip, selected=5)
+    wire.type(part.key_strips.views[0], selected=5)
     assert "comes after the query, which does not see it" in complaint(panel)
-    assert part.key_strip.selected == panel.result.key
-    names = np.frombuffer(part.query_strip.values, "<f4")
+    assert part.key_strips.views[0].selected == panel.result.key
+    names = np.frombuffer(part.query_strips.views[0].values, "<f4")
     np.testing.assert_allclose(names[:2], panel.result.parts.sum(1)[:-1], atol=1e-5)
 
 

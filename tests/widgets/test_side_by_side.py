@@ -151,7 +151,7 @@ def test_each_half_is_the_picture_of_its_model(name: str, pair: Any, show: Any, 
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("name", ["logit lens", "modules", "token decomposition", "head words", "attention"])
+@pytest.mark.parametrize("name", ["logit lens", "modules", "token decomposition", "head words"])
 def test_a_cell_chosen_in_one_map_is_chosen_in_the_other(name: str, pair: Any, show: Any) -> None:
     panel = show(name, pair, view="beside")
     a, b = [view for view in pictures(panel) if isinstance(view, Heatmap)][:2]

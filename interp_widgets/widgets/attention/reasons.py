@@ -53,8 +53,12 @@ class HeadReasons(PredictionPanel):
 
     def build(self) -> None:
         self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
-        self.query_strip = TokenStrip(instruction="click a token to select the query", max_lines=3)
-        self.key_strip = TokenStrip(instruction="click a token to select the key", max_lines=3)
+        self.query_strips, self.key_strips = (
+            pair_view.SideBySide(
+                self, lambda: TokenStrip(instruction="click a token to select it", max_lines=3)
+            )
+            for _ in range(2)
+        )  # fmt: skip
         self.maps = pair_view.SideBySide(
             self, lambda: Heatmap(
                 row_name="source of the query", column_name="source of the key", y_label="source of the query",
@@ -62,9 +66,10 @@ class HeadReasons(PredictionPanel):
             )
         )  # fmt: skip
         self.about = W.HTML("")
-        self.arrange([self.query_strip, self.key_strip, self.about, self.maps.box])
-        self.on_user(self.query_strip, "selected", self._query_chosen)
-        self.on_user(self.key_strip, "selected", self._key_chosen)
+        self.arrange([self.query_strips.box, self.key_strips.box, self.about, self.maps.box])
+        for strips, chosen in ((self.query_strips, self._query_chosen), (self.key_strips, self._key_chosen)):
+            for strip in strips.views:
+                self.on_user(strip, "selected", chosen)
         self.watch(self, "position", self._query_moved)
         for heat in self.maps.views:
             self.on_user(heat, "cross", self.maps.follow)
@@ -122,23 +127,28 @@ class HeadReasons(PredictionPanel):
                     parts, rows=result.query_sources, columns=result.key_sources, vmin=-largest, vmax=largest,
                     signed=True,
                 )  # fmt: skip
-        self._draw_strips(results[min(pair_view.shown_indices(self)[0], len(results) - 1)])
+        self._draw_strips(results)
         self.about.value = "<br>".join(map(self._sentence, pair_view.all_starts(results), results))
 
-    def _draw_strips(self, result: AttentionReasons) -> None:
-        sums = result.parts.sum(1)[:-1], result.parts.sum(0)[:-1]
-        largest = max(float(np.abs(part).max()) for part in sums) or 1.0
-        for strip, name, selected, values in (
-            (self.query_strip, "Query", result.query, sums[0]), (self.key_strip, "Key", result.key, sums[1]),
-        ):  # fmt: skip
-            with strip.hold_sync():
-                if strip.tokens != list(result.tokens):
-                    strip.set_tokens(result.tokens)
-                strip.label = f"{name} ‘{visible(result.tokens[selected])}’, and what each of its sources adds"
-                strip.value_label, strip.selected = "part of the score", selected
-                padded = np.full(len(result.tokens), np.nan)
-                padded[: len(values)] = values
-                strip.set_values(padded, vmin=-largest, vmax=largest, signed=True)
+    def _draw_strips(self, results: tuple[AttentionReasons, ...]) -> None:
+        """Show query and key, and what their sources add in all pairs."""
+        for strips, name, axis in ((self.query_strips, "Query", 1), (self.key_strips, "Key", 0)):
+            sums = []
+            for result in results:
+                added = result.parts.sum(axis)[:-1]
+                sums.append(np.append(added, np.full(len(result.tokens) - len(added), np.nan)))
+            largest = pair_view.symmetric_limit(self.shown if self.shown == "difference" else "A", [sums])
+            for view, strip in strips.drawn():
+                result = results[view == "B"]
+                selected = result.query if axis else result.key
+                with strip.hold_sync():
+                    if strip.tokens != list(result.tokens):
+                        strip.set_tokens(result.tokens)
+                    start = pair_view.title_start(self, view)
+                    token = visible(result.tokens[selected])
+                    strip.label = f"{start}{name} ‘{token}’, and what each of its sources adds"
+                    strip.value_label, strip.selected = "part of the score", selected
+                    strip.set_values(pair_view.of_view(view, sums), vmin=-largest, vmax=largest, signed=True)
 
     def _title(self, result: AttentionReasons) -> str:
         query, key = (visible(result.tokens[at]) for at in (result.query, result.key))
@@ -207,4 +217,4 @@ class HeadReasons(PredictionPanel):
         return request.code(self.models, "reasons.to_frame()")
 
     def scene(self) -> Scene:
-        return stack_scenes([self.query_strip.scene(), self.key_strip.scene(), self.maps.scene()])
+        return stack_scenes([self.query_strips.scene(), self.key_strips.scene(), self.maps.scene()])
