@@ -126,7 +126,7 @@ class KnownHeads(Panel):
                     signed=signed, notes=self._notes(view),
                 )  # fmt: skip
         self._draw_table()
-        uniform = float(results[0].uniform[NAMES.index(self.score)])  # type: ignore[arg-type]
+        uniform = float(results[0].uniform[NAMES.index(self.score)])
         self.about.value = (
             f"{escape(ABOUT[self.score])} Equal attention to all tokens would score {decimals(uniform)}. "
             f"Measured on {results[0].scores.shape[1]} sequences of {results[0].length} random tokens, each read "
@@ -208,9 +208,9 @@ class KnownHeads(Panel):
         """Score, interval and control of a head; NaN for one that the model does not have."""
         if layer >= result.scores.shape[2] or head >= result.scores.shape[3]:
             return float("nan"), "–", float("nan")
-        low, high = result.interval(self.score)[:, layer, head]  # type: ignore[arg-type]
+        low, high = result.interval(self.score)[:, layer, head]
         interval = f"{low:.3f} to {high:.3f}" if np.isfinite(low) else "needs two sequences"
-        control = result.control(self.score)[layer, head]  # type: ignore[arg-type]
+        control = result.control(self.score)[layer, head]
         return float(self._scores(result)[layer, head]), interval, float(control)
 
     # what a user does -------------------------------------------------------------------------------------------------
