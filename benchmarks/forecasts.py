@@ -57,6 +57,8 @@ CASES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "head words": (iw.HeadWordBrowser, [{"word_list": "own", "words": WORDS[:n]} for n in (200, 1000, 3000)]),
     "FFN components": (iw.FFNConceptBrowser, [{"word_list": "own", "words": WORDS[:n], "rank": k}
                                               for n, k in ((200, 4), (1000, 16), (3000, 32))]),
+    "attention patterns": (iw.AttentionExplorer, prompts(6, 20, 60, 150)),
+    "known heads": (iw.AttentionExplorer, [{"tab": "find", "length": n} for n in (10, 40, 100)]),
     "FFN neurons": (iw.FFNConceptBrowser, prompts(6, 60, 150, tab="neurons")),
     "concepts, reading": (iw.ConceptBrowser, [{"concepts": concepts[:n], "map_method": "pca"} for n in (6, 20, 60)]),
 }  # fmt: skip

@@ -237,6 +237,7 @@ from .tuning.mixture_of_depths import tune_mod as tune_mod
 from .tuning.mixture_of_depths import untrained_mod as untrained_mod
 from .version import __version__ as __version__
 from .widgets.ablation import AblationPanel as AblationPanel
+from .widgets.attention import AttentionExplorer as AttentionExplorer
 from .widgets.base.fields import Bounds as Bounds
 from .widgets.base.fields import field as field
 from .widgets.base.panel import Panel as Panel

@@ -98,8 +98,9 @@ def test_journey(opened: Any, tmp_path: Any) -> None:
 
 def test_every_tab_ends_above_the_fold(opened: Any) -> None:
     for pair in (
-        ("ablation", "decomposition"), ("concepts", "data_set"), ("head_words", "ffn_concepts"), ("bias", "clusters"),
-        ("layer_similarity", "mixture_of_depths"), ("patching", "saliency"),
+        ("ablation", "decomposition"), ("logit_lens", "attention"), ("concepts", "data_set"),
+        ("head_words", "ffn_concepts"), ("bias", "clusters"), ("layer_similarity", "mixture_of_depths"),
+        ("patching", "saliency"),
     ):  # fmt: skip
         opened.py(code=f"screen.show(*{pair!r})")
         opened.wait_py(SETTLED, (False, ""))

@@ -10,6 +10,7 @@ import traitlets as T
 
 from interp_widgets import (
     AblationPanel,
+    AttentionExplorer,
     ConceptBrowser,
     FFNConceptBrowser,
     HeadWordBrowser,
@@ -43,6 +44,7 @@ def sources() -> dict[type, tuple[Any, dict[str, Any]]]:
     texts = {"prompt": PROMPT}
     return {
         AblationPanel: (model, texts),
+        AttentionExplorer: (model, texts),
         LogitLensExplorer: (model, texts),
         MoDRoutingViewer: (model, texts),
         TokenDecompositionExplorer: (model, texts),
@@ -73,6 +75,8 @@ def view(sources: dict[type, tuple[Any, dict[str, Any]]]) -> Iterator[Callable[.
         (LogitLensExplorer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
         (AblationPanel, {"position": 99}, "position must be in 0..4 for the tokens that the model has read, got 99"),
         (AblationPanel, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
+        (AttentionExplorer, {"position": 99}, "position must be in 0..4 for the tokens that the model has read, got"),
+        (AttentionExplorer, {"key": 99}, "key must be in 0..5 for the tokens that the model has read with its BOS"),
         (TokenDecompositionExplorer, {"source": 99}, "source must be in 0..5 for the tokens of the"),
         (TokenDecompositionExplorer, {"column": 99}, "column must be in 0..6 for the layers and the final norm"),
         (TokenDecompositionExplorer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the"),
@@ -125,6 +129,7 @@ def test_a_later_choice_is_told_too_and_a_good_one_ends_it(view: Callable[..., A
         (LogitLensExplorer, "reading", 2, 99, "reading must be in 0..6"),
         (LogitLensExplorer, "prompt_token", 2, 99, "prompt_token must be in 0..4"),
         (AblationPanel, "position", 2, 99, "position must be in 0..4"),
+        (AttentionExplorer, "key", 2, 99, "key must be in 0..5"),
         (AblationPanel, "heads_at", 2, 99, "position must be in -5..4"),
         (TokenDecompositionExplorer, "source", 2, 99, "source must be in 0..5"),
         (TokenDecompositionExplorer, "column", 2, 99, "column must be in 0..6"),

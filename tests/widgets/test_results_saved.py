@@ -42,6 +42,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "grid_steps": 1, "grid_ks": [1, 2], "n_problems": 2,
     },
     "LayerSimilarityExplorer": {},
+    "AttentionExplorer": {"prompt": "Paris is in", "length": 10, "sequences": 2},
     "BiasWorkbench": {"splits": 2, "methods": ("leace",), "texts": ["The sun was warm."], "max_new_tokens": 2},
 }  # fmt: skip
 
@@ -154,6 +155,7 @@ TABS = {
     "ConceptBrowser": all_tabs,
     "BiasWorkbench": all_tabs,
     "LayerSimilarityExplorer": all_tabs,
+    "AttentionExplorer": all_tabs,
     "MoDRoutingViewer": tabs_of_mixtures,
 }
 

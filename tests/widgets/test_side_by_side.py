@@ -11,6 +11,7 @@ import pytest
 
 from interp_widgets import (
     AblationPanel,
+    AttentionExplorer,
     ConceptBrowser,
     HeadWordBrowser,
     LayerByPosition,
@@ -82,6 +83,14 @@ PANELS: dict[str, Callable[..., Any]] = {
         chosen=[concept.name for concept in CONCEPTS],
         **options,
     ),
+    "attention": lambda pair, **options: AttentionExplorer(pair, prompt=PROMPT, layer=3, **options),
+    "known heads": lambda pair, **options: AttentionExplorer(
+        pair, prompt=PROMPT, tab="find", length=10, sequences=2, **options
+    ),
+    "attention reasons": lambda pair, **options: AttentionExplorer(
+        pair, prompt=PROMPT, tab="why", layer=3, key=2, **options
+    ),
+    "needed head": lambda pair, **options: AttentionExplorer(pair, prompt=PROMPT, tab="needed", layer=2, **options),
     "routes": lambda pair, **options: MoDRoutingViewer(pair, prompt=PROMPT, tab="route", **options),
     "probe of layers": lambda pair, **options: stream_norm(pair, prompt=PROMPT, **options),
     "probe of tokens": lambda pair, **options: token_norm(pair, prompt=PROMPT, **options),
@@ -161,7 +170,7 @@ def test_models_of_two_depths_stand_beside_each_other(show: Any, tmp_path: Path)
     tiny_hf("gpt2", n_layers=2).save_pretrained(tmp_path)
     tiny_tokenizer("gpt2").save_pretrained(tmp_path)
     deep, shallow = tiny_model("gpt2"), load_model(tmp_path)
-    for name in ("logit lens", "modules", "token decomposition"):
+    for name in ("logit lens", "modules", "token decomposition", "known heads"):
         panel = show(name, ModelPair(deep, shallow), view="beside")
         a, b = [view for view in pictures(panel) if isinstance(view, Heatmap)][:2]
         assert a.shape != b.shape

@@ -16,9 +16,9 @@ from interp_widgets.widgets.views import TextBox
 from tests.shipped import demo_pair
 
 KINDS = [
-    "SaliencyExplorer", "LogitLensExplorer", "AblationPanel", "PatchingPanel", "TokenDecompositionExplorer",
-    "HeadWordBrowser", "FFNConceptBrowser", "ConceptBrowser", "MoDRoutingViewer", "BiasWorkbench",
-    "LayerSimilarityExplorer",
+    "SaliencyExplorer", "LogitLensExplorer", "AttentionExplorer", "AblationPanel", "PatchingPanel",
+    "TokenDecompositionExplorer", "HeadWordBrowser", "FFNConceptBrowser", "ConceptBrowser", "MoDRoutingViewer",
+    "BiasWorkbench", "LayerSimilarityExplorer",
 ]  # fmt: skip
 PASTED = "word " * 200_000
 HALF = "a\ud800b"

@@ -15,6 +15,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide, wide_type
@@ -188,13 +189,9 @@ def head_scores(
     model.capabilities.require("attention_patterns", "head_scores")
     check_range("length", length, 2)
     check_range("sequences", sequences, 1)
+    check_length(model, length)
     offset = int(model.prepend_bos)
     total = 2 * length + offset
-    if total > model.n_ctx:
-        raise ValueError(
-            f"length must be at most {(model.n_ctx - offset) // 2}, half of the {model.n_ctx} tokens that this model "
-            f"reads, got {length}"
-        )
     texts = _sequences(model, length, sequences, seed)
     layers, heads, places = model.n_layers, model.n_heads, _places(length, offset)
     shares = torch.zeros(2, len(SCORES), sequences, layers, heads, dtype=wide_type(model.dtype))
@@ -225,6 +222,38 @@ def head_scores(
         bos=offset == 1,
         provenance=provenance(model.provenance(), **options, **runner.log.facts()),
     )
+
+
+def check_length(model: Model, length: int) -> None:
+    """Raise ValueError for a length that does not fit the model's context or vocabulary."""
+    offset = int(model.prepend_bos)
+    if 2 * length + offset > model.n_ctx:
+        raise ValueError(
+            f"length must be at most {(model.n_ctx - offset) // 2}, half of the {model.n_ctx} tokens that this model "
+            f"reads, got {length}"
+        )
+    ordinary = len(ordinary_tokens(model))
+    if ordinary < 2 * length:
+        raise ValueError(
+            f"length must be at most {ordinary // 2}, half of the {ordinary} tokens of this vocabulary that "
+            f"are not special, got {length}"
+        )
+
+
+def longest(model: Model, length: int) -> int:
+    """The length, or the largest one that fits the model's context and vocabulary."""
+    return min(length, (model.n_ctx - int(model.prepend_bos)) // 2, len(ordinary_tokens(model)) // 2)
+
+
+def head_scores_cost(model: Model, *, length: int = 40, sequences: int = 8) -> Cost:
+    """Forecast of `head_scores`.
+
+    Example:
+        >>> head_scores_cost(model, sequences=8).flops == 2 * head_scores_cost(model, sequences=4).flops
+        True
+    """
+    total, count = 2 * length + int(model.prepend_bos), 2 * sequences
+    return Cost(flops=float(count * pass_flops(model, total, total)), bytes=chunk_bytes(model, count, total))
 
 
 @dataclass(frozen=True)
@@ -265,11 +294,6 @@ def _places(length: int, offset: int) -> list[_Places]:
 def _sequences(model: Model, length: int, sequences: int, seed: int) -> list[list[int]]:
     """Token ids of the sequences that repeat their random tokens, then of as many that do not."""
     ordinary = ordinary_tokens(model)
-    if len(ordinary) < 2 * length:
-        raise ValueError(
-            f"length must be at most {len(ordinary) // 2}, half of the {len(ordinary)} tokens of this vocabulary that "
-            f"are not special, got {length}"
-        )
     rng = np.random.default_rng(seed)
     halves = [rng.choice(ordinary, 2 * length, replace=False).tolist() for _ in range(sequences)]
     front = [] if not model.prepend_bos or model.bos_token_id is None else [model.bos_token_id]

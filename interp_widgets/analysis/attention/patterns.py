@@ -12,6 +12,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats, ratio
 from interp_widgets.analysis._core.checks import check_finite, indices, layer_indices, row_of
 from interp_widgets.analysis._core.chunks import BUDGET_SHARE
+from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -211,6 +212,26 @@ def attention_patterns(
         value_norm=as_array(torch.stack(known)) if len(known) == len(rows) else None,
         bos=tokens.offset == 1,
         provenance=provenance(model.provenance(), bos=tokens.offset == 1),
+    )
+
+
+def attention_patterns_cost(
+    model: Model, n_tokens: int, *, n_layers: int | None = None, n_heads: int | None = None
+) -> Cost:
+    """Forecast of `attention_patterns` on this many tokens with the BOS, for this many layers and heads (default: all).
+
+    Example:
+        >>> one, all_layers = attention_patterns_cost(model, 100, n_layers=1), attention_patterns_cost(model, 100)
+        >>> one.bytes < all_layers.bytes
+        True
+    """
+    layers, heads = n_layers or model.n_layers, n_heads or model.n_heads
+    item = max(4, model.dtype.itemsize)
+    kept = layers * heads * n_tokens * (n_tokens + 1) * item
+    values = 2 * layers * heads * n_tokens * n_tokens * model.d_head  # compared with the model's own outputs
+    return Cost(
+        flops=float(pass_flops(model, n_tokens, n_tokens) + values),
+        bytes=float(kept + row_bytes(model, n_tokens, n_tokens)),
     )
 
 

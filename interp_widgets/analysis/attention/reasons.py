@@ -14,6 +14,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import index, layer_index
 from interp_widgets.analysis._core.chunks import run_chunks
+from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
@@ -22,6 +23,7 @@ from interp_widgets.analysis.token_decomposition.decomposition import (
     check_error,
     check_model,
     check_stream,
+    decomposition_cost,
     sources_at_once,
 )
 from interp_widgets.arguments import checked
@@ -190,6 +192,17 @@ def attention_reasons(
         error=error,
         provenance=provenance(model.provenance(), bos=tokens.offset == 1),
     )
+
+
+def attention_reasons_cost(model: Model, n_tokens: int) -> Cost:
+    """Forecast of `attention_reasons` for a query after this many tokens: those of the query and key are decomposed.
+
+    Example:
+        >>> attention_reasons_cost(model, 20).flops > attention_reasons_cost(model, 10).flops
+        True
+    """
+    one = decomposition_cost(model, n_tokens, lens=False)
+    return Cost(flops=2 * one.flops, bytes=one.bytes)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
 from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
@@ -220,6 +221,17 @@ def ablation_null(
         matched=matched,
         provenance=provenance(model.provenance(), bos=read[0].offset == 1, **facts, **runner.log.facts()),
     )
+
+
+def ablation_null_cost(model: Model, n_tokens: int, *, draws: int) -> Cost:
+    """Forecast of `ablation_null` on one prompt of this many tokens.
+
+    Example:
+        >>> ablation_null_cost(model, 10, draws=20).flops > ablation_null_cost(model, 10, draws=10).flops
+        True
+    """
+    runs = draws + 2
+    return Cost(flops=float(runs * pass_flops(model, n_tokens, n_tokens)), bytes=chunk_bytes(model, runs, n_tokens))
 
 
 # ---- parts

@@ -50,6 +50,7 @@ TOOLS: Mapping[str, Tool] = {
         "Decomposition", "What it is made of", _public("TokenDecompositionExplorer"),
         "Which tokens is it made of?",
     ),
+    "attention": Tool("Attention", "Where its heads look", _public("AttentionExplorer"), "Where do its heads look?"),
     "data_set": Tool("Data set", "The same on a data set", _public("DataSetExplorer")),
     "concepts": Tool("Concepts", "Concepts in the states", _public("ConceptBrowser")),
     "head_words": Tool("Head words", "Word pairs of its heads", _public("HeadWordBrowser")),

@@ -1,0 +1,352 @@
+"""The attention explorer without a browser: thumbnails, one head's pattern, tokens, scores, links and bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from interp_widgets import (
+    AttentionExplorer,
+    AttentionPatterns,
+    HeadScores,
+    Workbench,
+    ablation_null,
+    attention_patterns,
+    attention_reasons,
+    head_scores,
+)
+from interp_widgets.data.presets import PRESETS
+from interp_widgets.widgets.attention import patterns
+from interp_widgets.widgets.attention.known_heads import SCORES
+from tests.models.tiny import tiny_model
+from tests.shipped import demo_pair
+from tests.widgets.opening import opening, settle
+from tests.widgets.trouble import complaint
+
+pytestmark = pytest.mark.slow
+
+PROMPT = PRESETS[0].prompt
+SMALL: dict[str, Any] = {"length": 10, "sequences": 3}
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    return demo_pair()
+
+
+@pytest.fixture
+def attend(wire: Any) -> Iterator[Callable[..., AttentionExplorer]]:
+    """Opens panels; afterwards every comm and worker they opened must be gone."""
+    with opening(AttentionExplorer) as build:
+        yield build
+    assert wire.open() == 0
+
+
+def drawn(panel: AttentionExplorer, part: str) -> list[Any]:
+    """The views of a part of the patterns that are on the screen."""
+    return [view for _, view in getattr(panel["patterns"], part).drawn()]
+
+
+# ---- patterns
+
+
+def test_opens_with_all_heads_and_the_pattern_of_one(pair: Any, attend: Any) -> None:
+    panel = attend(pair.base, layer=3, head=1)
+    expected = attention_patterns(pair.base, PROMPT)
+    assert isinstance(panel.result, AttentionPatterns)
+    np.testing.assert_allclose(panel.result.patterns, expected.patterns, atol=1e-6)
+    (grid,), (heat,), (strip,) = (drawn(panel, part) for part in ("grids", "maps", "strips"))
+    seen = np.tril(np.ones((10, 10), dtype=bool))
+    assert (grid.count, grid.columns, grid.selected) == (36, 6, 19)
+    np.testing.assert_allclose(grid.tiles[19][seen], expected.pattern(3, 1)[seen], atol=0.003)
+    np.testing.assert_allclose(heat.matrix[seen], expected.pattern(3, 1)[seen], atol=1e-6)
+    assert np.isnan(heat.matrix[~seen]).all()
+    assert heat.row_labels == heat.column_labels == list(expected.tokens)
+    assert (heat.vmin, heat.vmax) == (0, 1)
+    assert strip.tokens == list(expected.tokens)
+    assert strip.selected == 9
+    share = expected.first_token[3, 1]
+    assert f"<b>{share:.0%}</b>" in panel["patterns"].about.value
+    assert "equal attention to all tokens would pay it 21%" in panel["patterns"].about.value
+
+
+def test_a_head_a_cell_and_a_token_are_selected(pair: Any, attend: Any, wire: Any) -> None:
+    panel = attend(pair.base)
+    (grid,), (heat,), (strip,) = (drawn(panel, part) for part in ("grids", "maps", "strips"))
+    wire.type(grid, selected=20)
+    assert (panel.layer, panel.head) == (3, 2)
+    assert heat.title == "Head 3.2, query × key"
+    wire.type(grid, selected=-1)
+    assert grid.selected == 20, "one head is always selected"
+    wire.type(heat, pinned=[4, 2], cross=[4, 2])
+    assert (panel.position, panel.key, strip.selected) == (3, 2, 4)
+    result = panel.result
+    row = np.frombuffer(strip.values, "<f4")
+    np.testing.assert_allclose(row[:5], result.pattern(3, 2)[4, :5], atol=1e-6)
+    assert np.isnan(row[5:]).all()
+    wire.type(strip, selected=6)
+    assert panel.position == panel.prompt_token == 5
+    assert heat.cross[0] == 6
+    wire.type(strip, selected=0)
+    assert panel.position == -1
+    wire.type(heat, pinned=[])
+    assert panel.key == -1
+
+
+def test_without_the_sink_and_weighted_say_so(pair: Any, attend: Any) -> None:
+    panel = attend(pair.base, layer=4, head=1, without_sink=True)
+    (grid,), (heat,) = drawn(panel, "grids"), drawn(panel, "maps")
+    expected = panel.result.pattern(4, 1, without_sink=True)
+    np.testing.assert_allclose(
+        heat.matrix[1:][np.tril_indices(9, k=1)], expected[1:][np.tril_indices(9, k=1)], atol=1e-6
+    )
+    assert np.isnan(heat.matrix[0]).all()
+    assert "rows renormalised over the other keys" in heat.title
+    assert "rows renormalised over the other keys" in grid.title
+    panel.without_sink, panel.weighted = False, True
+    expected = panel.result.pattern(4, 1, weighted=True)
+    seen = np.tril(np.ones((10, 10), dtype=bool))
+    np.testing.assert_allclose(heat.matrix[seen], expected[seen], rtol=1e-5)
+    assert "weighted by the norm of the value moved" in heat.title
+    assert heat.value_label == "attention × value norm"
+    assert "pattern(4, 1, weighted=True)" in panel.current.code(panel.current.request())
+
+
+def test_heads_sorted_by_a_score(pair: Any, attend: Any) -> None:
+    panel = attend(pair.base, sort="previous_token")
+    (grid,) = drawn(panel, "grids")
+    scores = head_scores(pair.base)
+    best = [f"head {layer}.{head}" for layer, head in scores.top("previous_token", 5)]
+    assert grid.names[:5] == best
+    assert grid.captions[0] == best[0].removeprefix("head ")
+    assert "by previous token score" in grid.title
+    assert grid.notes[0].startswith("previous token 0.")
+    assert "control" in grid.notes[0]
+    assert grid.names[grid.selected] == "head 0.0"
+    panel.sort = "layer"
+    assert grid.names[:2] == ["head 0.0", "head 0.1"]
+    assert grid.captions == []
+
+
+def test_two_models_and_their_difference(pair: Any, attend: Any) -> None:
+    panel = attend(pair, layer=3, head=0, view="difference")
+    (grid,), (heat,) = drawn(panel, "grids"), drawn(panel, "maps")
+    a, b = (result.pattern(3, 0) for result in panel.result)
+    seen = np.tril(np.ones((10, 10), dtype=bool))
+    np.testing.assert_allclose(heat.matrix[seen], (b - a)[seen], atol=1e-6)
+    assert heat.vmin == -heat.vmax
+    assert grid.vmin == -grid.vmax
+    assert heat.title.startswith("B − A · ")
+    panel.view = "beside"
+    assert [heat.title[:4] for heat in drawn(panel, "maps")] == ["A · ", "B · "]
+    assert panel["patterns"].about.value.count("equal attention") == 2
+
+
+def test_the_cursors_of_two_models_move_together(pair: Any, attend: Any) -> None:
+    panel = attend(pair, view="beside")
+    a, b = drawn(panel, "maps")
+    b.set_state({"cross": [4, 2]})
+    assert a.cross == [4, 2]
+    a.set_state({"pinned": [5, 3]})
+    assert a.pinned == b.pinned == [5, 3]
+    b.set_state({"pinned": [2, 6]})
+    assert (panel.position, panel.key) == (1, -1), "no head sees a later key"
+
+
+def test_a_long_prompt_is_drawn_in_blocks(pair: Any, attend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (patterns, __import__("interp_widgets.figures.attention", fromlist=[""])):
+        monkeypatch.setattr(module, "MOST_CELLS", 20)
+    panel = attend(pair.base, prompt=" ".join(["The cat sat on the mat."] * 10), layer=2, head=3)
+    (heat,) = drawn(panel, "maps")
+    n = len(panel.result.tokens)
+    side = -(-n // 20)
+    assert side > 1
+    assert heat.shape[0] == -(-n // side) <= 20
+    assert f"each cell is the largest of {side} × {side} tokens" in heat.title
+    pattern = panel.result.pattern(2, 3)
+    assert heat.matrix[-1, 0] == pytest.approx(pattern[(n - 1) // side * side :, :side].max(), abs=1e-6)
+    heat.set_state({"pinned": [5, 2]})
+    assert (panel.position + 1, panel.key) == (5 * side, 2 * side)
+
+
+def test_the_table_is_of_the_selected_head(pair: Any, attend: Any, tmp_path: Path) -> None:
+    panel = attend(pair.base, layer=5, head=2)
+    table = pd.read_csv(panel.save(tmp_path / "head.csv"))
+    assert set(table["layer"]) == {5}
+    assert set(table["head"]) == {2}
+    assert len(table) == 100
+    again = AttentionPatterns.load(panel.save(tmp_path / "all.npz"))
+    assert again.patterns.shape == (6, 6, 10, 10)
+
+
+# ---- heads of a known kind
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_find_lists_the_highest_scores_with_interval_and_control(pair: Any, attend: Any, score: Any) -> None:
+    panel = attend(pair.base, tab="find", score=score, **SMALL)
+    expected = head_scores(pair.base, length=10, sequences=3)
+    assert isinstance(panel.result, HeadScores)
+    part = panel["find"]
+    np.testing.assert_allclose(part.maps.views[0].matrix, getattr(expected, score), atol=1e-6)
+    for row, (layer, head) in zip(part.table.rows, expected.top(score, 10), strict=True):
+        low, high = expected.interval(score)[:, layer, head]
+        assert row[0] == f"{layer}.{head}"
+        assert row[1] == pytest.approx(getattr(expected, score)[layer, head], abs=1e-6)
+        assert row[2] == f"{low:.3f} to {high:.3f}"
+        assert row[3] == pytest.approx(expected.control(score)[layer, head], abs=1e-6)
+    assert "Equal attention to all tokens would score" in part.about.value
+
+
+def test_a_found_head_is_selected_in_the_patterns(pair: Any, attend: Any, wire: Any) -> None:
+    panel = attend(pair.base, tab="find", **SMALL)
+    part = panel["find"]
+    wire.type(part.table, selected=2)
+    layer, head = panel.result.top("induction", 3)[2]
+    assert (panel.layer, panel.head) == (layer, head)
+    assert part.maps.views[0].pinned == [layer, head]
+    wire.type(part.maps.views[0], pinned=[1, 4])
+    assert (panel.layer, panel.head) == (1, 4)
+    panel.tab = "patterns"
+    settle(panel)
+    assert drawn(panel, "grids")[0].selected == 10
+
+
+def test_two_models_differ_most_at_the_top(pair: Any, attend: Any) -> None:
+    panel = attend(pair, tab="find", view="difference", **SMALL)
+    part = panel["find"]
+    a, b = (result.induction for result in panel.result)
+    layer, head = divmod(int(np.abs(b - a).argmax()), 6)
+    assert part.table.rows[0][0] == f"{layer}.{head}"
+    assert part.table.caption == "Largest differences, B − A"
+    assert len(part.table.columns) == 7
+
+
+# ---- why here, and is it needed
+
+
+def test_the_reasons_of_a_score_add_up_to_it(pair: Any, attend: Any, wire: Any) -> None:
+    panel = attend(pair.base, layer=3, head=0, tab="why")
+    key = int(attention_patterns(pair.base, PROMPT).pattern(3, 0)[-1].argmax())
+    expected = attention_reasons(pair.base, PROMPT, 3, 0, -1, key)
+    part = panel["why"]
+    (heat,) = (view for _, view in part.maps.drawn())
+    np.testing.assert_allclose(heat.matrix, expected.parts, atol=1e-4)
+    assert heat.matrix.sum() + expected.position_bias == pytest.approx(expected.score, abs=1e-3)
+    assert heat.row_labels == list(expected.query_sources)
+    assert "where equal attention would be 10%" in part.about.value
+    wire.type(part.key_strips.views[0], selected=2)
+    settle(panel)
+    assert (panel.key, panel.result.key) == (2, 2)
+    wire.type(part.query_strips.views[0], selected=1)
+    settle(panel)
+    assert (panel.position, panel.key, panel.result.query) == (0, -1, 1), "a key after the query is forgotten"
+    wire.type(part.key_strips.views[0], selected=5)
+    assert "comes after the query, which does not see it" in complaint(panel)
+    assert part.key_strips.views[0].selected == panel.result.key
+    names = np.frombuffer(part.query_strips.views[0].values, "<f4")
+    np.testing.assert_allclose(names[:2], panel.result.parts.sum(1)[:-1], atol=1e-5)
+
+
+def test_reasons_of_two_models_on_different_keys_have_no_difference(pair: Any, attend: Any) -> None:
+    panel = attend(pair, layer=3, head=1, tab="why", view="difference")
+    a, b = panel.result
+    (heat,) = (view for _, view in panel["why"].maps.drawn())
+    if a.parts.shape == b.parts.shape:
+        np.testing.assert_allclose(heat.matrix, b.parts - a.parts, atol=1e-4)
+    else:
+        assert "same query and key" in heat.empty
+    panel.key = 1
+    settle(panel)
+    a, b = panel.result
+    np.testing.assert_allclose(heat.matrix, b.parts - a.parts, atol=1e-4)
+
+
+@pytest.mark.parametrize("matched", ["layer", "model"])
+def test_removing_a_head_stands_beside_removing_others(pair: Any, attend: Any, matched: Any) -> None:
+    panel = attend(pair.base, layer=2, head=3, tab="needed", matched=matched)
+    expected = ablation_null(pair.base, PROMPT, [(2, 3)], PRESETS[0].target, matched=matched)
+    part = panel["needed"]
+    (heat,) = (view for _, view in part.maps.drawn())
+    effects = np.array([expected.effect, *expected.null])
+    np.testing.assert_allclose(heat.matrix[0], np.sort(effects)[::-1], atol=1e-5)
+    assert heat.column_labels[heat.pinned[1]] == "2.3"
+    assert f"p = {expected.p:.2g}" in part.about.value
+    assert ("not beyond chance" in part.about.value) == (expected.p > 0.05)
+    assert ("p cannot be below 0.17" in part.about.value) == (matched == "layer")
+    panel.head = 1
+    settle(panel)
+    assert panel.result.parts == ("head 2.1",)
+
+
+def test_forecasts_grow_with_what_is_asked(pair: Any, attend: Any) -> None:
+    panel = attend(pair.base, **SMALL)
+    for tab in ("patterns", "why", "needed"):
+        panel.tab, panel.prompt = tab, PROMPT
+        settle(panel)
+        part, (model,) = panel[tab], panel.models
+        short = part.cost(part.request(), model)
+        panel.prompt = PROMPT * 3
+        settle(panel)
+        long = part.cost(part.request(), model)
+        assert long.flops > 2 * short.flops, tab
+        assert long.bytes > short.bytes > 0, tab
+
+
+# ---- links and bad input
+
+
+def test_layer_head_and_token_are_the_workbench_s(pair: Any, attend: Any) -> None:
+    bench = Workbench(pair.base, prompt=PROMPT)
+    panel = attend(bench)
+    bench.select(layer=2, head=5, prompt_token=3)
+    assert (panel.layer, panel.head, panel.position) == (2, 5, 3)
+    assert drawn(panel, "grids")[0].selected == 17
+    panel.head = 1
+    assert bench.head == 1
+
+
+def test_on_the_screen_it_shades_the_prompt_and_describes_the_head(pair: Any) -> None:
+    bench = Workbench(pair.base, prompt=PROMPT, layer=3)
+    try:
+        screen = bench.show("attention")
+        assert screen.wait(120)
+        strip = screen.texts.prompt_strip
+        assert strip.label == "Prompt: attention of ‘·of’ in head 3.0"
+        values = np.frombuffer(strip.values, "<f4")
+        np.testing.assert_allclose(values, screen["attention"].result.pattern(3, 0)[-1, 1:], atol=1e-6)
+        assert "Attention of head 3.0" in screen.selected.text.value
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"position": 99}, "position must be in 0..8 for the tokens that the model has read, got 99"),
+        ({"key": 99}, "key must be in 0..9 for the tokens that the model has read with its BOS, got 99"),
+        ({"tab": "why", "position": 1, "key": 5}, "the key must not come after the query, which is at 2, got 5"),
+        ({"tab": "find", "length": 400}, "length must be at most 255, half of the 512 tokens"),
+    ],
+)
+def test_bad_input_is_one_sentence(pair: Any, attend: Any, options: Any, message: str) -> None:
+    panel = attend(pair.base, **options)
+    assert message in complaint(panel)
+
+
+def test_a_head_that_does_not_exist_is_refused(pair: Any, attend: Any) -> None:
+    with pytest.raises(Exception, match=r"head must be in 0\.\.5 for demo-base, got 6"):
+        attend(pair.base, head=6)
+
+
+def test_a_model_of_few_positions_gets_shorter_sequences(attend: Any) -> None:
+    model = tiny_model("gpt2")
+    panel = attend(model, tab="find", prompt="a b c")
+    assert panel.status.state == "done", panel.status.error
+    assert panel.result.length <= model.n_ctx // 2
