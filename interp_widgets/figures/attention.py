@@ -53,11 +53,14 @@ def thumbnails(result: AttentionPatterns, **options: Any) -> NDArray[np.float32]
 
     `options` are those of `AttentionPatterns.pattern`.
     """
-    cells = len(block_starts(len(result.tokens), THUMBNAIL))
+    starts = block_starts(len(result.tokens), THUMBNAIL)
+    cells = len(starts)
     drawn = np.empty((len(result.layers), len(result.heads), cells, cells), np.float32)
     for row, layer in enumerate(result.layers):
         for column, head in enumerate(result.heads):
-            drawn[row, column] = in_blocks(seen(result.pattern(layer, head, **options)), THUMBNAIL)
+            pattern = result.pattern(layer, head, **options)  # 0 for the keys after a query, else at least 0
+            drawn[row, column] = np.fmax.reduceat(np.fmax.reduceat(pattern, starts, axis=0), starts, axis=1)
+    drawn[..., *np.triu_indices(cells, 1)] = np.nan
     return drawn
 
 

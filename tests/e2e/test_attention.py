@@ -71,7 +71,7 @@ def test_journey(opened: Any) -> None:
     nb.done()
     keys = panel.locator(".iw-strip:visible").nth(2).locator(".iw-tok")
     keys.nth(1).click()
-    nb.wait_py("(attention.key, attention.status.state, attention.result[0].key)", (1, "done", 1))
+    nb.wait_py("(attention.attended, attention.status.state, attention.result[0].key)", (1, "done", 1))
     nb.rests()
     nb.looks("attention_why", panel, height=1600)
     panel.get_by_role("tab", name="Needed?").click()

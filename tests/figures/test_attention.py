@@ -46,6 +46,15 @@ def test_thumbnails_are_the_patterns_of_all_heads(options: Any) -> None:
             assert np.isnan(drawn[layer, head][~seen_keys]).all()
 
 
+def test_thumbnails_of_long_prompts_are_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp_widgets.figures.attention.THUMBNAIL", 4)
+    result = attention_patterns(tiny_model("gpt2"), list(range(1, 12)))
+    drawn = thumbnails(result, without_sink=True)
+    assert drawn.shape[2:] == (4, 4)
+    expected = in_blocks(seen(result.pattern(1, 0, without_sink=True)), 4)
+    np.testing.assert_allclose(drawn[1, 0], expected, rtol=1e-6)
+
+
 def test_names_of_blocks_say_where_they_begin() -> None:
     assert block_names(["a", "b"]) == ["a", "b"]
     names = block_names([f"t{i}" for i in range(1100)])

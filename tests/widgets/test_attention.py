@@ -84,7 +84,7 @@ def test_a_head_a_cell_and_a_token_are_selected(pair: Any, attend: Any, wire: An
     wire.type(grid, selected=-1)
     assert grid.selected == 20, "one head is always selected"
     wire.type(heat, pinned=[4, 2], cross=[4, 2])
-    assert (panel.position, panel.key, strip.selected) == (3, 2, 4)
+    assert (panel.position, panel.attended, strip.selected) == (3, 2, 4)
     result = panel.result
     row = np.frombuffer(strip.values, "<f4")
     np.testing.assert_allclose(row[:5], result.pattern(3, 2)[4, :5], atol=1e-6)
@@ -95,7 +95,7 @@ def test_a_head_a_cell_and_a_token_are_selected(pair: Any, attend: Any, wire: An
     wire.type(strip, selected=0)
     assert panel.position == -1
     wire.type(heat, pinned=[])
-    assert panel.key == -1
+    assert panel.attended == -1
 
 
 def test_without_the_sink_and_weighted_say_so(pair: Any, attend: Any) -> None:
@@ -155,7 +155,7 @@ def test_the_cursors_of_two_models_move_together(pair: Any, attend: Any) -> None
     a.set_state({"pinned": [5, 3]})
     assert a.pinned == b.pinned == [5, 3]
     b.set_state({"pinned": [2, 6]})
-    assert (panel.position, panel.key) == (1, -1), "no head sees a later key"
+    assert (panel.position, panel.attended) == (1, -1), "no head sees a later key"
 
 
 def test_a_long_prompt_is_drawn_in_blocks(pair: Any, attend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_a_long_prompt_is_drawn_in_blocks(pair: Any, attend: Any, monkeypatch: p
     pattern = panel.result.pattern(2, 3)
     assert heat.matrix[-1, 0] == pytest.approx(pattern[(n - 1) // side * side :, :side].max(), abs=1e-6)
     heat.set_state({"pinned": [5, 2]})
-    assert (panel.position + 1, panel.key) == (5 * side, 2 * side)
+    assert (panel.position + 1, panel.attended) == (5 * side, 2 * side)
 
 
 def test_the_table_is_of_the_selected_head(pair: Any, attend: Any, tmp_path: Path) -> None:
@@ -242,10 +242,10 @@ def test_the_reasons_of_a_score_add_up_to_it(pair: Any, attend: Any, wire: Any) 
     assert "where equal attention would be 10%" in part.about.value
     wire.type(part.key_strips.views[0], selected=2)
     settle(panel)
-    assert (panel.key, panel.result.key) == (2, 2)
+    assert (panel.attended, panel.result.key) == (2, 2)
     wire.type(part.query_strips.views[0], selected=1)
     settle(panel)
-    assert (panel.position, panel.key, panel.result.query) == (0, -1, 1), "a key after the query is forgotten"
+    assert (panel.position, panel.attended, panel.result.query) == (0, -1, 1), "a key after the query is forgotten"
     wire.type(part.key_strips.views[0], selected=5)
     assert "comes after the query, which does not see it" in complaint(panel)
     assert part.key_strips.views[0].selected == panel.result.key
@@ -261,7 +261,7 @@ def test_reasons_of_two_models_on_different_keys_have_no_difference(pair: Any, a
         np.testing.assert_allclose(heat.matrix, b.parts - a.parts, atol=1e-4)
     else:
         assert "same query and key" in heat.empty
-    panel.key = 1
+    panel.attended = 1
     settle(panel)
     a, b = panel.result
     np.testing.assert_allclose(heat.matrix, b.parts - a.parts, atol=1e-4)
@@ -330,8 +330,11 @@ def test_on_the_screen_it_shades_the_prompt_and_describes_the_head(pair: Any) ->
     [
         ({"prompt": ""}, "the prompt is empty"),
         ({"position": 99}, "position must be in 0..8 for the tokens that the model has read, got 99"),
-        ({"key": 99}, "key must be in 0..9 for the tokens that the model has read with its BOS, got 99"),
-        ({"tab": "why", "position": 1, "key": 5}, "the key must not come after the query, which is at 2, got 5"),
+        ({"attended": 99}, "attended must be in 0..9 for the tokens that the model has read with its BOS, got 99"),
+        (
+            {"tab": "why", "position": 1, "attended": 5},
+            "attended, the key, must not come after the query, which is at 2, got 5",
+        ),
         ({"tab": "find", "length": 400}, "length must be at most 255, half of the 512 tokens"),
     ],
 )

@@ -88,7 +88,7 @@ PANELS: dict[str, Callable[..., Any]] = {
         pair, prompt=PROMPT, tab="find", length=10, sequences=2, **options
     ),
     "attention reasons": lambda pair, **options: AttentionExplorer(
-        pair, prompt=PROMPT, tab="why", layer=3, key=2, **options
+        pair, prompt=PROMPT, tab="why", layer=3, attended=2, **options
     ),
     "needed head": lambda pair, **options: AttentionExplorer(pair, prompt=PROMPT, tab="needed", layer=2, **options),
     "routes": lambda pair, **options: MoDRoutingViewer(pair, prompt=PROMPT, tab="route", **options),

@@ -72,7 +72,7 @@ class HeadPatterns(PredictionPanel):
     )  # fmt: skip
     position = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True)
     """The selected query: a token of the context, from 0 without a BOS; -1 for the last."""
-    key = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True)
+    attended = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True)
     """The selected key, counted from 0 with the BOS; -1 for none."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -122,7 +122,7 @@ class HeadPatterns(PredictionPanel):
         return {
             "position": (len(self.texts.axis), "the tokens that the model has read"),
             "prompt_token": (self.texts.n_prompt_tokens, "the tokens of this prompt"),
-            "key": (len(self.results[0].tokens), "the tokens that the model has read with its BOS"),
+            "attended": (len(self.results[0].tokens), "the tokens that the model has read with its BOS"),
         }
 
     # drawing ----------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class HeadPatterns(PredictionPanel):
         patterns = [self._pattern(result) for result in self.results]
         names, query = block_names(self.results[0].tokens), self.query
         starts = block_starts(len(self.results[0].tokens), MOST_CELLS)
-        at = [int(np.searchsorted(starts, place, "right")) - 1 for place in (query, self.key)]
+        at = [int(np.searchsorted(starts, place, "right")) - 1 for place in (query, self.attended)]
         for view, heat in self.maps.drawn():
             shown = pair_view.of_view(view, [in_blocks(pattern, MOST_CELLS) for pattern in patterns])
             if shown is None:
@@ -178,7 +178,7 @@ class HeadPatterns(PredictionPanel):
                     shown, rows=names, columns=names, vmin=low, vmax=high, signed=view == "difference"
                 )  # fmt: skip
                 heat.cross = at
-                heat.pinned = at if self.key >= 0 else []
+                heat.pinned = at if self.attended >= 0 else []
         for view, strip in self.strips.drawn():
             rows = [pattern[query] for pattern in patterns]
             row = pair_view.of_view(view, rows)
@@ -349,19 +349,19 @@ class HeadPatterns(PredictionPanel):
 
     def _cell_chosen(self, change: Any) -> None:
         if not change.new:
-            self.key = -1
+            self.attended = -1
             return
         starts = block_starts(len(self.results[0].tokens), MOST_CELLS)
         query, key = (int(starts[at]) for at in change.new)
         with self.hold():
             self._select(query)
-            self.key = key if key <= query else -1  # no head sees a later key
+            self.attended = key if key <= query else -1  # no head sees a later key
         self.draw_selection()
 
     def _query_moved(self, _: Any) -> None:
         """Forget a key that the new query does not see."""
-        if self.results and self.key > self.query:
-            self.key = -1
+        if self.results and self.attended > self.query:
+            self.attended = -1
 
     def _token_chosen(self, change: Any) -> None:
         self._select(change.new)

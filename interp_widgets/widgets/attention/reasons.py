@@ -47,7 +47,7 @@ class HeadReasons(PredictionPanel):
     layer = variant(HeadPatterns.layer, selects=False)
     head = variant(HeadPatterns.head, selects=False)
     position = variant(HeadPatterns.position, selects=False)
-    key = variant(HeadPatterns.key, selects=False)
+    attended = variant(HeadPatterns.attended, selects=False)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
@@ -78,10 +78,13 @@ class HeadReasons(PredictionPanel):
         prediction = self.prediction()
         read = checked(prediction, self.models[0])
         query = len(read.ids) - 1 if self.position < 0 else min(self.position + read.offset, len(read.ids) - 1)
-        if self.key > query:
-            raise Refused("key", f"the key must not come after the query, which is at {query}, got {self.key}")
-        key: Any = self.key
-        if self.key < 0:
+        if self.attended > query:
+            raise Refused(
+                "attended",
+                f"attended, the key, must not come after the query, which is at {query}, got {self.attended}",
+            )
+        key: Any = self.attended
+        if self.attended < 0:
             key = FromResult(
                 "patterns", f"int({{}}.patterns[0, 0, {query}].argmax())",
                 lambda result: int(result.patterns[0, 0, query].argmax()),
@@ -103,7 +106,7 @@ class HeadReasons(PredictionPanel):
         return {
             "position": (len(self.texts.axis), "the tokens that the model has read"),
             "prompt_token": (self.texts.n_prompt_tokens, "the tokens of this prompt"),
-            "key": (len(self.results[0].tokens), "the tokens that the model has read with its BOS"),
+            "attended": (len(self.results[0].tokens), "the tokens that the model has read with its BOS"),
         }
 
     # drawing ----------------------------------------------------------------------------------------------------------
@@ -198,8 +201,8 @@ class HeadReasons(PredictionPanel):
 
     def _query_moved(self, _: Any) -> None:
         """Forget a key that the new query does not see."""
-        if self.results and 0 <= self.position < self.key - self._bos:
-            self.key = -1
+        if self.results and 0 <= self.position < self.attended - self._bos:
+            self.attended = -1
 
     def _key_chosen(self, change: Any) -> None:
         result = self.results[0]
@@ -209,7 +212,7 @@ class HeadReasons(PredictionPanel):
                 f"‘{visible(result.tokens[change.new])}’ comes after the query, which does not see it: choose a key "
                 "up to the query"
             )
-        self.key = change.new
+        self.attended = change.new
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
