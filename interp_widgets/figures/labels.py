@@ -81,3 +81,12 @@ def brief(value: float) -> str:
     ('0.12', '−2', '123')
     """
     return (f"{value:.2g}" if abs(value) < 99.5 else f"{value:.0f}").replace("-", "−")
+
+
+def capitalised(text: str) -> str:
+    """A text with a capital first letter.
+
+    >>> capitalised("head 3.1")
+    'Head 3.1'
+    """
+    return text[:1].upper() + text[1:]

@@ -105,7 +105,7 @@ class HeadNeeded(PredictionPanel):
         )
         target = escape(visible(result.target_tokens[0]))
         return (
-            f"{start}removing {result.parts[0]} at every token {moves} the log-probability of “{target}” by "
+            f"{start}Removing {result.parts[0]} at every token {moves} the log-probability of “{target}” by "
             f"<b>{decimals(abs(result.effect))}</b> nats. Of {draws} other heads of {where}, {count} "
             f"{'does' if count == 1 else 'do'} as much or more: p = {result.p:.2g}, <b>{verdict}</b>.{few}"
         )

@@ -22,7 +22,7 @@ from interp_widgets.analysis.attention import (
 )
 from interp_widgets.analysis.attention.head_scores import longest
 from interp_widgets.figures.attention import MOST_CELLS, block_names, block_starts, in_blocks, seen, thumbnails
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import capitalised, visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
@@ -266,8 +266,7 @@ class HeadPatterns(PredictionPanel):
         n = len(self.results[0].tokens)
         side = -(-n // cells)
         blocks = "" if cells == n else f"; each cell is the largest of {side} × {side} tokens"
-        name = self.head_name
-        return f"{name[0].upper()}{name[1:]}, query × key{self._changes()}{blocks}"
+        return f"{capitalised(self.head_name)}, query × key{self._changes()}{blocks}"
 
     def _sentences(self) -> list[str]:
         """What the selected head pays the first token, beside equal attention, as HTML."""
@@ -279,7 +278,7 @@ class HeadPatterns(PredictionPanel):
             share = float(result.first_token[self.layer, self.head])
             equal = float(np.mean([1 / (query + 1) for query in range(1, n)]))
             lines.append(
-                f"{start}{self.head_name} pays the first token, {escape(visible(result.tokens[0]))}, "
+                f"{start}{capitalised(self.head_name)} pays the first token, {escape(visible(result.tokens[0]))}, "
                 f"<b>{share:.0%}</b> of its attention (mean over the later tokens); equal attention to all tokens "
                 f"would pay it {equal:.0%}."
             )

@@ -162,8 +162,8 @@ class HeadReasons(PredictionPanel):
         bias = f" and {decimals(result.position_bias, 2)} for the positions" if result.position_bias else ""
         equal = 1 / (result.query + 1)
         return (
-            f"{start}the score before the softmax is <b>{decimals(result.score, 2)}</b>, the sum of "
-            f"{result.parts.size} parts{bias} (relative error {result.error:.0e}); the attention is "
+            f"{start}The score before the softmax is <b>{decimals(result.score, 2)}</b>, the sum of "
+            f"{result.parts.size} parts{bias}; the attention is "
             f"<b>{result.attention:.0%}</b>, where equal attention would be {equal:.0%}."
         )
 

@@ -16,6 +16,7 @@ from interp_widgets.analysis.hidden_states import last_states_cost
 from interp_widgets.data.natural_instructions import demo_instructions, read_instructions
 from interp_widgets.figures.bias.layers import ByLayer, LayerLine
 from interp_widgets.figures.clusters import StatePlane
+from interp_widgets.figures.labels import capitalised
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
@@ -25,7 +26,7 @@ from ..base.controls import row, shown_if
 from ..base.fields import field, hint_at, variant
 from ..base.request import PerModel, Request
 from ..views import BokehFigure
-from .options import CHANCE, LABELS, SCORES, ClusterOptions, capitalised, group_names, label_columns
+from .options import CHANCE, LABELS, SCORES, ClusterOptions, group_names, label_columns
 
 METHODS = {"pca": "principal components", "tsne": "t-SNE"}
 AXES = {"pca": "principal component {}", "tsne": "t-SNE {}"}

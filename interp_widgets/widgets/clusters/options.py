@@ -57,8 +57,3 @@ def label_columns(instances: Sequence[InstructionInstance]) -> dict[str, list[st
 def percent(value: Any) -> str:
     """A share as a percentage."""
     return f"{100 * float(value):.0f}%"
-
-
-def capitalised(text: str) -> str:
-    """A text with a capital first letter."""
-    return text[:1].upper() + text[1:]

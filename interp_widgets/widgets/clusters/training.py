@@ -14,6 +14,7 @@ from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.clusters import ClusterTraining, clusters_over_training
 from interp_widgets.data.instruction_task import InstructionInstance
 from interp_widgets.figures.clusters import ScoreCurves, StatePlane
+from interp_widgets.figures.labels import capitalised
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 from interp_widgets.tuning.clusters import InstructionRun, read_instruction_run
@@ -23,7 +24,7 @@ from ..base.controls import row
 from ..base.fields import Bounds, field, hint_at, variant
 from ..base.request import File, Request
 from ..views import BokehFigure
-from .options import CHANCE, LABELS, SCORES, ClusterOptions, capitalised, group_names, label_columns, percent
+from .options import CHANCE, LABELS, SCORES, ClusterOptions, group_names, label_columns, percent
 
 SETS = {"training subset": "training subset", "validation": "validation"}
 CURVES = {
