@@ -359,4 +359,27 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
             ),
         ),
     },
+    "15_patching": {
+        1: Exercise(
+            lambda place, its: (
+                its.heads.recovered["head"][:, :, -1][tuple(place)] == its.heads.recovered["head"][:, :, -1].max()
+            ),
+            "heads.recovered['head'] has the axes layer, head and position; the last position is -1.",
+        ),
+        2: Exercise(
+            near(lambda its: 1 - its.lost.recovered["head"][0, 1, -1], 0.005),
+            "lost has the maps of noising, in which 1 means that nothing is lost.",
+            (
+                (
+                    lambda its: its.lost.recovered["head"][0, 1, -1],
+                    "That is what is left: the question is what is lost.",
+                ),
+                (lambda its: its.heads.recovered["head"][0, 1, -1], "That is what the head brings back (denoising)."),
+            ),
+        ),
+        3: Exercise(
+            lambda count, its: count == len(its.circuit.smallest(0.9)),
+            "circuit.faithfulness has a number for 0, 1, 2, ... parts; the first that reaches 0.9 counts.",
+        ),
+    },
 }

@@ -640,5 +640,49 @@ assert (change[:3] > 2).all() and change[-1] < 0 and tuned.dimensions.max() <= 9
         '`controls["plural"]` is a model like any other': """\
 assert controls["plural"].n_layers == pair.base.n_layers""",
     },
+    "15_patching": {
+        "at the country before layer 0, and at the last token before every later layer.": """\
+opening = activation_patching(model, clean, corrupted, " Paris", foil=" Rome")
+stream, country = opening.recovered["resid_pre"], 3
+assert opening.tokens[country] == " Italy" and abs(stream[0, country] - 1) < 0.01
+assert abs(stream[1:, -1] - 1).max() < 0.01
+assert abs(stream[1:, country]).max() < 0.05 and abs(stream[0, -1]) < 0.01""",
+        "One single cell of the attention outputs brings the whole answer back": """\
+attention = opening.recovered["attn"].copy()
+assert abs(attention[0, -1] - 1) < 0.02
+attention[0, -1] = 0
+assert abs(attention).max() < 0.05""",
+        "brings back nearly everything too, and no later MLP half of it.": """\
+assert opening.recovered["mlp"][0, -1] > 0.95 and opening.recovered["mlp"][1:].max() < 0.5""",
+        "both bring something back. Their parts add up to more than 1": """\
+parts = heads.recovered["head"][0, :, -1]
+assert np.flatnonzero(np.array(looks) > 0.5).tolist() == [0, 1] and parts[:2].min() > 0.4 and parts[:2].sum() > 1.1
+assert abs(parts[2:]).max() < 0.05""",
+        "are each enough for a part, and yet without any one of them most of the answer is left": """\
+enough, left = found.recovered["mlp"][:, -1], lost.recovered["mlp"][:, -1]
+assert enough[0] > 0.95 and left[0] < 0.1 and enough[1:].min() > 0.05 and left[1:].min() > 0.7""",
+        "Here are fifteen pairs of countries, each country in one pair only.": """\
+listed = capital_pairs()
+assert len(listed) == 15
+assert len({text for pair in listed for text in (pair.clean, pair.corrupted)}) == 30""",
+        "the one of layer 0; of the MLPs all six are, at the last token.": """\
+beyond = table[table["holm_p"] < 0.05]
+cells = set(zip(beyond["site"], beyond["layer"], beyond["position"]))
+assert cells == {("attn", 0, 4), *(("mlp", layer, 4) for layer in range(6))}""",
+        "the interval of the MLP of layer 1 excludes 0, although it brings back less than a fifth": """\
+assert many.low["mlp"][1, -1] > 0 and many.recovered["mlp"][1, -1] < 0.2""",
+        "so ten pairs choose and five others measure, beside twenty random circuits": """\
+later = greedy_circuit(model, cleans, corrupteds, most=1, held_out=5)
+assert later.held_out == 5 and len(later.clean) == 5 and len(later.random) == 20""",
+        "keep almost all of it; random circuits of eight parts keep almost nothing.": """\
+assert {part for part in circuit.parts if part.startswith("head")} == {"head 0.0", "head 0.1"}
+assert circuit.faithfulness[8] > 0.9 and circuit.random[:, 8].mean() < 0.1""",
+        "without the first two parts nothing is left": "assert circuit.without[2] < 0.05",
+        "the estimate is as good as the patch. For queries and keys it is not": """\
+agree = {site: quick.correlation(site) for site in sites}
+assert min(agree["head"], agree["head_v"]) > 0.98 and max(agree["head_q"], agree["head_k"]) < 0.85""",
+        "Their real effects are tiny here": """\
+assert max(np.abs(quick.recovered[site]).max() for site in ("head_q", "head_k")) < 0.05""",
+    },
 }
 """Notebook → sentence → code that fails if the sentence is not so."""

@@ -93,6 +93,11 @@ WRONG = {
         "answer_2": "int((tuned.cka > base.cka)[:, -1].sum()) + 3",
         "answer_3": "found.difference[-1]",
     },
+    "15_patching": {
+        "answer_1": "(0, 0)",
+        "answer_2": "float(lost.recovered['head'][0, 1, -1])",
+        "answer_3": "7",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 TRY = (

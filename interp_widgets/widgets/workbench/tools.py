@@ -44,7 +44,7 @@ TOOLS: Mapping[str, Tool] = {
         "Ablation", "Which parts it needs", _public("AblationPanel"), "Which parts does it need?"
     ),
     "patching": Tool(
-        "Patching", "Which values carry the answer", _public("PatchingPanel"), "Which values carry the answer?"
+        "Patching", "Which values carry the answer", _public("PatchingPanel"), "Which values carry it?"
     ),
     "decomposition": Tool(
         "Decomposition", "What it is made of", _public("TokenDecompositionExplorer"),
