@@ -23,7 +23,7 @@ ALL: tuple[Any, ...] = ("resid_pre", "attn", "mlp", "head", "head_q", "head_k", 
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return tiny_model("llama", "hooked", dtype=torch.float64)
+    return tiny_model("llama", "bridge", dtype=torch.float64)
 
 
 @pytest.mark.parametrize(

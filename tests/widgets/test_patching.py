@@ -125,7 +125,7 @@ def test_what_has_to_be_chosen_is_a_hint_at_its_box(
 
 
 def test_runs_that_agree_leave_every_cell_hatched_and_say_so(patch: Any) -> None:
-    model = tiny_model("gpt2", "hooked")
+    model = tiny_model("gpt2", "bridge")
     panel = patch(model, prompt="ab", corrupted="ac", target="a", foil="b", tab="map")
     tab = panel["map"]
     good = tab.result
@@ -182,7 +182,7 @@ def test_the_heads_at_the_last_token_and_at_another(pair: Any, patch: Any, wire:
 
 
 def test_shared_keys_are_named_in_the_axis(patch: Any) -> None:
-    model = tiny_model("llama", "hooked")
+    model = tiny_model("llama", "bridge")
     options: Any = {"target": " the", "foil": " a", "tab": "heads", "head_site": "head_k"}
     panel = patch(model, prompt="ab", corrupted="ac", **options)
     heat = panel["heads"].maps.maps["head"]
