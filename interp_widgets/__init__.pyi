@@ -209,6 +209,7 @@ from .models import LayerEdit as LayerEdit
 from .models import Model as Model
 from .models import ModelEdit as ModelEdit
 from .models import ModelPair as ModelPair
+from .models import ModelProfile as ModelProfile
 from .models import ModModel as ModModel
 from .models import StreamEdit as StreamEdit
 from .models import load_demo_pair as load_demo_pair

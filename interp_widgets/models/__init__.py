@@ -10,6 +10,7 @@ from .mixture_of_depths.model import ModModel
 from .mixture_of_depths.opening import MixtureFolders
 from .model import Model
 from .pair import ModelPair, load_demo_pair, load_pair
+from .profile import ModelProfile
 from .self_check import SelfCheck, SelfCheckError
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Model",
     "ModelEdit",
     "ModelPair",
+    "ModelProfile",
     "Run",
     "SelfCheck",
     "SelfCheckError",

@@ -17,6 +17,7 @@ from interp_widgets.version import __version__
 from . import engine, generation, tokens
 from .chat import Chat, ChatText, Messages, PromptInput, is_chat, write_chat
 from .network import Backend, Network
+from .profile import PROBE, ModelProfile, ReadText, profile_of, vocabulary_words
 from .self_check import SelfCheck
 from .state import facts, note_loaded
 
@@ -84,6 +85,8 @@ class Model(Network):
         self.eos_token_id: int | None = None if tokenizer is None else tokenizer.eos_token_id
         self._stop_ids = frozenset(stop_ids) | ({self.eos_token_id} if self.eos_token_id is not None else set())
         self._vocabulary_read: tuple[Any, Hashable, tokens.Vocabulary] = (None, None, tokens.Vocabulary())
+        self._words_read: tuple[Any, Hashable, tuple[str, ...]] = (None, None, ())
+        self._last_profile: ModelProfile | None = None
         self._said_bos = False
         note_loaded(self)
 
@@ -122,6 +125,44 @@ class Model(Network):
         values |= {key: _version(package) for key, package in packages.items()}
         values["interp_widgets"] = __version__
         return values
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What a short pass measures of the model in its present state: attention sink, norms of the residual stream,
+        what is common to all logits, seconds of a pass, words of the vocabulary; kept until the state changes."""
+        self._last_profile = profile_of(self, self._read_probe, self.single_token_words)
+        return self._last_profile
+
+    @property
+    def last_profile(self) -> ModelProfile | None:
+        """`profile` as last measured, which may be that of an earlier state; None before it was asked for. Does not
+        wait for a model that computes."""
+        return self._last_profile
+
+    def _read_probe(self) -> ReadText:
+        if self.tokenizer is None:
+            ids = torch.randint(
+                self.d_vocab, (len(PROBE.split()),), generator=torch.Generator().manual_seed(0)
+            ).tolist()
+        else:
+            (ids,) = tokens.token_lists(self.tokenizer, [PROBE])
+        return ReadText(tuple(ids), self.bos_token_id, self.chat_template is not None)
+
+    def single_token_words(self) -> tuple[str, ...]:
+        """The words that are single tokens of the vocabulary, each with its leading space, in the order of their ids,
+        which is about that of their frequency: tokens of a space and at least two letters. Some are the beginnings of
+        longer words. None without a tokenizer."""
+        if self.tokenizer is None:
+            return ()
+        before, key, words = self._words_read
+        now = tokens.Vocabulary.key(self.tokenizer)
+        if before is not self.tokenizer or key != now:
+            ids = range(min(self.d_vocab, len(self.tokenizer)))
+            special = self._vocabulary.special
+            strings = tokens.single_token_strings(self.tokenizer, ids, self._vocabulary)
+            words = vocabulary_words(strings, [token in special for token in ids])
+            self._words_read = self.tokenizer, now, words
+        return words
 
     # ---- text and tokens
 

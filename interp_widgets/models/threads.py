@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
+import time
 from collections.abc import Iterator
 
 import torch
 
 SMALL = 50_000_000
 """Models with fewer parameters run in one thread."""
+_ROWS, _WIDTH, _TIMES = 32, 768, 5
+"""Tokens and width of the product that is timed, and how often."""
 
 
 @contextlib.contextmanager
 def few_threads(parameters: int) -> Iterator[None]:
-    """Context manager that runs a small model in one torch thread, and others in all threads.
+    """Context manager that runs a small model in one torch thread, and others in all threads if these `pay_off` now.
 
     The products of a small model are so short that several threads mostly wait for each other: they gain little on an
     idle machine, and were measured 17 to 40 times slower than one thread next to another busy program.
@@ -23,9 +27,30 @@ def few_threads(parameters: int) -> Iterator[None]:
     1
     """
     with threads_kept():
-        if parameters < SMALL:
+        if parameters < SMALL or not pay_off():
             torch.set_num_threads(1)
         yield
+
+
+def pay_off() -> bool:
+    """Whether a matrix product of a model's size is faster with all threads than with one, now: next to another busy
+    program it can be many times slower. Takes milliseconds."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return True
+    rows, matrix = torch.ones(_ROWS, _WIDTH), torch.ones(_WIDTH, _WIDTH)
+    seconds = {}
+    with threads_kept():
+        for number in (1, threads):
+            torch.set_num_threads(number)
+            seconds[number] = statistics.median(_timed(rows, matrix) for _ in range(_TIMES))
+    return seconds[threads] < seconds[1]
+
+
+def _timed(rows: torch.Tensor, matrix: torch.Tensor) -> float:
+    began = time.perf_counter()
+    torch.mm(rows, matrix)
+    return time.perf_counter() - began
 
 
 @contextlib.contextmanager

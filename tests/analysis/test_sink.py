@@ -10,9 +10,10 @@ import torch
 
 from interp_widgets import causal_trace, faithfulness, prompt_saliency, text_activations
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis._core.sink import RATIO, first_is_sink
+from interp_widgets.analysis._core.sink import first_is_sink
 from interp_widgets.models import Model, load_model
 from interp_widgets.models.engine import residual_streams
+from interp_widgets.models.profile import SINK_RATIO
 from tests.models.tiny import tiny_folder, tiny_model
 
 IDS, ANSWER = [5, 17, 300, 44, 8, 9], [61]
@@ -33,7 +34,7 @@ def with_sink(request: pytest.FixtureRequest) -> Model:
 def test_the_first_token_is_compared_with_the_others(with_sink: Model) -> None:
     norms = residual_streams(with_sink, IDS).norm(dim=-1)
     ratio = (norms[:, 0] / norms[:, 1:].median(dim=-1).values).max()
-    assert ratio > RATIO
+    assert ratio > SINK_RATIO
     assert first_is_sink(with_sink, IDS)
     assert not first_is_sink(with_sink, IDS[:1])  # nothing to compare it with
     for family in ("gpt2", "llama", "gpt_neox"):  # the control: random models have no sink

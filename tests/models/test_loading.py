@@ -26,9 +26,10 @@ from interp_widgets.models import (
     load_model,
     load_pair,
     loading,
+    threads,
 )
 from interp_widgets.models.pair import distinct_names
-from interp_widgets.models.threads import SMALL, few_threads
+from interp_widgets.models.threads import SMALL, few_threads, pay_off
 from interp_widgets.widgets.base.heading import heading, view_options
 from tests.architectures.models import random_model
 from tests.models.tiny import (
@@ -681,8 +682,9 @@ def test_a_first_load_prints_nothing() -> None:
     assert done.stdout + done.stderr == ""
 
 
-def test_a_small_model_takes_one_thread_and_gives_the_others_back() -> None:
-    before = torch.get_num_threads()
+def test_a_small_model_takes_one_thread_and_gives_the_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, paying = torch.get_num_threads(), [True]
+    monkeypatch.setattr(threads, "pay_off", lambda: paying[0])
     torch.set_num_threads(2)
     try:
         with few_threads(SMALL - 1):
@@ -690,9 +692,26 @@ def test_a_small_model_takes_one_thread_and_gives_the_others_back() -> None:
         assert torch.get_num_threads() == 2
         with few_threads(SMALL):
             assert torch.get_num_threads() == 2
+        paying[0] = False  # another busy program
+        with few_threads(SMALL):
+            assert torch.get_num_threads() == 1
         with pytest.raises(RuntimeError, match="inside"), few_threads(1):
             raise RuntimeError("inside")
         assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_trial_says_whether_threads_pay_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for costs, expected in (({1: 1.0, 2: 0.6}, True), ({1: 1.0, 2: 20.0}, False)):
+            monkeypatch.setattr(threads, "_timed", lambda *_, costs=costs: costs[torch.get_num_threads()])
+            assert pay_off() is expected
+            assert torch.get_num_threads() == 2
+        torch.set_num_threads(1)
+        assert pay_off()  # nothing to choose
     finally:
         torch.set_num_threads(before)
 

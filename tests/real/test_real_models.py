@@ -497,3 +497,16 @@ def test_a_later_year_follows(name: str, request: pytest.FixtureRequest) -> None
         chance = logits.softmax(-1)[digits]
         gaps.append(float(chance[year // 10 :].sum() - chance[: year // 10].sum()))
     assert np.mean(gaps) == pytest.approx(0.98, abs=0.1)
+
+
+def test_the_profile_tells_the_two_models_apart(smollm2: Loaded, gemma: Loaded) -> None:
+    found = smollm2.model.profile
+    assert (found.sink, found.sink_dimensions, found.sink_layers) == ("first token", (507,), tuple(range(12, 30)))
+    assert 20_000 < abs(found.sink_sizes[0]) < 27_000
+    assert found.stream_norm(15) == pytest.approx(158, rel=0.15)
+    assert found.logits_move_together
+    assert found.chat_template
+    assert not found.adds_bos
+    assert {" the", " Paris", " music"} <= set(found.words)
+    other = gemma.model.profile
+    assert (other.sink, other.first_is_sink, other.adds_bos) == ("BOS", False, True)

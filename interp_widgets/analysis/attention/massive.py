@@ -15,7 +15,6 @@ from interp_widgets.analysis._core.checks import check_choice, check_finite, che
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
-from interp_widgets.analysis._core.sink import TOKENS
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.targets import Targets, read
 from interp_widgets.analysis._core.tensors import as_array, to_numpy, wide
@@ -25,6 +24,7 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import encode, has_hooks, read_values, residual_streams
 from interp_widgets.models.patching import Patch, patched_passes
+from interp_widgets.models.profile import TOKENS
 from interp_widgets.models.stopping import stopping
 
 Replaced = Literal["zero", "mean", "other"]
