@@ -44,7 +44,7 @@ class ModelProfile:
         >>> profile.sink is None, len(profile.stream_norms), profile.adds_bos, profile.chat_template
         (True, 7, True, True)
         >>> bool(profile.stream_norm(3) > 0), profile.words[:3]
-        (True, (' the', ' is', ' of'))
+        (True, (' the', ' to', ' and'))
         >>> print(profile.describe().splitlines()[0])
         demo-tuned begins a text with its BOS token and has a chat template.
     """
