@@ -46,7 +46,7 @@ class ModelProfile:
         >>> bool(profile.stream_norm(3) > 0), profile.words[:3]
         (True, (' the', ' to', ' and'))
         >>> print(profile.describe().splitlines()[0])
-        demo-tuned begins a text with its BOS token and has a chat template.
+        demo-base begins a text with its BOS token and has a chat template.
     """
 
     model: str
