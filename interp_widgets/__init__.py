@@ -18,10 +18,15 @@ from typing import Any
 
 import lazy_loader
 
+from .renamed import OLD_NAMES, warn_renamed
+
 _load, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
+    if name in OLD_NAMES:
+        warn_renamed(name, OLD_NAMES[name])
+        name = OLD_NAMES[name]
     if name not in __all__:
         raise AttributeError(f"module 'interp_widgets' has no attribute {name!r}; public names: {', '.join(__all__)}")
     return _load(name)

@@ -68,7 +68,6 @@ from .analysis.concepts import ConceptMap as ConceptMap
 from .analysis.concepts import ConceptReading as ConceptReading
 from .analysis.concepts import ConceptSet as ConceptSet
 from .analysis.concepts import HiddenStateCache as HiddenStateCache
-from .analysis.concepts import KeptStates as KeptStates
 from .analysis.concepts import add_to_map as add_to_map
 from .analysis.concepts import compare_steering as compare_steering
 from .analysis.concepts import concept_directions as concept_directions
@@ -77,7 +76,7 @@ from .analysis.concepts import decompose_prompt as decompose_prompt
 from .analysis.concepts import decompose_state as decompose_state
 from .analysis.concepts import dispersion as dispersion
 from .analysis.concepts import erase as erase
-from .analysis.concepts import neighbours as neighbours
+from .analysis.concepts import neighbors as neighbors
 from .analysis.concepts import read_prompt_concepts as read_prompt_concepts
 from .analysis.concepts import steer as steer
 from .analysis.ffn_concepts import AnnotationComparison as AnnotationComparison
@@ -157,7 +156,7 @@ from .analysis.saliency import SaliencyResult as SaliencyResult
 from .analysis.saliency import faithfulness as faithfulness
 from .analysis.saliency import importance_density as importance_density
 from .analysis.saliency import instruction_score as instruction_score
-from .analysis.saliency import normalise_importance as normalise_importance
+from .analysis.saliency import normalize_importance as normalize_importance
 from .analysis.saliency import position_profile as position_profile
 from .analysis.saliency import prompt_saliency as prompt_saliency
 from .analysis.saliency import saliency_dataset as saliency_dataset
@@ -178,7 +177,7 @@ from .data.bias import SentencePair as SentencePair
 from .data.bias import StereoSetExample as StereoSetExample
 from .data.bias import demo_bias_texts as demo_bias_texts
 from .data.bias import demo_stereoset as demo_stereoset
-from .data.bias import labelled_texts as labelled_texts
+from .data.bias import labeled_texts as labeled_texts
 from .data.bias import read_bbq as read_bbq
 from .data.bias import read_bias_data as read_bias_data
 from .data.bias import read_crows_pairs as read_crows_pairs

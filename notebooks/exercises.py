@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from interp_widgets import compare_concepts, instruction_score, neighbours, normalise_importance
+from interp_widgets import compare_concepts, instruction_score, neighbors, normalize_importance
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
         ),
         3: Exercise(
             lambda scores, its: (
-                list(scores) == normalise_importance(its.column, levels=5, threshold=2).ravel().tolist()
+                list(scores) == normalize_importance(its.column, levels=5, threshold=2).ravel().tolist()
             ),
             "Divide by the largest, multiply by L, round up; then drop what is not above b. Negative importance is 0.",
         ),
@@ -188,7 +188,7 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
             "told(...) takes directions; those of the discriminant are in discriminant.",
         ),
         2: Exercise(
-            lambda count, its: count == its.instruments(name for name, _ in neighbours(its.tuned, "piano", 10)),
+            lambda count, its: count == its.instruments(name for name, _ in neighbors(its.tuned, "piano", 10)),
             "near_on_the_map asks the picture. neighbours asks the directions.",
         ),
         3: Exercise(

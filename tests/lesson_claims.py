@@ -52,9 +52,9 @@ assert np.sort(opening.importance[:, 1])[-2:] @ [-2, 1] > 0""",
         "From the third word on the columns of B are hatched": """\
 assert opening.importance[:, :2].max(axis=0).min() > 0.2 and np.abs(opening.importance[:, 2:]).max() < 0.01""",
         "they look as busy as the others, each scaled by its own largest value.": """\
-assert (opening.normalised().max(axis=0)[opening.importance.max(axis=0) > 1e-6] == 10).all()""",
+assert (opening.normalized().max(axis=0)[opening.importance.max(axis=0) > 1e-6] == 10).all()""",
         "this response has none.": """\
-assert opening.normalised(threshold=7, min_importance=0.01).astype(bool).sum(axis=1).max() == 1""",
+assert opening.normalized(threshold=7, min_importance=0.01).astype(bool).sum(axis=1).max() == 1""",
         "How often does that make the last token look important?": """\
 assert result.prompt_tokens[-1] == ":" and len(prompt_ids) - 1 == first + len(result.prompt_tokens) - 1""",
         "a large score for the last token is not a finding.": """\
@@ -66,7 +66,7 @@ assert abs(alike["first_order"]) < 0.1 and 0.5 < alike["integrated_gradients"] <
         "what the average slope leaves unexplained, reaches 0.69": """\
 assert abs(np.abs(results["integrated_gradients"].completeness_gap).max() - 0.69) < 0.005""",
         "every column above rounding error now has a 10": """\
-assert (result.normalised().max(axis=0)[result.importance.max(axis=0) > 1e-6] == 10).all()""",
+assert (result.normalized().max(axis=0)[result.importance.max(axis=0) > 1e-6] == 10).all()""",
         "The longer response has twelve more tokens, and none of them depends on the prompt.": """\
 assert longer.response_tokens[:12] == result.response_tokens and len(longer.response_tokens) == 24
 assert longer.under_floor()[12:].all()""",

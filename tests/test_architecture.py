@@ -117,7 +117,7 @@ def test_every_accelerator_takes_the_same_branch() -> None:
 
 
 def test_what_every_folder_imports_imports_none_of_them() -> None:
-    for name in ("arguments", "atomic", "checksums", "locks", "version"):
+    for name in ("arguments", "atomic", "checksums", "locks", "renamed", "version"):
         source = (PACKAGE / f"{name}.py").read_text(encoding="utf8")
         assert not [each for each, _ in imported_names(source, f"interp_widgets.{name}") if "interp_widgets" in each]
 

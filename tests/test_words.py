@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import interp_widgets
+from interp_widgets.renamed import OLD_NAMES, OldAttribute, renamed
 
 FIRST_LINES = 6
 TERMS = {
@@ -81,3 +82,65 @@ def test_the_first_lines_name_what_the_field_calls_it(term: str) -> None:
 def test_no_docstring_means_nothing_on_hover() -> None:
     package = Path(interp_widgets.__file__).parent
     assert [str(file) for file in package.rglob("*.py") if '"""The same' in file.read_text(encoding="utf-8")] == []
+
+
+BRITISH = re.compile(
+    r"colour|neighbour|centre|labell|behaviour|favour|modell|(?<!no)(?<!prec)(?<!adv)"
+    r"(normal|general|quant|linear|material|token|optim|initial|summar|visual|standard|random|regular|anal)(is|ys)(e|a)"
+)
+NAMED_IN_FILES = {"centre", "generalisation", "LabelledTexts", "TaskNeighbours", "analyses"}
+"""Fields and classes whose names are in files that users saved, and a noun that is spelled so everywhere."""
+
+
+def public_parts(name: str, value: object) -> set[str]:
+    """A public name, its keywords and, of a class, its attributes with their keywords; not what is an old name."""
+    parts = {name}
+    if inspect.isclass(value):
+        for each in dir(value):
+            member = inspect.getattr_static(value, each)
+            if not each.startswith("_") and not isinstance(member, OldAttribute):
+                parts |= {each, *(signature_of(member) if inspect.isfunction(member) else ())}
+    return parts | signature_of(value) if callable(value) else parts
+
+
+def signature_of(value: object) -> set[str]:
+    try:
+        return set(inspect.signature(value).parameters)  # type: ignore[arg-type]
+    except ValueError:  # of what is written in C
+        return set()
+
+
+def british(names: set[str]) -> list[str]:
+    return sorted(name for name in names - NAMED_IN_FILES if BRITISH.search(name))
+
+
+def test_public_names_are_spelled_as_the_field_spells_them() -> None:
+    names = {part for name in interp_widgets.__all__ for part in public_parts(name, getattr(interp_widgets, name))}
+    assert british(names) == []
+    assert british({"normalise", "colour_range", "kneighbours", "analyse_text", "noise", "raise", "precise"}) == [
+        "analyse_text", "colour_range", "kneighbours", "normalise",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("old", OLD_NAMES)
+def test_an_old_name_gives_the_new_one_and_a_warning(old: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{old} is called {OLD_NAMES[old]} now"):
+        assert getattr(interp_widgets, old) is getattr(interp_widgets, OLD_NAMES[old])
+    assert old not in interp_widgets.__all__
+
+
+def test_an_old_keyword_and_an_old_attribute_work() -> None:
+    @renamed(colour="color")
+    class Pen:
+        color = "red"
+
+    @renamed(colour="color")
+    def paint(*, color: str) -> str:
+        return color
+
+    with pytest.warns(DeprecationWarning, match=r"Pen\.colour is called Pen\.color now"):
+        assert Pen().colour == "red"  # type: ignore[attr-defined]
+    with pytest.warns(DeprecationWarning, match=r"paint\(colour=\) is called"):
+        assert paint(colour="blue") == "blue"  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="got both colour= and color="):
+        paint(colour="blue", color="red")  # type: ignore[call-arg]

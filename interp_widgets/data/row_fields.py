@@ -1,4 +1,4 @@
-"""Fields of rows of published files, told of by file, row and field where they are not what they should be."""
+"""Reads fields of benchmark files; errors name the file, row and field."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def recorded(
             continue
         for models in ((pair.base,), (pair.tuned,), (pair.base, pair.tuned)):
             if takes:
-                results.clear()  # what was asked of a model alone, of both is taken again
+                results.clear()  # results of one model are taken again as those of both
             with (
                 recording(*opening.ships, takes=takes) as recorder,
                 contextlib.closing(getattr(interp_widgets, opening.widget)(*models, **opening.options)) as widget,

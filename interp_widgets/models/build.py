@@ -153,7 +153,7 @@ class _Conversion:
                 return None, None, long_context_faults(past)[0]
             to_backend = convert.to_hooked if backend == "hooked" else convert.to_bridge
             tl_model = to_backend(self.hf_model, processed=self.processed, device=self.device, dtype=self.dtype)
-            # with the addition everything is checked; a model that is wrong without it is told of by its own check
+            # with the addition everything is checked; the model's own check reports what is wrong without it
             if self.addition is not None and agrees(tl_model, self.references[0]):
                 self.addition.put_into(tl_model)
                 check = self_check(tl_model, backend, self.references[1], note=note, slack=self.addition.slack)

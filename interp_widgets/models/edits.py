@@ -244,7 +244,7 @@ class ModelEdit:
             model.capabilities.require("residual_stream", "an edit of the stream")
         if not self.layers:
             return
-        if model.quantised or model.offloaded or not has_plain_weights(model.tl_model):
+        if model.quantized or model.offloaded or not has_plain_weights(model.tl_model):
             raise ValueError(
                 f"the weights of {model.name} are quantised or offloaded and cannot be edited: load it unquantised, "
                 "without device_map"

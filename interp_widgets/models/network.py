@@ -13,6 +13,7 @@ from torch import Tensor
 
 from interp_widgets.arguments import checked
 from interp_widgets.locks import Rank, RankedLock
+from interp_widgets.renamed import renamed
 
 from . import weights
 from .capabilities import Capabilities, find_capabilities
@@ -26,6 +27,7 @@ from .stopping import unstoppable
 Backend = Literal["hooked", "bridge"]
 
 
+@renamed(quantised="quantized")
 class Network:
     """A TransformerLens model with the same names for both backends; `Model` adds the tokenizer.
 
@@ -149,7 +151,7 @@ class Network:
         return is_offloaded(self.tl_model)
 
     @functools.cached_property
-    def quantised(self) -> str | None:
+    def quantized(self) -> str | None:
         """How transformers has quantised the weights, such as ``"torchao"``; None for plain ones."""
         return quantisation(getattr(self.tl_model, "original_model", None))
 
@@ -291,7 +293,7 @@ class Network:
                 return self._weight(name, layer, grouped)
             except NotImplementedError as error:
                 raise ValueError(
-                    f"{name} of {self.name} cannot be read, because its weights are quantised ({self.quantised}): "
+                    f"{name} of {self.name} cannot be read, because its weights are quantised ({self.quantized}): "
                     "load the model that it was made from"
                 ) from error
 
@@ -301,7 +303,7 @@ class Network:
 
     def _owners(self, layer: int | None) -> Iterator[torch.nn.Module]:
         """The modules whose weights must be made readable to read those of a layer or of the whole model."""
-        if not (self.offloaded or self.quantised):
+        if not (self.offloaded or self.quantized):
             return
         outer = (getattr(self.tl_model, part, None) for part in ("embed", "pos_embed", "ln_final", "unembed"))
         for part in outer if layer is None else self.tl_model.blocks[layer : layer + 1]:

@@ -87,7 +87,7 @@ class Patch:
     # ---- in a map
 
     @property
-    def places(self) -> tuple[Tensor, Tensor]:
+    def cells_and_positions(self) -> tuple[Tensor, Tensor]:
         """(n,) the cell and (n,) the position of every row."""
         if self.cells is None or self.positions is None:
             raise ValueError("a patch of a map needs the cell and the position of every row")
@@ -113,7 +113,7 @@ class Patch:
 
     def pick(self, chosen: Tensor, renamed: Tensor) -> Patch:
         """The rows where ``chosen`` (n,) is true, with other cell numbers (old -> new)."""
-        cells, positions = self.places
+        cells, positions = self.cells_and_positions
         numbers = chosen.nonzero()[:, 0]
         index = None if self.index is None else self.index[numbers]
         return replace(

@@ -36,7 +36,7 @@ _ADDED: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class PartReplacedError(ValueError):
-    """A weight is asked for of a part that no longer runs in its place."""
+    """The weight belongs to a module that the model no longer runs."""
 
 
 def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False) -> Tensor:

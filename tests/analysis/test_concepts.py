@@ -27,8 +27,8 @@ from interp_widgets.analysis.concepts import (
     dispersion,
     erase,
     maps,
+    neighbors,
     neighbour_agreement,
-    neighbours,
     read_prompt_concepts,
     steer,
     word_aucs,
@@ -159,7 +159,7 @@ def test_mean_difference_on_the_tuned_demo() -> None:
     found = demo_things()
     assert (found.auc >= 0.9).mean() >= 0.8
     assert neighbour_agreement(found, 3)[0] >= 0.7
-    near = [name for name, _ in neighbours(found, "flute", 5)]
+    near = [name for name, _ in neighbors(found, "flute", 5)]
     assert sum(found.groups[found.index(name)] == "instruments" for name in near) >= 3
 
 
@@ -177,7 +177,7 @@ def test_saved_and_opened_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no concept 'flut' .* 'flute'"):
         opened.index("flut")
     with pytest.raises(ValueError, match="k must be in"):
-        neighbours(opened, "flute", 0)
+        neighbors(opened, "flute", 0)
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_the_first_text_of_every_number_of_routes_is_not_counted() -> None:
     np.testing.assert_allclose(
         found.speed_up_interval, [[np.sqrt(12) / np.exp(half), 1], [np.sqrt(12) * np.exp(half), 1]], rtol=1e-4
     )
-    assert found.told_apart == (False, False)
+    assert found.significant == (False, False)
 
 
 def test_a_ratio_of_speeds_has_an_interval_and_agrees_with_tokens_per_second() -> None:
@@ -213,13 +213,13 @@ def test_a_ratio_of_speeds_has_an_interval_and_agrees_with_tokens_per_second() -
             assert one.speed_up[0] == pytest.approx(one.tokens_per_second[0] / one.tokens_per_second[1])
             assert low < one.speed_up[0] < high
             held.append(low <= true <= high)
-            apart.append((true, one.told_apart[0]))
+            apart.append((true, one.significant[0]))
     assert abs(np.mean(held) - 0.95) < 0.03
     assert np.mean([told for true, told in apart if true > 1]) > 0.99, "a difference is told"
     assert np.mean([told for true, told in apart if true == 1]) < 0.08, "and none is not"
     single = replace(found, seconds=found.seconds[:, :1])
     assert np.isnan(single.speed_up_interval[:, 0]).all()
-    assert single.told_apart == (False, False)
+    assert single.significant == (False, False)
 
 
 def test_speed_on_a_device_that_cannot_wait_for_all_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_a_map_of_one_device_is_a_bridge_there(device_map: Any) -> None:
     if device_map == "auto" and torch.cuda.is_available():
         pytest.skip("this machine has an accelerator, where the model would go")
     model = load_model(tiny_folder("llama"), device_map=device_map)
-    assert (model.backend, model.device.type, model.offloaded, model.quantised) == ("bridge", "cpu", False, None)
+    assert (model.backend, model.device.type, model.offloaded, model.quantized) == ("bridge", "cpu", False, None)
     assert torch.equal(model.run(IDS).logits, whole().run(IDS).logits)
 
 

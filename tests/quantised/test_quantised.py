@@ -43,7 +43,7 @@ def test_a_quantised_model_runs_as_transformers_runs_it(tmp_path: Path) -> None:
     hf.save_pretrained(tmp_path)
     tiny_tokenizer("llama").save_pretrained(tmp_path)
     for model in (load_model(hf), load_model(tmp_path)):
-        assert (model.backend, model.quantised, model.dtype) == ("bridge", "torchao", torch.float32)
+        assert (model.backend, model.quantized, model.dtype) == ("bridge", "torchao", torch.float32)
         assert model.self_check.passed
         torch.testing.assert_close(model.run(IDS).logits.log_softmax(-1), wanted, atol=1e-4, rtol=1e-3)
         assert len(model.weight_hash) == 64
@@ -51,7 +51,7 @@ def test_a_quantised_model_runs_as_transformers_runs_it(tmp_path: Path) -> None:
         assert len(model.generate_ids(IDS, max_new_tokens=4)) == 4
         assert prompt_saliency(model, IDS, [7, 9], method="first_order").importance.any()
         assert ablate_modules(model, IDS, target=7).effect.any()
-    assert tiny_model("llama", "bridge").quantised is None
+    assert tiny_model("llama", "bridge").quantized is None
 
 
 def test_quantised_weights_are_read_in_full() -> None:

@@ -211,7 +211,7 @@ def test_probes_beside_their_controls(base: Any, view: Any) -> None:
     np.testing.assert_allclose(own.maps.views[0].matrix, expected.generalisation.T, atol=1e-6)
     panel.threshold = float(np.median(expected.generalisation))
     crossed = {tuple(cell) for cell in own.maps.views[0].crossed}
-    held = {(layer, probe) for layer in range(6) for probe in expected.generalising(layer, panel.threshold)}
+    held = {(layer, probe) for layer in range(6) for probe in expected.generalizing(layer, panel.threshold)}
     assert crossed | held == {(row, column) for row in range(6) for column in range(6)}
     assert not crossed & held
     panel.measure = "accuracy"

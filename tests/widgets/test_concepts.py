@@ -18,7 +18,7 @@ from interp_widgets.analysis.concepts import (
     concept_directions,
     decompose_prompt,
     dispersion,
-    neighbours,
+    neighbors,
     projection,
     read_prompt_concepts,
     word_aucs,
@@ -109,7 +109,7 @@ def test_opens_with_list_and_map(pair: Any, browse: Any, own: ConceptSet) -> Non
     assert (panel.concept, panel.stream) == ("lion", 3)
     assert panel["map"].chart.places is panel.result.map
     assert panel.result.map.method == "pca"
-    expected = neighbours(own, "lion", 12)
+    expected = neighbors(own, "lion", 12)
     assert [row[0] for row in panel["map"].near.view.rows] == [name for name, _ in expected]
     assert [row[2] for row in panel["map"].near.view.rows] == pytest.approx(
         [cosine for _, cosine in expected], abs=1e-5
@@ -243,7 +243,7 @@ def test_click_centres_and_lasso_selects(pair: Any, browse: Any, own: ConceptSet
     panel = browse(pair.tuned)
     panel["map"]._clicked(own.index("red"))
     assert panel.concept == "red"
-    assert names_of(panel["map"].near)[0] == neighbours(own, "red", 1)[0][0]
+    assert names_of(panel["map"].near)[0] == neighbors(own, "red", 1)[0][0]
     chart = panel["map"].chart
     middle = (chart.figure.x_range.start + chart.figure.x_range.end) / 2
     assert middle == pytest.approx(float(chart.xy[own.index("red"), 0]))
@@ -392,7 +392,7 @@ def test_a_clicked_token_is_taken_apart(pair: Any, browse: Any, own: ConceptSet,
 def test_rows_of_the_map_of_a_prompt(pair: Any, browse: Any, own: ConceptSet) -> None:
     panel = look(browse(pair.tuned), "read")
     panel.read_rows = "nearest"
-    assert panel["read"].heat.row_labels == ["lion", *(name for name, _ in neighbours(own, "lion", 8))]
+    assert panel["read"].heat.row_labels == ["lion", *(name for name, _ in neighbors(own, "lion", 8))]
     panel.read_rows = "chosen"
     assert panel["read"].heat.shape == [0, 0]
     panel.chosen = ["red", "saw"]

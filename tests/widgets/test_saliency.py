@@ -404,7 +404,7 @@ def test_a_long_check_is_a_button_away(pair: Any, explore: Any, wire: Any, monke
 
 def scores(result: SaliencyResult, **options: Any) -> np.ndarray[Any, Any]:
     """(prompt, response) the scores that the map shows: none under the floor."""
-    return np.where(result.under_floor(), np.nan, result.normalised(**options))
+    return np.where(result.under_floor(), np.nan, result.normalized(**options))
 
 
 def test_columns_under_the_floor_are_hatched_and_left_out(pair: Any, explore: Any, wire: Any) -> None:
@@ -441,7 +441,7 @@ def test_columns_under_the_floor_are_hatched_and_left_out(pair: Any, explore: An
     assert np.isnan(heat.matrix).all()
     assert "Instruction score <b>none</b>" in panel["map"].scores.value
     panel.min_importance = 0.0
-    np.testing.assert_allclose(heat.matrix, result.normalised(), atol=1e-6)
+    np.testing.assert_allclose(heat.matrix, result.normalized(), atol=1e-6)
     assert "floor" not in panel["map"].scores.value
 
 

@@ -21,7 +21,7 @@ from interp_widgets.analysis.bias.bias_neurons import rank_in_layer
 from interp_widgets.analysis.bias.probes import BiasProbes
 from interp_widgets.analysis.ffn_concepts.neurons import value_vectors
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.labelled import BiasData, labelled_texts
+from interp_widgets.data.bias.labelled import BiasData, labeled_texts
 from interp_widgets.models import LayerEdit, Model, ModelEdit, StreamEdit
 from interp_widgets.models.edits import Setting
 
@@ -129,7 +129,7 @@ def gap_attribution(
 ) -> NDArray[np.float64]:
     """(layers, neurons) attribution of the gap between paired sentences to each neuron; see `suppression_edit`."""
     model.capabilities.require("mlp_neurons", "suppression_edit", using="mlp")
-    labelled = labelled_texts(data)
+    labelled = labeled_texts(data)
     read = [read_prompt(model, text, what="text") for text in labelled.texts]
     ids_of = [one.ids for one in read]
     if min(map(len, ids_of)) < 2:

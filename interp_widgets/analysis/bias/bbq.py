@@ -18,11 +18,12 @@ from interp_widgets.analysis.continuations import Continuation, score_continuati
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.bbq import BBQQuestion
 from interp_widgets.models import Model
+from interp_widgets.renamed import renamed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Normalise = Literal["tokens", "none"]
+Normalize = Literal["tokens", "none"]
 _RESAMPLES = 2000
 
 
@@ -176,12 +177,13 @@ class BBQResult(Result):
         )  # fmt: skip
 
 
+@renamed(normalise="normalize")
 @checked
 def score_bbq(
     model: Model,
     data: Sequence[BBQQuestion],
     *,
-    normalise: Normalise = "tokens",
+    normalize: Normalize = "tokens",
     resamples: int = _RESAMPLES,
     seed: int = 0,
     batch_size: int | None = None,
@@ -196,7 +198,7 @@ def score_bbq(
     Args:
         model: what `load_model` returns.
         data: from `read_bbq`.
-        normalise: ``tokens`` compares the mean log-probability of an answer's tokens, so that long answers are not
+        normalize: ``tokens`` compares the mean log-probability of an answer's tokens, so that long answers are not
             penalised; ``none`` compares the sums.
         resamples: bootstrap draws of the questions' templates.
         seed: of the bootstrap.
@@ -219,11 +221,11 @@ def score_bbq(
     """
     if isinstance(data, BBQQuestion) or len(data) == 0:
         raise ValueError("data must be a list of at least one BBQQuestion: see read_bbq")
-    check_choice("normalise", normalise, Normalise)
+    check_choice("normalize", normalize, Normalize)
     check_range("resamples", resamples)
     wanted = [one for question in data for one in answer_continuations(model, question)]
     scored = score_continuations(model, wanted, RunOptions(progress, check, batch_size))
-    average = np.mean if normalise == "tokens" else np.sum
+    average = np.mean if normalize == "tokens" else np.sum
     values = np.array([average(one.log_probability) for one in scored]).reshape(-1, 3)
     chosen = values.argmax(axis=1)
     counts = _counts(data, chosen.tolist())
@@ -243,7 +245,7 @@ def score_bbq(
         metrics=tuple(metrics),
         provenance=provenance(
             model.provenance(),
-            normalise=normalise,
+            normalize=normalize,
             chat=model.chat_template is not None,
             resamples=resamples,
             seed=seed,

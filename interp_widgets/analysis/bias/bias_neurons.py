@@ -192,7 +192,7 @@ def bias_neuron_activity(
     Args:
         model: the model that the neurons are of.
         neurons: from `rank_bias_neurons`.
-        data: texts with labels, or what a reader gives; see `labelled_texts`.
+        data: texts with labels, or what a reader gives; see `labeled_texts`.
         progress: called with (done, total) texts.
         check: called before every pass; raises to cancel.
 

@@ -75,7 +75,7 @@ def lope_edit(
     active = bias_neuron_activity(model, neurons, texts)
     layers: dict[int, LayerEdit] = {}
     for layer in range(model.n_layers):
-        chosen = probes.generalising(layer, threshold)
+        chosen = probes.generalizing(layer, threshold)
         numbers = neurons.of_layer(layer)
         if not chosen or not numbers:
             continue
@@ -110,7 +110,7 @@ def lope(
     """Context manager that applies `lope_edit`: bias neurons write nothing along the bias probes.
 
     In each layer the value vectors v of its bias neurons become (I − Θ) v, where Θ projects onto the directions of the
-    probes that generalise to that layer (`BiasProbes.generalising`). If α, the mean activation of the layer's bias
+    probes that generalise to that layer (`BiasProbes.generalizing`). If α, the mean activation of the layer's bias
     neurons on biased texts, is positive, α times the mean of these directions is also subtracted from the MLP's output
     at every token. The weights are edited in place, for all threads, and restored bit by bit afterwards.
 

@@ -21,6 +21,7 @@ from interp_widgets.analysis.probe.fitting import fitted, linear_probe, token_co
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.labelled import BiasData, LabelledTexts
 from interp_widgets.models import Model
+from interp_widgets.renamed import renamed
 
 LEAST_GROUPS = 10
 """Minimum number of groups of texts."""
@@ -30,6 +31,7 @@ _ITERATIONS = 50
 """Typical number of iterations of a fit."""
 
 
+@renamed(generalising="generalizing")
 @record
 class BiasProbes(Result):
     """What `train_bias_probes` returns: a probe for every layer, with the baselines to compare its accuracy with.
@@ -84,7 +86,7 @@ class BiasProbes(Result):
         """(layers,) mean accuracy of the probe minus that of the probe trained on shuffled labels."""
         return np.asarray((self.accuracy - self.control_accuracy).mean(axis=1))
 
-    def generalising(self, layer: int, threshold: float = 0.9) -> tuple[int, ...]:
+    def generalizing(self, layer: int, threshold: float = 0.9) -> tuple[int, ...]:
         """S_l: the layers whose probes classify the states of ``layer`` with an AUC above ``threshold``."""
         number = index(layer, self.n_layers, "layer", f"{self.n_layers}-layer model")
         check_range("threshold", threshold, 0.0, 1.0)
@@ -122,7 +124,7 @@ def train_bias_probes(
 
     Args:
         model: what `load_model` returns.
-        data: labelled texts with groups, from `labelled_texts` or `demo_bias_texts`; or the output of a reader
+        data: labelled texts with groups, from `labeled_texts` or `demo_bias_texts`; or the output of a reader
             (`read_stereoset`, `read_crows_pairs`, `read_sentence_pairs`), where each pair is a group.
         pool: ``mean`` over the tokens, without a BOS; or the ``last`` token.
         held_out: share of the groups in the test set.

@@ -1,6 +1,6 @@
 """Concept directions: computing them from stimuli, testing, comparing, reading prompts with them, and steering."""
 
-from .concept_set import ConceptSet, neighbour_agreement, neighbours
+from .concept_set import ConceptSet, neighbors, neighbour_agreement
 from .cosine_dispersion import Dispersion, dispersion
 from .directions import concept_directions
 from .maps import ConceptMap, add_to_map, concept_map, concept_map_cost
@@ -9,6 +9,3 @@ from .state_cache import HiddenStateCache
 from .steered import SteeringComparison, SteeringSweep, compare_steering, steering_sweep
 from .steering import erase, steer
 from .word_baseline import word_aucs
-
-KeptStates = HiddenStateCache
-"""Its name until the next release."""

@@ -136,7 +136,7 @@ class ConceptSet(Result):
 
 
 @checked
-def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, float]]:
+def neighbors(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, float]]:
     """The ``k`` concepts whose directions have the largest cosine with that of one concept, nearest first.
 
     Args:
@@ -150,7 +150,7 @@ def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, 
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
         >>> concepts = concept_directions(model, few, layer=3)
-        >>> [(name, round(cosine, 1)) for name, cosine in neighbours(concepts, "red", 2)]
+        >>> [(name, round(cosine, 1)) for name, cosine in neighbors(concepts, "red", 2)]
         [('blue', 0.7), ('Paris', -0.5)]
     """
     check_range("k", k, most=len(concepts.names) - 1, owner="this set")

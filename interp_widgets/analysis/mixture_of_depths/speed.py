@@ -20,8 +20,10 @@ from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.devices import finish
 from interp_widgets.models.generation import generate_ids, stepper
 from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
+from interp_widgets.renamed import renamed
 
 
+@renamed(told_apart="significant")
 @record
 class RoutingSpeed(Result):
     """Seconds per text for every number of routes per token, on this machine at this time."""
@@ -70,7 +72,7 @@ class RoutingSpeed(Result):
         return ends
 
     @property
-    def told_apart(self) -> Sequence[bool]:
+    def significant(self) -> Sequence[bool]:
         """(n,) whether the interval of the speed-up excludes 1."""
         low, high = self.speed_up_interval
         return tuple(bool(lower > 1 or upper < 1) for lower, upper in zip(low, high, strict=True))

@@ -10,7 +10,7 @@ from interp_widgets.analysis.saliency.density import (
     FLOOR,
     importance_density,
     instruction_score,
-    normalise_importance,
+    normalize_importance,
     position_profile,
     sentence_profiles,
     sentence_spans,

@@ -25,7 +25,7 @@ from interp_widgets.analysis.saliency.density import (
     FLOOR,
     importance_density,
     instruction_score,
-    normalise_importance,
+    normalize_importance,
     sentence_profiles,
     sentence_spans,
     under_floor,
@@ -34,6 +34,7 @@ from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyRes
 from interp_widgets.analysis.saliency.spans import spaced_tokens
 from interp_widgets.arguments import checked, message_of
 from interp_widgets.models import Model
+from interp_widgets.renamed import renamed
 
 _PARTIAL_DELIVERIES = 8
 
@@ -47,7 +48,7 @@ class Options:
     p: float
     min_response: int
     min_importance: float
-    normalised: bool | None
+    normalized: bool | None
     resamples: int
     seed: int
 
@@ -102,6 +103,7 @@ class Relay:
             raise
 
 
+@renamed(normalised="normalized")
 @checked
 def saliency_dataset(
     model_or_matrices: Any,
@@ -114,7 +116,7 @@ def saliency_dataset(
     p: float = 4,
     min_response: int = 5,
     min_importance: float = FLOOR,
-    normalised: bool | None = None,
+    normalized: bool | None = None,
     groups: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
     generate: bool = False,
@@ -135,13 +137,13 @@ def saliency_dataset(
 
     - ``generate=True`` lets the model write every response; `judge(case, response)` then returns whether a response
       follows the instruction (True, False, or None if not known). Without it the case's label is used.
-    - `levels` and `threshold` are those of :func:`normalise_importance`, `p` that of :func:`importance_density`.
+    - `levels` and `threshold` are those of :func:`normalize_importance`, `p` that of :func:`importance_density`.
     - responses under `min_response` tokens are dropped and counted.
     - response tokens whose largest importance is under `min_importance` (in the target's unit) are counted and left out
-      of density and scores, since :func:`normalise_importance` would stretch them to the full scale; a case without any
+      of density and scores, since :func:`normalize_importance` would stretch them to the full scale; a case without any
       other token is dropped. `paper_score` is the score with them; with 0 no token is left out. Normalised matrices
       have no unit, so that the floor does not apply to them.
-    - `normalised`: whether matrices hold levels already; by default as the records state.
+    - `normalized`: whether matrices hold levels already; by default as the records state.
     - `groups` (cases,) names groups to compare within as well, with Holm's correction over them.
     - `names` are the models' names in their order.
     - `resamples` and `seed` are those of the bootstrap intervals and permutation tests.
@@ -161,9 +163,9 @@ def saliency_dataset(
         >>> result.score.round(2).tolist()
         [0.63, 0.28]
     """
-    options = Options(levels, threshold, p, min_response, min_importance, normalised, resamples, seed)
+    options = Options(levels, threshold, p, min_response, min_importance, normalized, resamples, seed)
     # refuse bad options before any work
-    normalise_importance(np.zeros((1, 1)), levels=levels, threshold=threshold, min_importance=min_importance)
+    normalize_importance(np.zeros((1, 1)), levels=levels, threshold=threshold, min_importance=min_importance)
     relay, ticks = Relay(check), Relay(progress)
     saliency_options |= {"method": method, "target": target, "seed": seed, "check": relay}
     extra = sorted(set(saliency_options) - {"method", "target", "seed", "check"})
@@ -427,15 +429,15 @@ def _score_case(source: Source, index: int, blank: Row, judge: Any, options: Opt
 def _scores(item: Any, options: Options) -> tuple[NDArray[np.float64], Bools]:
     """From a matrix, a result or a record: (prompt, response) levels above the threshold, without the floor, and a mask
     (response,) of response tokens under the floor, which is empty for normalised matrices."""
-    ready = options.normalised
+    ready = options.normalized
     if ready is None:
         ready = bool(getattr(item, "normalised", False)) if not isinstance(item, SaliencyResult) else False
     shape: dict[str, Any] = {"levels": options.levels, "threshold": options.threshold}
     if isinstance(item, SaliencyResult) and not ready:
-        return item.normalised(**shape), item.under_floor(options.min_importance)
+        return item.normalized(**shape), item.under_floor(options.min_importance)
     values = float64(getattr(item, "importance", item))
     if not ready:
-        return normalise_importance(values, **shape), under_floor(values, options.min_importance)
+        return normalize_importance(values, **shape), under_floor(values, options.min_importance)
     if (
         values.ndim != 2
         or not np.isfinite(values).all()

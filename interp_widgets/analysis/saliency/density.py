@@ -20,7 +20,7 @@ FLOOR = 0.01
 
 
 @checked
-def normalise_importance(
+def normalize_importance(
     importance: ArrayLike, *, levels: int = 10, threshold: float = 0, min_importance: float = 0.0
 ) -> NDArray[np.float64]:
     """Rescale importance so that prompt tokens can be compared across response tokens.
@@ -36,10 +36,10 @@ def normalise_importance(
     Source: Wu et al. 2024, section 4.1, Eq. 2; the floor is ours.
 
     Example:
-        >>> normalise_importance([[0.2, -0.1, 2e-6], [0.05, 0.3, 1e-6]])
+        >>> normalize_importance([[0.2, -0.1, 2e-6], [0.05, 0.3, 1e-6]])
         array([[10.,  0., 10.],
                [ 3., 10.,  5.]])
-        >>> normalise_importance([[0.2, -0.1, 2e-6], [0.05, 0.3, 1e-6]], min_importance=0.01)
+        >>> normalize_importance([[0.2, -0.1, 2e-6], [0.05, 0.3, 1e-6]], min_importance=0.01)
         array([[10.,  0.,  0.],
                [ 3., 10.,  0.]])
     """
@@ -69,7 +69,7 @@ def under_floor(importance: ArrayLike, min_importance: float) -> Bools:
 def importance_density(scores: ArrayLike, *, p: float = 4) -> NDArray[np.float64]:
     """The density of each prompt token: roughly, the number of response tokens it is important for.
 
-    `scores` is (prompt, response), usually from :func:`normalise_importance` with threshold 7. Returns (prompt,) ratios
+    `scores` is (prompt, response), usually from :func:`normalize_importance` with threshold 7. Returns (prompt,) ratios
     of the l1 norm over the response to the lp norm: 0 for a row of zeros, 1 for a row with one score, rising with the
     number of equal scores k as k^(1 - 1/p). Raises ValueError for another shape or p not above 0.
 

@@ -18,15 +18,17 @@ from interp_widgets.analysis.saliency.density import (
     FLOOR,
     importance_density,
     instruction_score,
-    normalise_importance,
+    normalize_importance,
     under_floor,
 )
 from interp_widgets.analysis.saliency.spans import SpanKind, read_spans, span_fields
+from interp_widgets.renamed import renamed
 
 Method = Literal["exact", "first_order", "integrated_gradients", "random"]
 """How the importance of a prompt token is computed."""
 
 
+@renamed(normalised="normalized")
 @record
 class SaliencyResult(Result):
     """Importance of every prompt token for every response token.
@@ -37,7 +39,7 @@ class SaliencyResult(Result):
 
     Example:
         >>> result = prompt_saliency(model, "The Eiffel Tower is in the city of", " Paris")
-        >>> result.normalised()[:, 0].tolist()
+        >>> result.normalized()[:, 0].tolist()
         [1.0, 10.0, 1.0, 1.0, 1.0, 1.0, 0.0, 10.0]
         >>> round(result.instruction_score(result.mask((4, 16))), 1)  # of the words in these characters
         0.5
@@ -130,15 +132,15 @@ class SaliencyResult(Result):
         each = (self.importance >= 0.9 * self.probability).mean(axis=0) >= 0.6
         return np.asarray(each & (self.probability >= FLOOR))
 
-    def normalised(self, *, levels: int = 10, threshold: float = 0, min_importance: float = 0.0) -> NDArray[np.float64]:
-        """(prompt, response) scores 0..levels (see :func:`normalise_importance`); uncomputed cells score 0."""
-        return normalise_importance(self._computed, levels=levels, threshold=threshold, min_importance=min_importance)
+    def normalized(self, *, levels: int = 10, threshold: float = 0, min_importance: float = 0.0) -> NDArray[np.float64]:
+        """(prompt, response) scores 0..levels (see :func:`normalize_importance`); uncomputed cells score 0."""
+        return normalize_importance(self._computed, levels=levels, threshold=threshold, min_importance=min_importance)
 
     def density(
         self, *, levels: int = 10, threshold: float = 7, p: float = 4, min_importance: float = 0.0
     ) -> NDArray[np.float64]:
         """(prompt,) density of each prompt token over the response (see :func:`importance_density`)."""
-        scores = self.normalised(levels=levels, threshold=threshold, min_importance=min_importance)
+        scores = self.normalized(levels=levels, threshold=threshold, min_importance=min_importance)
         return importance_density(scores, p=p)
 
     def instruction_score(

@@ -8,7 +8,7 @@ from .crows_pairs import read_crows_pairs as read_crows_pairs
 from .demo import demo_stereoset as demo_stereoset
 from .labelled import LabelledTexts as LabelledTexts
 from .labelled import demo_bias_texts as demo_bias_texts
-from .labelled import labelled_texts as labelled_texts
+from .labelled import labeled_texts as labeled_texts
 from .pairs import SentencePair as SentencePair
 from .pairs import read_sentence_pairs as read_sentence_pairs
 from .relations import Relation as Relation

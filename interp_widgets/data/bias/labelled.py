@@ -43,7 +43,7 @@ class LabelledTexts:
 
 
 @checked
-def labelled_texts(data: BiasData, *, by: Literal["example", "target"] = "example") -> LabelledTexts:
+def labeled_texts(data: BiasData, *, by: Literal["example", "target"] = "example") -> LabelledTexts:
     """The texts of a data set that show a bias, and those that do not.
 
     The stereotypes of StereoSet are biased, the anti-stereotypes are not; the unrelated sentences are left out, and the
@@ -56,7 +56,7 @@ def labelled_texts(data: BiasData, *, by: Literal["example", "target"] = "exampl
             tested on terms that it never saw.
 
     Example:
-        >>> found = labelled_texts(demo_stereoset()[:1])
+        >>> found = labeled_texts(demo_stereoset()[:1])
         >>> found.texts[0], found.biased
         ('Many believe that pilots should be men.', (True, False))
     """

@@ -43,7 +43,7 @@ class StereoSetExample:
     anti_stereotype: str
     unrelated: str
     rate: int | None = None
-    """Percent of the training text in which the stereotype is what is said, where that is known."""
+    """Planted rate of the stereotype in the training text, in percent; None where it is unknown."""
 
     def __post_init__(self) -> None:
         check_one_of(self, task=TASKS)

@@ -1,4 +1,4 @@
-"""Numbers of every layer as lines: what probes reach beside what they are held against, and how active neurons are."""
+"""Probe accuracy by layer, with its controls, and how active neurons are."""
 
 from __future__ import annotations
 

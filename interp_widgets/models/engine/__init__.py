@@ -686,8 +686,11 @@ def patched(
             return hidden
         new_index = torch.full((cells,), -1)
         new_index[chosen] = torch.arange(len(chosen))
-        kept = [patch.pick(rows & live[patch.places[0]], new_index) for patch, rows in zip(patches, seen, strict=True)]
-        kept = [patch for patch in kept if len(patch.places[0])]
+        kept = [
+            patch.pick(rows & live[patch.cells_and_positions[0]], new_index)
+            for patch, rows in zip(patches, seen, strict=True)
+        ]
+        kept = [patch for patch in kept if len(patch.cells_and_positions[0])]
         sequences = start[chosen]
         if trace.native and route.equations is not None:
             moved = native.patched(route.equations, trace, kept, sequences)
@@ -735,7 +738,7 @@ def _effective(network: Network, trace: Trace, patches: Sequence[Patch], start: 
     CPU, like the patches' indices."""
     seen, differs = [], []
     for patch in patches:
-        cells, positions = patch.places
+        cells, positions = patch.cells_and_positions
         rows = torch.full_like(positions, _exists(network, trace, patch), dtype=torch.bool)
         last = patch.layer == trace.n_layers - 1 and patch.site not in ("resid", "k", "v")
         after_attention = patch.layer == trace.n_layers or last
@@ -751,7 +754,7 @@ def _effective(network: Network, trace: Trace, patches: Sequence[Patch], start: 
         return live, seen
     all_differ = torch.cat(differs).cpu().split([len(rows) for rows in seen])
     for patch, rows, changed in zip(patches, seen, all_differ, strict=True):
-        live[patch.places[0][rows & changed]] = True
+        live[patch.cells_and_positions[0][rows & changed]] = True
     return live, seen
 
 

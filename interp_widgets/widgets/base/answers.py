@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache as remembered
 from functools import partial
 from typing import Any
 
@@ -125,7 +125,7 @@ class Answers:
         states: list[tuple[State | None, ...]] = []
         computed: list[int] = []
 
-        @remembered
+        @functools.cache
         def find(argument: FromModel) -> Any:
             return argument.find(self._panel.models[argument.index], job.check)
 

@@ -16,7 +16,7 @@ from interp_widgets.analysis.bias import (
     subtraction_edit,
     suppression_edit,
 )
-from interp_widgets.data.bias import LabelledTexts, labelled_texts
+from interp_widgets.data.bias import LabelledTexts, labeled_texts
 from interp_widgets.models import Model
 
 from ..base.fields import Bounds, Incomplete, Refused, field, variant
@@ -60,12 +60,12 @@ class Side(PerModel):
 
     def read_by(self, model: Model) -> Any:
         data = self.texts.read()
-        labelled = data if isinstance(data, LabelledTexts) else labelled_texts(data)
+        labelled = data if isinstance(data, LabelledTexts) else labeled_texts(data)
         return [text for text, own in zip(labelled.texts, labelled.biased, strict=True) if own == self.biased]
 
     def code(self, name: str) -> tuple[list[str], str]:
         lines, data = self.texts.code(name)
-        labelled = data if isinstance(self.texts.own, LabelledTexts) else f"labelled_texts({data})"
+        labelled = data if isinstance(self.texts.own, LabelledTexts) else f"labeled_texts({data})"
         each = "text for text, own in zip(labelled.texts, labelled.biased)"
         return [*lines, f"labelled = {labelled}"], f"[{each} if {'' if self.biased else 'not '}own]"
 

@@ -23,7 +23,7 @@ from interp_widgets.data.bias import (
     StereoSetExample,
     demo_bias_texts,
     demo_stereoset,
-    labelled_texts,
+    labeled_texts,
     read_bias_data,
 )
 from interp_widgets.data.files import existing_file
@@ -103,7 +103,7 @@ def _read(examples: Examples) -> Any:
         if not data:
             raise Incomplete("domain", f"the domain must be one of {', '.join(domains)}, got {examples.domain!r}")
     if examples.use == "labels":
-        return labelled_texts(data)
+        return labeled_texts(data)
     if examples.use == "scores" and isinstance(data[0], SentencePair):
         return tuple(CrowsPair(pair.biased, pair.benign, "stereo", pair.domain) for pair in data)
     return data

@@ -16,7 +16,7 @@ import ipywidgets as W
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis._core.run import RunOptions
-from interp_widgets.analysis.concepts import ConceptMap, ConceptSet, concept_map, concept_map_cost, neighbours
+from interp_widgets.analysis.concepts import ConceptMap, ConceptSet, concept_map, concept_map_cost, neighbors
 from interp_widgets.analysis.concepts.maps import FEWEST
 from interp_widgets.atomic import named_path
 from interp_widgets.compute.memory import Forecast, speedometer
@@ -198,7 +198,7 @@ class DirectionMap(ConceptPanel):
         if not self.results:
             return
         sets, at, name = self.sets, pair_view.shown_indices(self), self.shown_concept
-        near = neighbours(sets[at[-1]], name, min(NEAREST, len(self.index_of) - 1))
+        near = neighbors(sets[at[-1]], name, min(NEAREST, len(self.index_of) - 1))
         self._mark(self.index_of[name], [self.index_of[other] for other, _ in near])
         kinds = sets[0].groups if len(at) == 1 else None  # two numbers replace the group
         heads: list[dict[str, Any]] = [{"label": "nearest"}, *([{"label": "group"}] if kinds else [])]

@@ -13,7 +13,7 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.analysis._core.result import Scalar
-from interp_widgets.analysis.concepts import ConceptSet, HiddenStateCache, concept_directions, neighbours
+from interp_widgets.analysis.concepts import ConceptSet, HiddenStateCache, concept_directions, neighbors
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, concept_directions_cost
 from interp_widgets.atomic import named_path
 from interp_widgets.compute.memory import Forecast, speedometer
@@ -460,7 +460,7 @@ class ConceptPanel(ConceptOptions, Panel):
         index, letters = self.index_of[name], pair_view.letters(sets)
         group = sets[0].groups[index]
         last = sets[pair_view.shown_indices(self)[-1]]
-        near = neighbours(last, name, min(MOST_ROWS, len(self.index_of) - 1))
+        near = neighbors(last, name, min(MOST_ROWS, len(self.index_of) - 1))
         rows = []
         for other, _ in near:
             neighbour = self.index_of[other]
@@ -510,9 +510,9 @@ class ConceptPanel(ConceptOptions, Panel):
         lines.append(f"places = {call('concept_map', variables[0], repr(self.map_method), *other, *seed)}")
         last = pair_view.shown_indices(self)[-1]
         concept = self.shown_concept or first_look(self.known)
-        lines.append(f"near = {call('neighbours', variables[last], repr(concept), '12')}")
+        lines.append(f"near = {call('neighbors', variables[last], repr(concept), '12')}")
         more, last_lines = self.own_lines(names[last], variables[last])
-        return cell([*imports, "concept_map", "neighbours", *more], self.models, [*lines, *last_lines])
+        return cell([*imports, "concept_map", "neighbors", *more], self.models, [*lines, *last_lines])
 
     def table_of(self, result: Any) -> Any:
         return result.concepts.to_frame()

@@ -18,7 +18,7 @@ from interp_widgets.analysis.concepts import (
     ConceptSet,
     SparseReading,
     decompose_prompt,
-    neighbours,
+    neighbors,
     read_prompt_concepts,
 )
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
@@ -239,7 +239,7 @@ class PromptReading(ConceptPanel):
             return [name for name in self.chosen if name in self.index_of][:MOST_ROWS]
         if self.read_rows == "nearest":
             most = min(self.n_concepts, len(names) - 1)
-            listed = [name for name, _ in neighbours(self.shown_results[-1].concepts, self.shown_concept, most)]
+            listed = [name for name, _ in neighbors(self.shown_results[-1].concepts, self.shown_concept, most)]
         else:
             listed = [names[i] for i in _strongest(gaps)[: self.n_concepts]]
         return [self.shown_concept, *(name for name in listed if name != self.shown_concept)][:MOST_ROWS]

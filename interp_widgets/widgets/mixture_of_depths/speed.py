@@ -37,7 +37,7 @@ class SpeedView(TableView):
         texts, dense = result.texts, len(result.texts) - 1
         verdicts = [
             "" if row == dense else "cannot tell" if not apart else "faster" if ratio > 1 else "slower"
-            for row, (apart, ratio) in enumerate(zip(result.told_apart, result.speed_up, strict=True))
+            for row, (apart, ratio) in enumerate(zip(result.significant, result.speed_up, strict=True))
         ]
         cells = (
             result.top_k, [f"{speed:.1f}" for speed in result.tokens_per_second],

@@ -256,7 +256,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def _matrix(self, result: SaliencyResult) -> NDArray[np.float64]:
         if self.values == "importance":
             return np.asarray(result.importance, dtype=np.float64)
-        scores = result.normalised(**self.map_shape)
+        scores = result.normalized(**self.map_shape)
         known = np.isfinite(result.importance) & ~result.under_floor(self.min_importance)
         return np.where(known, scores, np.nan)
 
@@ -633,7 +633,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         if (kind := self._kind(size)) != "tokens" and "spans" not in dict(request.arguments):
             spans = [list(span) for span in with_gaps(self.marks, size)] if kind == "marks" else kind
             lines += [f"{name} = {call(f'{name}.by_spans', repr(spans), how=self.rule)}" for name in results]
-        lines.append(call(f"{results[-1]}.normalised", **self.map_shape))
+        lines.append(call(f"{results[-1]}.normalized", **self.map_shape))
         if self.marks and kind == "tokens" and not self.within:
             inside = " or ".join(f"{start} <= i < {end}" for start, end in self.marks)
             lines.append(f"mask = [{inside} for i in range({len(self.mask())})]")
@@ -647,7 +647,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def table_of(self, result: SaliencyResult) -> Any:
         table, columns = result.to_frame(), result.importance.shape[1]
-        table["score"] = result.normalised(**self.map_shape).ravel()
+        table["score"] = result.normalized(**self.map_shape).ravel()
         table["density"] = np.repeat(result.density(**self.shape), columns)
         mask = self.mask()
         table["marked"] = np.repeat([bool(mask[a:b].any()) for a, b in self._rows.spans], columns)

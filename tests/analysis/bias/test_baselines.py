@@ -28,7 +28,7 @@ from interp_widgets.analysis.bias.baselines import gap_attribution
 from interp_widgets.analysis.bias.ethos import bias_part
 from interp_widgets.analysis.bias.states import pooled_states
 from interp_widgets.analysis.probe.fitting import linear_probe
-from interp_widgets.data.bias.labelled import demo_bias_texts, labelled_texts
+from interp_widgets.data.bias.labelled import demo_bias_texts, labeled_texts
 from tests.models.tiny import tiny_folder
 from tests.shipped import demo_pair
 
@@ -42,7 +42,7 @@ def loaded(family: str, backend: str = "auto", dtype: torch.dtype = torch.float6
 
 
 def states_of(model: Any, data: Any, edit: ModelEdit | None = None) -> tuple[np.ndarray, np.ndarray]:
-    texts = data if isinstance(data, LabelledTexts) else labelled_texts(data)
+    texts = data if isinstance(data, LabelledTexts) else labeled_texts(data)
     read = [read_prompt(model, text, what="text") for text in texts.texts]
     if edit is None:
         return pooled_states(model, read, "last", RunOptions()), np.array(texts.biased, dtype=int)

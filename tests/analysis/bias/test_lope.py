@@ -62,7 +62,7 @@ def test_bias_neurons_write_nothing_along_the_probes_and_others_keep_their_bits(
         rest = [row for row in range(len(before[layer])) if row not in numbers]
         assert torch.equal(after[layer][rest], before[layer][rest])
         if numbers:
-            directions = torch.from_numpy(probes.direction[list(probes.generalising(layer, 0.0))])
+            directions = torch.from_numpy(probes.direction[list(probes.generalizing(layer, 0.0))])
             along = after[layer][numbers].double() @ directions.T
             assert float(along.abs().max()) < 1e-6
         assert torch.equal(model.weight("W_out", layer), before[layer])
@@ -78,7 +78,7 @@ def test_what_is_taken_off_is_the_mean_direction_times_the_mean_activation() -> 
     for layer, own in edit.layers.items():
         value = activity.mean[layer, 0]
         signs.add(bool(value > 0))
-        directions = probes.direction[list(probes.generalising(layer, 0.0))]
+        directions = probes.direction[list(probes.generalizing(layer, 0.0))]
         wanted = -2.0 * max(value, 0.0) * directions.mean(axis=0)
         np.testing.assert_allclose(own.added.numpy(), wanted, atol=1e-6)
     assert edit.settings == {"method": "lope", "k": 5, "threshold": 0.0, "alpha": 2.0, "literal": False}

@@ -17,7 +17,7 @@ from interp_widgets import (
     SentencePair,
     StereoSetExample,
     demo_bias_texts,
-    labelled_texts,
+    labeled_texts,
     train_bias_probes,
 )
 from interp_widgets.analysis.bias import probes as module
@@ -72,10 +72,10 @@ def test_generalisation_names_the_layers_whose_probes_hold(planted: Any) -> None
     own = np.diag(planted.generalisation)
     np.testing.assert_allclose(own, planted.auc.mean(axis=1), atol=1e-12)
     for layer in range(planted.n_layers):
-        holds = planted.generalising(layer, 0.9)
+        holds = planted.generalizing(layer, 0.9)
         assert list(holds) == [k for k in range(planted.n_layers) if planted.generalisation[k, layer] > 0.9]
         assert layer in holds
-    assert planted.generalising(-1, 0.0) == tuple(range(planted.n_layers))
+    assert planted.generalizing(-1, 0.0) == tuple(range(planted.n_layers))
 
 
 @pytest.mark.parametrize(("family", "backend"), [("gpt2", "hooked"), ("llama", "bridge")])
@@ -117,12 +117,12 @@ def test_which_texts_of_a_data_set_are_biased() -> None:
     after = StereoSetExample("b", "intersentence", "gender", "boy", "He left.", "He cried.", "He laughed.", "A stone.")
     crows = [CrowsPair("She is weak.", "He is weak.", "stereo", "gender"),
              CrowsPair("She is strong.", "He is strong.", "antistereo", "gender")]  # fmt: skip
-    found = labelled_texts([after, after], by="target")
+    found = labeled_texts([after, after], by="target")
     assert found.texts[:2] == ("He left. He cried.", "He left. He laughed.")
     assert found.groups == ("boy",) * 4
-    assert labelled_texts([after, after]).n_groups == 2
-    assert labelled_texts(crows).texts == ("She is weak.", "He is weak.", "He is strong.", "She is strong.")
-    assert labelled_texts(PAIRS[:1]) == LabelledTexts(("A pilot flies.", "A pilot flies Paris."), (True, False),
+    assert labeled_texts([after, after]).n_groups == 2
+    assert labeled_texts(crows).texts == ("She is weak.", "He is weak.", "He is strong.", "She is strong.")
+    assert labeled_texts(PAIRS[:1]) == LabelledTexts(("A pilot flies.", "A pilot flies Paris."), (True, False),
                                                       ("A pilot flies",) * 2)  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def test_bad_data_are_refused_in_a_sentence() -> None:
     with pytest.raises(ValueError, match="an accuracy of 9 groups says nothing: give at least 10"):
         train_bias_probes(model, PAIRS[:9])
     with pytest.raises(ValueError, match="at least one example"):
-        labelled_texts([])
+        labeled_texts([])
     one_class = LabelledTexts(tuple(pair.biased for pair in PAIRS), (True,) * 10, tuple(pair.group for pair in PAIRS))
     with pytest.raises(ValueError, match="data must hold biased and benign texts, got one kind only"):
         train_bias_probes(model, one_class)

@@ -60,8 +60,8 @@ def test_published_table_2_and_every_score(archive: dict[str, list[AttributionRe
 def test_matrices_with_masks_equal_their_records(archive: dict[str, list[AttributionRecord]]) -> None:
     records = archive["vicuna"][:40]
     one = saliency_dataset(records, resamples=99)
-    two = saliency_dataset([r.importance for r in records], records, normalised=True, resamples=99)
-    three = saliency_dataset([r.importance for r in records], [r.mask for r in records], normalised=True, resamples=99)
+    two = saliency_dataset([r.importance for r in records], records, normalized=True, resamples=99)
+    three = saliency_dataset([r.importance for r in records], [r.mask for r in records], normalized=True, resamples=99)
     assert np.array_equal(one.score, two.score, equal_nan=True)
     assert np.array_equal(one.score, three.score, equal_nan=True)
     assert (three.label == -1).all()

@@ -12,7 +12,7 @@ from interp_widgets.analysis.saliency import (
     SaliencyResult,
     importance_density,
     instruction_score,
-    normalise_importance,
+    normalize_importance,
     position_profile,
     sentence_profiles,
     sentence_spans,
@@ -26,36 +26,36 @@ RNG = np.random.default_rng(0)
 
 def test_normalised_by_hand() -> None:
     importance = [[0.5, 0.0, -1.0], [0.26, 0.0, 0.2], [-0.3, 0.0, 0.15]]
-    assert normalise_importance(importance).tolist() == [[10, 0, 0], [6, 0, 10], [0, 0, 8]]
-    assert normalise_importance(importance, threshold=7).tolist() == [[10, 0, 0], [0, 0, 10], [0, 0, 8]]
-    assert normalise_importance(importance, levels=2).tolist() == [[2, 0, 0], [2, 0, 2], [0, 0, 2]]
+    assert normalize_importance(importance).tolist() == [[10, 0, 0], [6, 0, 10], [0, 0, 8]]
+    assert normalize_importance(importance, threshold=7).tolist() == [[10, 0, 0], [0, 0, 10], [0, 0, 8]]
+    assert normalize_importance(importance, levels=2).tolist() == [[2, 0, 0], [2, 0, 2], [0, 0, 2]]
 
 
 def test_a_score_just_at_the_threshold_is_dropped() -> None:
     column = np.array([[1.0], [0.7], [0.71]])
-    assert normalise_importance(column, threshold=7).ravel().tolist() == [10, 0, 8]
+    assert normalize_importance(column, threshold=7).ravel().tolist() == [10, 0, 8]
 
 
 def test_columns_are_rescaled_on_their_own() -> None:
     importance = RNG.normal(size=(20, 6))
-    scores = normalise_importance(importance)
-    assert np.array_equal(scores, normalise_importance(importance * [1, 2, 4, 8, 16, 32]))
+    scores = normalize_importance(importance)
+    assert np.array_equal(scores, normalize_importance(importance * [1, 2, 4, 8, 16, 32]))
     assert scores.max(axis=0).tolist() == [10] * 6
     # the control: rows are not
-    assert not np.array_equal(scores, normalise_importance(importance * np.linspace(1, 3, 20)[:, None]))
+    assert not np.array_equal(scores, normalize_importance(importance * np.linspace(1, 3, 20)[:, None]))
 
 
 def test_columns_under_the_floor_score_nothing() -> None:
     importance = np.array([[0.5, 4e-3, 0.01, -0.2], [0.26, 1e-3, 0.004, -0.1]])
-    assert normalise_importance(importance).tolist() == [[10, 10, 10, 0], [6, 3, 4, 0]]  # the paper's rule
-    assert normalise_importance(importance, min_importance=0.01).tolist() == [[10, 0, 10, 0], [6, 0, 4, 0]]
+    assert normalize_importance(importance).tolist() == [[10, 10, 10, 0], [6, 3, 4, 0]]  # the paper's rule
+    assert normalize_importance(importance, min_importance=0.01).tolist() == [[10, 0, 10, 0], [6, 0, 4, 0]]
     assert under_floor(importance, 0.01).tolist() == [False, True, False, True]
     assert under_floor(importance, 0).tolist() == [False] * 4
     many = RNG.normal(size=(20, 50)) * np.logspace(-6, 0, 50)
     kept = many.max(axis=0) >= 0.01
     assert 0 < kept.sum() < 50
-    floored = normalise_importance(many, min_importance=0.01)
-    assert np.array_equal(floored, np.where(kept, normalise_importance(many), 0))
+    floored = normalize_importance(many, min_importance=0.01)
+    assert np.array_equal(floored, np.where(kept, normalize_importance(many), 0))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_columns_under_the_floor_score_nothing() -> None:
 )
 def test_bad_importance_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        normalise_importance(arguments.pop("importance"), **arguments)
+        normalize_importance(arguments.pop("importance"), **arguments)
 
 
 @pytest.mark.parametrize("p", [1.5, 2, 4, 100])
@@ -113,7 +113,7 @@ def test_density_of_the_tiny_llama_as_published(reference_data: Path, threshold:
     gaps = []
     with np.load(reference_data / "tiny_llama_reference.npz") as reference:
         for i in range(3):
-            scores = normalise_importance(reference[f"importance_{i}"], threshold=threshold)
+            scores = normalize_importance(reference[f"importance_{i}"], threshold=threshold)
             gaps.append(np.abs(importance_density(scores, p=p) - reference[f"density_{i}"]).max())
     assert (max(gaps) < 1e-6) == agrees  # the controls: other options do not give the published density
 
@@ -189,8 +189,8 @@ def result(**changes: Any) -> SaliencyResult:
 
 def test_result_methods_are_the_functions(tmp_path: Path) -> None:
     found = result()
-    assert np.array_equal(found.normalised(), normalise_importance(found.importance))
-    assert np.array_equal(found.density(), importance_density(normalise_importance(found.importance, threshold=7)))
+    assert np.array_equal(found.normalized(), normalize_importance(found.importance))
+    assert np.array_equal(found.density(), importance_density(normalize_importance(found.importance, threshold=7)))
     mask = found.mask((4, 6))
     assert mask.tolist() == [False, True]
     assert found.instruction_score(mask) == instruction_score(found.density(), mask)
@@ -207,7 +207,7 @@ def test_a_result_leaves_out_what_is_under_the_floor() -> None:
     found, mask = result(importance=faint), [False, True]
     assert found.under_floor().tolist() == [False, False, True]
     assert not found.under_floor(0).any()
-    without = normalise_importance(faint[:, :2], threshold=7)
+    without = normalize_importance(faint[:, :2], threshold=7)
     assert np.array_equal(found.density(min_importance=0.01), importance_density(without))
     score = instruction_score(importance_density(without), mask)
     assert found.instruction_score(mask, min_importance=0.01) == score
@@ -225,7 +225,7 @@ def test_partial_result_scores_what_is_there() -> None:
     importance[:, 2] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         result(importance=importance).density()
-    assert result(importance=importance, partial=True).normalised()[:, 2].tolist() == [0, 0]
+    assert result(importance=importance, partial=True).normalized()[:, 2].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
