@@ -251,3 +251,17 @@ def test_another_models_set_is_refused() -> None:
     with pytest.raises(ValueError, match="other weights"):
         compare_steering(base, found, "lion", PROMPT)
     compare_steering(base, found, "lion", PROMPT, max_new_tokens=1, other_weights=True)
+
+
+def test_a_strength_may_be_a_share_of_the_streams_norm() -> None:
+    model, found = demo()
+    norm, gap = model.profile.stream_norm(4), found.gap[found.index("lion")]
+    options: dict[str, Any] = {"layer": [4, 5], "max_new_tokens": 3}
+    share = compare_steering(model, found, "lion", PROMPT, strength=0.3, unit="norm", **options)
+    assert share.strength == pytest.approx(0.3 * norm)
+    assert share.provenance["norms"] == 0.3
+    in_gaps = compare_steering(model, found, "lion", PROMPT, strength=0.3 * norm / gap, **options)
+    np.testing.assert_allclose(share.word_probability, in_gaps.word_probability, rtol=1e-5)
+    assert "gaps" in in_gaps.provenance
+    sweep = steering_sweep(model, found, "lion", PROMPT, strengths=[0.0, 0.3], unit="norm", **options)
+    assert sweep.word_probability[1] == pytest.approx(share.word_probability[1])

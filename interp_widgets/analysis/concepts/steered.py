@@ -25,6 +25,10 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 
 Mode = Literal["add", "erase"]
+Unit = Literal["gap", "norm"]
+"""What a strength of 1 is: the concept's `ConceptSet.gap`, or the norm of an ordinary token's residual stream."""
+_NAMES = {"gap": "gaps", "norm": "norms"}
+"""A strength in provenance."""
 RUNS = ("as it is", "steered", "random direction")
 
 
@@ -89,6 +93,7 @@ def compare_steering(
     prompt: PromptInput,
     *,
     strength: float = 2.0,
+    unit: Unit = "gap",
     layer: SupportsIndex | Sequence[SupportsIndex] | None = None,
     mode: Mode = "add",
     mixed: Sequence[tuple[str, float]] = (),
@@ -111,10 +116,13 @@ def compare_steering(
         concepts: from `concept_directions`.
         name: of a concept in the set.
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
-        strength: in units of the concept's `ConceptSet.gap`, negative to steer away; not used by "erase".
+        strength: in units of ``unit``, negative to steer away; not used by "erase".
+        unit: "gap", the concept's `ConceptSet.gap`, or "norm", the norm of an ordinary token's residual stream at the
+            first changed layer (``model.profile.stream_norm``). A pretrained model's gap may be a twentieth of that
+            norm, and then shares of the norm, such as 0.2, are what has an effect.
         layer: the streams that are changed, by default the one that the directions were computed in.
         mode: "add" `strength` times the direction, or "erase" it.
-        mixed: other concepts whose directions are added (or erased) too, each with a strength in units of its gap. The
+        mixed: other concepts whose directions are added (or erased) too, each with a strength in the same unit. The
             random direction is as long as the sum; for erasing, there are as many random directions as concepts.
         max_new_tokens: most tokens to write; 0 for the probabilities alone.
         temperature, seed: of the generation, as in `Model.generate`.
@@ -140,14 +148,18 @@ def compare_steering(
     """
     concepts.check(model, other_weights=other_weights)
     check_choice("mode", mode, Mode)
+    check_choice("unit", unit, Unit)
     check_top(top, model)
     read = read_prompt(model, prompt)
     terms = [(name, strength), *mixed]
     layers = stream_indices(model, concepts.layer if layer is None else layer)
-    for _, gaps in terms:
-        if not np.isfinite(gaps):
-            raise ValueError(f"strength must be a finite number, got {gaps}")
-    amounts = [float(gaps * concepts.gap[concepts.index(term)]) if mode == "add" else 0.0 for term, gaps in terms]
+    for _, times in terms:
+        if not np.isfinite(times):
+            raise ValueError(f"strength must be a finite number, got {times}")
+    sizes = [concepts.gap[concepts.index(term)] for term, _ in terms]
+    if unit == "norm" and mode == "add":
+        sizes = [model.profile.stream_norm(layers[0])] * len(terms)
+    amounts = [float(times * size) if mode == "add" else 0.0 for (_, times), size in zip(terms, sizes, strict=True)]
     directions = np.stack([concepts.direction(term) for term, _ in terms])
     random = np.random.default_rng(control_seed).standard_normal(directions.shape)
     word = (word_ids(model, [name])[0] or model.tokens(f" {name}", prepend_bos=False))[0]
@@ -194,8 +206,8 @@ def compare_steering(
         layers=np.array(layers),
         mixed={term: amount for (term, _), amount in zip(terms[1:], amounts[1:], strict=True)},
         provenance=provenance(
-            model.provenance(), concept=name, mode=mode, gaps=float(strength), temperature=temperature, seed=seed,
-            control_seed=control_seed, **({"mixed": dict(mixed)} if mixed else {}),
+            model.provenance(), concept=name, mode=mode, temperature=temperature, seed=seed,
+            **{_NAMES[unit]: float(strength)}, control_seed=control_seed, **({"mixed": dict(mixed)} if mixed else {}),
         ),
     )  # fmt: skip
 
@@ -208,7 +220,7 @@ class SteeringSweep(Result):
     """Name of the concept."""
 
     strengths: Floats = with_axes("strengths", nan=False)
-    """In units of the concept's gap."""
+    """In the `Unit` that was asked for."""
 
     written: Sequence[Sequence[str]] = with_axes("strengths")
     """Readable tokens that are written at each strength."""
@@ -244,6 +256,7 @@ def steering_sweep(
     prompt: PromptInput,
     *,
     strengths: Sequence[float] = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0),
+    unit: Unit = "gap",
     mixed: Sequence[tuple[str, float]] = (),
     layer: SupportsIndex | Sequence[SupportsIndex] | None = None,
     max_new_tokens: int = 20,
@@ -257,10 +270,10 @@ def steering_sweep(
     """Continue a prompt with a concept's direction added at each of several strengths.
 
     Args:
-        strengths: in units of the concept's `ConceptSet.gap`.
+        strengths: in units of ``unit``.
         mixed: other concepts, whose strengths are fixed.
-        model, concepts, name, prompt, layer, max_new_tokens, temperature, seed, control_seed, other_weights: as in
-            `compare_steering`.
+        model, concepts, name, prompt, unit, layer, max_new_tokens, temperature, seed, control_seed, other_weights: as
+            in `compare_steering`.
         progress: called with (done, total) strengths.
         check: called before every token; raises to cancel.
 
@@ -281,7 +294,7 @@ def steering_sweep(
     for number, strength in enumerate(strengths):
         run.stop_if_cancelled()
         comparison = compare_steering(
-            model, concepts, name, prompt, strength=strength, mixed=mixed, layer=layer, max_new_tokens=0,
+            model, concepts, name, prompt, strength=strength, unit=unit, mixed=mixed, layer=layer, max_new_tokens=0,
             control_seed=control_seed, other_weights=other_weights,
         )  # fmt: skip
         ids = read_prompt(model, prompt).ids
@@ -306,7 +319,7 @@ def steering_sweep(
         layers=comparisons[0].layers,
         provenance={
             **comparisons[0].provenance,
-            "gaps": str(list(strengths)),
+            _NAMES[unit]: str(list(strengths)),
             "temperature": temperature,
             "seed": seed,
         },
