@@ -181,6 +181,12 @@ class Chart:
         getattr(self.figure, place).insert(0, box)  # nearest the plot, below title and subtitle
         return box
 
+    def reach(self, *, x: tuple[float, float] | None = None, y: tuple[float, float] | None = None) -> None:
+        """Set the ends of the axes, which a reset goes back to."""
+        for axis, ends in ((self.figure.x_range, x), (self.figure.y_range, y)):
+            if ends is not None:
+                axis.update(start=ends[0], end=ends[1], reset_start=ends[0], reset_end=ends[1])
+
     def fill(self, rows: dict[str, Any], *, subtitle: str = "") -> None:
         """Show these rows instead of any sentence."""
         self.source.selected.indices = []
@@ -222,7 +228,7 @@ class Chart:
 
     def name_layers(self, layers: int, *, most: int = 14) -> None:
         """Set the horizontal axis to the layers and the output; ticks count from the output, which is always named."""
-        self.figure.x_range.update(start=-0.3, end=layers + 0.3, reset_start=-0.3, reset_end=layers + 0.3)
+        self.reach(x=(-0.3, layers + 0.3))
         ticks = sorted(range(layers, -1, -max(1, -(-(layers + 1) // most))))
         labels = layer_names(layers)
         place_ticks(self.figure.xaxis[0], ticks)

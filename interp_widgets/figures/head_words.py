@@ -84,7 +84,7 @@ class ChangeBars(Chart):
                 for column, value in zip(rows, values, strict=True):
                     rows[column].append(value)
         end = len(names) - 0.5
-        self.figure.x_range.update(start=-0.5, end=end, reset_start=-0.5, reset_end=end)
+        self.reach(x=(-0.5, end))
         self.name_ticks(self.figure.xaxis[0], names)
         self.spread.data = {column: rows[column] for column in self.spread.data}
         rest = ", partial" if comparison.partial else ""

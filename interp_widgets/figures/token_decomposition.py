@@ -189,8 +189,7 @@ class PartTrajectories(Chart):
         self.name_layers(layers)
         low, high = min(0.0, float(np.nanmin(values))), float(np.nanmax(values))
         room = 0.05 * (high - low or 1.0)
-        ends = {"start": low - (room if low < 0 else 0.0), "end": high + room}
-        self.figure.y_range.update(**ends, reset_start=ends["start"], reset_end=ends["end"])
+        self.reach(y=(low - (room if low < 0 else 0.0), high + room))
 
 
 class LogitShareBars(Chart):
@@ -263,11 +262,10 @@ class LogitShareBars(Chart):
 
     def _set_axes(self, shares: Sequence[float], labels: Sequence[str]) -> None:
         figure, last = self.figure, len(labels) - 0.4
-        figure.x_range.update(start=-0.6, end=last, reset_start=-0.6, reset_end=last)
+        self.reach(x=(-0.6, last))
         low, high = min(0.0, *shares), max(0.0, *shares)
         room = 0.06 * (high - low or 1.0)
-        ends = {"start": low - (room if low < 0 else 0.0), "end": high + room}
-        figure.y_range.update(**ends, reset_start=ends["start"], reset_end=ends["end"])
+        self.reach(y=(low - (room if low < 0 else 0.0), high + room))
         self.name_ticks(figure.xaxis[0], labels)
         figure.xaxis[0].major_label_orientation = 0.9 if len(labels) > 10 else "horizontal"
 

@@ -103,7 +103,7 @@ class ByLayer(Chart):
         room = 0.05 * ((high - low) or 1.0)
         bounds = {"start": low - room, "end": high + room}
         self.figure.y_range.update(**bounds, reset_start=low - room, reset_end=high + room)
-        self.figure.x_range.update(start=first - 0.4, end=last + 0.4, reset_start=first - 0.4, reset_end=last + 0.4)
+        self.reach(x=(first - 0.4, last + 0.4))
         place_ticks(self.figure.xaxis[0], range(first, last + 1, max(1, -(-(last - first) // 14))))
         marked = [layer] if first <= layer <= last else []
         self.mark.data = {"x": marked, "low": [bounds["start"]] * len(marked), "high": [bounds["end"]] * len(marked)}

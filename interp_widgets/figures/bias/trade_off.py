@@ -76,9 +76,9 @@ class TradeOff(Chart):
                 rows[column].append(cell)
         low, high = min(rows["low"]), max(rows["high"])
         room = max(0.08 * (high - low), (self.SPAN[price] - (high - low)) / 2)
-        self.figure.y_range.update(start=low - room, end=high + room, reset_start=low - room, reset_end=high + room)
+        self.reach(y=(low - room, high + room))
         end = max(rows["right"]) * 1.05 + 1
-        self.figure.x_range.update(start=-1, end=end, reset_start=-1, reset_end=end)
+        self.reach(x=(-1, end))
         self.figure.yaxis[0].axis_label = self.AXES[price]
         self.figure.title.text = f"{name}: bias and language modelling" if name else "Bias and language modelling"
         self.fill(rows, subtitle="diamond: as it is; circles: edits; triangles: random edits as large")

@@ -71,7 +71,7 @@ class LayerOverlap(Chart):
         self.lines.data = lines
         low, high = layers[0] - 0.3, layers[-1] + 0.3
         self.chance.data_source.data = {"x": [low, high], "y": [result.chance] * 2}
-        self.figure.x_range.update(start=low, end=high, reset_start=low, reset_end=high)
+        self.reach(x=(low, high))
         self.name_ticks(self.figure.xaxis[0], [str(index) for index in range(layers[-1] + 1)], most=14)
         self.mark.update(location=layer, visible=layer in layers)
         rank = np.asarray(result.angles).shape[1]
@@ -133,7 +133,7 @@ class NoteShares(Chart):
                     rows[column] += some
         self.lines.data = lines
         low, high = min(result.layers) - 0.3, max(result.layers) + 0.3
-        self.figure.x_range.update(start=low, end=high, reset_start=low, reset_end=high)
+        self.reach(x=(low, high))
         self.name_ticks(self.figure.xaxis[0], [str(index) for index in range(max(result.layers) + 1)], most=14)
         counts = " and ".join(f"{int(notes[0].described.sum())} of {name}" for notes, name in
                             ((result.base, "A"), (result.tuned, "B")))  # fmt: skip

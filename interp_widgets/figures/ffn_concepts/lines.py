@@ -107,11 +107,10 @@ class LayerLines(Chart):
 
     def _set_axes(self, most: int, values: Numbers) -> None:
         end = most + 0.02 * most + 0.2
-        self.figure.x_range.update(start=0, end=end, reset_start=0, reset_end=end)
+        self.reach(x=(0, end))
         low, high = (min(0.0, float(values.min())), max(0.0, float(values.max()))) if values.size else (0.0, 1.0)
         room = 0.04 * ((high - low) or 1.0)
-        ends = {"start": low - (room if low < 0 else 0.0), "end": high + room}
-        self.figure.y_range.update(**ends, reset_start=ends["start"], reset_end=ends["end"])
+        self.reach(y=(low - (room if low < 0 else 0.0), high + room))
 
 
 class CumulativeVariance(LayerLines):
@@ -206,7 +205,7 @@ class PrincipalAngles(LayerLines):
             return self.clear()
         degrees = np.degrees(np.asarray(result.angles, dtype=np.float64))
         self.put([("B against A", tuple(result.layers), degrees)], layer, form="{:.1f}")
-        self.figure.y_range.update(start=0, end=92, reset_start=0, reset_end=92)
+        self.reach(y=(0, 92))
         if layer in result.layers:
             row = degrees[list(result.layers).index(layer)]
             self.subtitle(f"layer {layer}: median {np.median(row):.0f}°, largest {row[-1]:.0f}°")

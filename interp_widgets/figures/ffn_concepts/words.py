@@ -46,9 +46,9 @@ class ComponentWords(Chart):
                 for column, entry in zip(rows, entries, strict=True):
                     rows[column].append(entry)
         most = max((abs(value) for value in rows["right"]), default=1.0)
-        self.figure.x_range.update(start=-1.7 * most, end=1.7 * most, reset_start=-1.7 * most, reset_end=1.7 * most)
+        self.reach(x=(-1.7 * most, 1.7 * most))
         count = max(rows["row"], default=1)
-        self.figure.y_range.update(start=count + 0.6, end=0.4, reset_start=count + 0.6, reset_end=0.4)
+        self.reach(y=(count + 0.6, 0.4))
         self.figure.title.text = plain_label(f"Words along component {component} of layer {layer}")
         share = float(result.explained_variance[result.row(layer), component])
         whose = f"{name} · " if name else ""

@@ -149,8 +149,7 @@ class TaskBoxes(Chart):
             return self.say()
         low, high = self._ends(rows, beyond)
         first, last = min(rows["layer"]), max(rows["layer"])
-        self.figure.y_range.update(start=low, end=high, reset_start=low, reset_end=high)
-        self.figure.x_range.update(start=first - 0.6, end=last + 0.6, reset_start=first - 0.6, reset_end=last + 0.6)
+        self.reach(x=(first - 0.6, last + 0.6), y=(low, high))
         place_ticks(self.figure.xaxis[0], range(first, last + 1, max(1, -(-(last - first) // 16))))
         shades, unsure = self._shading(low, high)
         self.shades.data, self.unsure.data = shades, unsure

@@ -75,7 +75,7 @@ class AblationBars(Chart):
         self.base.location, self.base.visible = float(result.base_accuracy), True
         self.figure.x_range.update(start=-0.6, end=len(names) - 0.4)
         top = max([0.1, float(result.base_accuracy), *mean[at], *self.spans.data["high"]]) * 1.15
-        self.figure.y_range.update(start=0, end=top, reset_start=0, reset_end=top)
+        self.reach(y=(0, top))
         self.name_ticks(self.figure.xaxis[0], names)
         seeds = len(result.seeds)
         self.fill(
@@ -127,7 +127,7 @@ class OverlapBars(Chart):
         counts = [count for _, count in sets]
         self.figure.y_range.update(start=len(sets) - 0.4, end=-0.6)
         end = max(1.0, 1.1 * max(counts))
-        self.figure.x_range.update(start=0, end=end, reset_start=0, reset_end=end)
+        self.reach(x=(0, end))
         self.name_ticks(self.figure.yaxis[0], names)
         colors = [
             QUIET if not layers else PALETTE8[0] if len(layers) == len(result.layers) else PALETTE8[4]

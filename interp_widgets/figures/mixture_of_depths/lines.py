@@ -117,12 +117,10 @@ class StepLines(Chart):
         self.lines.data = held
         low, high = min(numbers), max(numbers)
         room = 0.04 * ((high - low) or 1.0)
-        self.figure.y_range.update(
-            start=low - room, end=high + room, reset_start=low - room, reset_end=high + room
-        )  # fmt: skip
+        self.reach(y=(low - room, high + room))
         last = max(steps, 2) + 0.02 * max(steps, 2)
         first = 1 - 0.02 * max(steps, 2)
-        self.figure.x_range.update(start=first, end=last, reset_start=first, reset_end=last)
+        self.reach(x=(first, last))
         self.fill(rows, subtitle=subtitle)
 
     def clear(self, sentence: str = "") -> None:
