@@ -43,8 +43,8 @@ from interp_widgets.models import load_model, plain
 from interp_widgets.models.mixture_of_depths.assemble import new_mixture, norm_parameters
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash
 from interp_widgets.models.mixture_of_depths.graft import late_parts
-from interp_widgets.models.mixture_of_depths.mixture import mix
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
+from interp_widgets.models.read_out import mix
 
 warnings.simplefilter("ignore")
 

@@ -399,3 +399,11 @@ def test_top_level_is_the_agreed_one() -> None:
         pytest.skip("not a git checkout: the list of tracked files is not known")
     extra = {name.split("/")[0] for name in listed.stdout.splitlines()} - TOP_LEVEL
     assert not extra, f"unexpected at the top level: {sorted(extra)}"
+
+
+@pytest.mark.seconds
+def test_the_engine_asks_a_read_out_and_knows_no_mixture() -> None:
+    for path in sorted((PACKAGE / "models" / "engine").rglob("*.py")):
+        assert "mixture_of_depths" not in path.read_text(encoding="utf8"), path
+    read_out = (PACKAGE / "models" / "read_out.py").read_text(encoding="utf8")
+    assert not [name for name, _ in imported_names(read_out, "interp_widgets.models.read_out") if "mixture" in name]

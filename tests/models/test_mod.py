@@ -24,9 +24,10 @@ from interp_widgets.models.engine.equations import Equations
 from interp_widgets.models.mixture_of_depths.assemble import apply_state, new_mixture, norm_parameters
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash, save_state
 from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
-from interp_widgets.models.mixture_of_depths.graft import graft, grafted, last_route_only, late_parts, mixture_of
-from interp_widgets.models.mixture_of_depths.mixture import Mixture, gates, mix
+from interp_widgets.models.mixture_of_depths.graft import graft, grafted, late_parts, mixture_of
+from interp_widgets.models.mixture_of_depths.mixture import Mixture, gates
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
+from interp_widgets.models.read_out import last_route_only, mix
 from tests.models.mixtures import naive, random_state, tiny_mixture
 from tests.models.tiny import tiny_folder, tiny_hf, tiny_model
 

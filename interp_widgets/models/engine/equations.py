@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from ..mixture_of_depths.graft import mixture_in_force, mixture_of, norm_kind
 from ..network import Network
 from ..placement import has_plain_weights
+from ..read_out import norm_kind, read_out_in_force, read_out_of
 from ..weights import own_weight
 from .trees import TreeMasks
 
@@ -441,8 +441,8 @@ class Equations:
     @property
     def first_read(self) -> int:
         """The first block whose input stream `read` needs; n_layers for a model without a mixture of depths."""
-        mixture = mixture_in_force(self.network.tl_model)
-        return self.network.n_layers - (0 if mixture is None else mixture.k)
+        read_out = read_out_in_force(self.network.tl_model)
+        return self.network.n_layers - (0 if read_out is None else read_out.k)
 
     def final_norm(self) -> Norm:
         """The norm before the unembedding."""
@@ -453,17 +453,17 @@ class Equations:
 
     def read_norms(self) -> list[Norm]:
         """The norms of a mixture of depths' routes, if any, then the final norm."""
-        mixture = mixture_in_force(self.network.tl_model)
-        return [*([] if mixture is None else map(Norm.of, mixture.norms)), self.final_norm()]
+        read_out = read_out_in_force(self.network.tl_model)
+        return [*([] if read_out is None else map(Norm.of, read_out.norms)), self.final_norm()]
 
     def read(self, streams: Sequence[Tensor]) -> Tensor:
         """The unembedding's input (..., d_model): the final norm of the last stream, or a mixture of depths.
 
         ``streams``: the inputs of the blocks from `first_read` on, and the output of the last; each (..., d_model).
         """
-        mixture = mixture_in_force(self.network.tl_model)
+        read_out = read_out_in_force(self.network.tl_model)
         norms = self.read_norms()
-        return norms[-1](streams[-1]) if mixture is None else mixture.combine(streams, norms)
+        return norms[-1](streams[-1]) if read_out is None else read_out.combine(streams, norms)
 
 
 def _joined_if_adjacent(
@@ -530,8 +530,8 @@ def _hooked_fits(tl_model: Any) -> bool:
         return False
     if any((getattr(cfg, f"{name}_soft_cap", None) or 0) > 0 for name in ("attn_scores", "output_logits")):
         return False
-    mixture = mixture_of(tl_model)
-    if mixture is not None and any(type(norm) is not norm_kind(tl_model.ln_final) for norm in mixture.norms):
+    read_out = read_out_of(tl_model)
+    if read_out is not None and any(type(norm) is not norm_kind(tl_model.ln_final) for norm in read_out.norms):
         return False
     norms = [
         getattr(tl_model, "ln_final", None),

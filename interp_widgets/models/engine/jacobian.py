@@ -20,8 +20,7 @@ from einops import rearrange
 from torch import Tensor
 
 from ..memory import is_out_of_memory
-from ..mixture_of_depths.graft import mixture_in_force
-from ..mixture_of_depths.mixture import mix
+from ..read_out import mix, read_out_in_force
 from ..stopping import stop_point
 from .equations import Block, Equations, Mlp, Norm, Rotation
 from .native import walk
@@ -137,14 +136,15 @@ class ReadJacobian:
     @staticmethod
     def of(equations: Equations, streams: Sequence[Tensor]) -> ReadJacobian:
         """From streams (points, tokens, d_model)."""
-        mixture, norms = mixture_in_force(equations.network.tl_model), equations.read_norms()
-        if mixture is None:
+        read_out, norms = read_out_in_force(equations.network.tl_model), equations.read_norms()
+        if read_out is None:
             return ReadJacobian(equations.read(streams), (NormJacobian.of(norms[0], streams[-1]),))
-        with mixture.recording() as readings:
+        with read_out.recording() as readings:
             hidden = equations.read(streams)
         gates, members = readings[0].gates, readings[0].members
         jacobians = tuple(NormJacobian.of(norm, stream) for norm, stream in zip(norms, streams[1:], strict=True))
-        router = mixture.router.to(gates.dtype) if mixture.only is None else None
+        weights = read_out.gate_weights
+        router = None if weights is None else weights.to(gates.dtype)
         return ReadJacobian(hidden, jacobians, gates, tuple(members), router)
 
     def vjp(self, seeds: Tensor, at: Tensor) -> list[Tensor]:

@@ -18,9 +18,9 @@ from torch import Tensor
 from ..bridge_cache import cache_keyword
 from ..devices import is_spread
 from ..hooks import attached, check_hook_names
-from ..mixture_of_depths.graft import mixture_of
 from ..network import Network
 from ..patching import Patch, Site, entries_for, site_changes, site_hook
+from ..read_out import read_out_of
 from ..soft_cap import soft_cap, soft_capped
 from .equations import KeysValues
 from .traces import Trace, empty_streams
@@ -141,7 +141,7 @@ def _leave_blocks(tl_model: Any, stream: Tensor, positions: slice | Tensor | Non
     normalise = tl_model.ln_final if tl_model.cfg.normalization_type is not None else (lambda x: x)
     chosen = slice(None) if positions is None else positions
     # a mixture reads several whole streams
-    if whole or mixture_of(tl_model) is not None:
+    if whole or read_out_of(tl_model) is not None:
         return normalise(stream)[:, chosen]
     return normalise(stream[:, chosen])
 
@@ -532,7 +532,7 @@ def patched(
     A bridge cannot start there, and a mixture of depths reads streams in front of it: they run whole.
     """
     tl_model, n_layers = network.tl_model, trace.n_layers
-    whole = trace.hooked or network.backend == "bridge" or mixture_of(tl_model) is not None
+    whole = trace.hooked or network.backend == "bridge" or read_out_of(tl_model) is not None
     first = 0 if whole else min(patch.layer for patch in patches)
 
     hooks: list[tuple[str, Callable[..., Tensor]]] = []

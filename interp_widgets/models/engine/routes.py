@@ -17,9 +17,9 @@ from ..compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
 from ..devices import is_spread
 from ..hooks import has_hooks
 from ..memory import is_out_of_memory
-from ..mixture_of_depths.graft import dense_routes
 from ..network import Network
 from ..patching import Patch, Site
+from ..read_out import dense_routes
 from ..state import SELF_SCALING, last_remembered, remembered
 from ..stopping import unstoppable
 from ..twin import boundaries

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ..compare import agree, probe_ids
-from ..mixture_of_depths.graft import last_route_only
 from ..network import Network
 from ..patching import site_hook
+from ..read_out import last_route_only
 from ..soft_cap import soft_cap, soft_capped
 from .equations import Norm
 from .modules import residual_streams

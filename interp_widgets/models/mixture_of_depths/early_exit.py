@@ -17,9 +17,10 @@ from ..engine.equations import Equations
 from ..engine.native import IncrementalDecoder, decode
 from ..hooks import has_hooks
 from ..network import Network
+from ..read_out import mix
 from ..state import remembered
 from .graft import mixture_of
-from .mixture import Mixture, mix
+from .mixture import Mixture
 
 __all__ = ["EarlyExit", "skips_layers"]
 

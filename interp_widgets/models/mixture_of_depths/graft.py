@@ -18,43 +18,23 @@ from torch import Tensor, nn
 
 from ..compare import agree
 from ..convert import is_hooked
+from ..read_out import NAME
 from ..soft_cap import soft_capped
 from .mixture import Mixture
 
 __all__ = [
     "LateParts",
-    "last_route_only",
     "graft",
     "grafted",
     "late_parts",
-    "mixture_in_force",
     "mixture_of",
-    "norm_kind",
 ]
 
 
 def mixture_of(tl_model: Any) -> Mixture | None:
     """The mixture of a TransformerLens model, if it has one."""
-    mixture = getattr(getattr(tl_model, "ln_final", None), "_modules", {}).get("mixture")
+    mixture = getattr(getattr(tl_model, "ln_final", None), "_modules", {}).get(NAME)
     return mixture if isinstance(mixture, Mixture) else None
-
-
-def mixture_in_force(tl_model: Any) -> Mixture | None:
-    """The mixture that this thread's passes use; None inside `last_route_only`."""
-    mixture = mixture_of(tl_model)
-    return None if mixture is None or mixture.reads_last else mixture
-
-
-def last_route_only(tl_model: Any) -> contextlib.AbstractContextManager[None]:
-    """Context manager in which the final norm acts on any stream as the last route's; no effect without a mixture."""
-    mixture = mixture_of(tl_model)
-    return contextlib.nullcontext() if mixture is None else mixture.by_last()
-
-
-def dense_routes(tl_model: Any) -> contextlib.AbstractContextManager[None]:
-    """Context manager in which a mixture uses all its routes; no effect without a mixture."""
-    mixture = mixture_of(tl_model)
-    return contextlib.nullcontext() if mixture is None else mixture.dense()
 
 
 # ---- classes put in front of a module's own class, which act after the module's hooks
@@ -72,8 +52,10 @@ class _Tap:
 class _Mixing:
     """A final norm that returns the mixture of all routes instead of its own output."""
 
+    in_front = True
+
     def __call__(self, stream: Tensor, *args: Any, **options: Any) -> Any:
-        mixture: Mixture = vars(self)["_modules"]["mixture"]
+        mixture: Mixture = vars(self)["_modules"][NAME]
         return mixture.read(stream, super().__call__)  # type: ignore[misc]
 
 
@@ -85,12 +67,6 @@ def _insert_before(module: nn.Module, front: type) -> None:
 def _take_away(module: nn.Module, front: type) -> None:
     if type(module).__mro__[1] is front:
         module.__class__ = type(module).__mro__[2]
-
-
-def norm_kind(final: nn.Module) -> type:
-    """The class of a final norm without the class that `graft` put in front of it."""
-    kind = type(final)
-    return kind.__mro__[2] if issubclass(kind, _Mixing) else kind
 
 
 def _norm_like(final: nn.Module, norm: nn.Module) -> nn.Module:
@@ -125,7 +101,7 @@ def graft(tl_model: Any, mixture: Mixture) -> None:
     for name, tell in taps:
         _insert_before(points[name], _Tap)
         vars(points[name])["_tell"] = tell
-    tl_model.ln_final.add_module("mixture", mixture)
+    tl_model.ln_final.add_module(NAME, mixture)
     _insert_before(tl_model.ln_final, _Mixing)
 
 
@@ -208,12 +184,12 @@ def grafted(parts: LateParts, mixture: Mixture) -> Iterator[None]:
 
     handles = [layer.register_forward_pre_hook(entering(i), with_kwargs=True) for i, layer in enumerate(late)]
     handles.append(late[-1].register_forward_hook(leaving))
-    parts.norm.add_module("mixture", mixture)
+    parts.norm.add_module(NAME, mixture)
     _insert_before(parts.norm, _Mixing)
     try:
         yield
     finally:
         _take_away(parts.norm, _Mixing)
-        del parts.norm._modules["mixture"]
+        del parts.norm._modules[NAME]
         for handle in handles:
             handle.remove()

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from ..read_out import mix
+
 __all__ = ["Mixture", "Reading", "gates", "mix"]
 
 
@@ -35,14 +37,6 @@ def gates(stream: Tensor, router: Tensor, top_k: int) -> Tensor:
         selected = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, first, True)
         scores = scores.masked_fill(~selected, -torch.inf)
     return scores.softmax(-1)
-
-
-def mix(weights: Tensor, members: Sequence[Tensor]) -> Tensor:
-    """``Σ_i weights[..., i] members[i]``, in the members' dtype."""
-    total = weights[..., :1] * members[0]
-    for index, member in enumerate(members[1:], start=1):
-        total = total + weights[..., index : index + 1] * member
-    return total.to(members[0].dtype)
 
 
 @dataclass
@@ -100,6 +94,11 @@ class Mixture(nn.Module):
     def k(self) -> int:
         """Number of routes."""
         return int(self.router.shape[1])
+
+    @property
+    def gate_weights(self) -> Tensor | None:
+        """The router (d_model, k); None with ``only``, where the weights are fixed."""
+        return self.router if self.only is None else None
 
     def weigh(self, stream: Tensor, top_k: int | None = None) -> Tensor:
         """(..., k) weights of the routes for the streams (..., d_model) that enter the first of the last k blocks."""

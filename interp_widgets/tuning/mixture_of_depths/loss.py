@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from interp_widgets.models.mixture_of_depths.graft import LateParts
-from interp_widgets.models.mixture_of_depths.mixture import Mixture, mix
+from interp_widgets.models.mixture_of_depths.mixture import Mixture
+from interp_widgets.models.read_out import mix
 
 from ..examples import IGNORED, Batch
 
