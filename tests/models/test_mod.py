@@ -332,7 +332,7 @@ def test_wrong_equations_are_found_and_left_out(fault: str, monkeypatch: pytest.
             monkeypatch.setattr(jacobian, "_softmax_jacobian", lambda gates, change: torch.zeros_like(gates * change))
         case "no route but the last":
             for module in (equations, jacobian):
-                monkeypatch.setattr(module, "mixture_in_force", lambda tl_model: None)
+                monkeypatch.setattr(module, "read_out_in_force", lambda tl_model: None)
         case "another norm":
             monkeypatch.setattr(equations.Norm, "__call__", lambda norm, x: x)
     model = build(random_state("llama", 3, top_k=2), backend="hooked")
