@@ -228,12 +228,14 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no sweep in {folder}: it has no {HEADER}")
     content = _content(path)
     try:
-        is_sealed(content)
+        whole = is_sealed(content)
         header = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged ({error}): run the sweep again, or give out= another folder") from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise DamagedError(f"{path} is not of a sweep: give out= another folder")
+    if not whole and "sweep" in header:  # earlier releases wrote neither
+        raise DamagedError(f"{path} is damaged (it has no checksum): run the sweep again, or give out= another folder")
     if not _are_names(header.get("columns", [])) or not isinstance(header.get("provenance", {}), dict):
         raise DamagedError(
             f"{path} is damaged (it has other kinds of entries than a sweep writes): run the sweep again, or give out= "
@@ -314,10 +316,12 @@ def _read(file: Path, sweep: str | None) -> pd.DataFrame:
 
     content = _content(file)
     try:
-        is_sealed(content)
+        whole = is_sealed(content)
         table = pd.read_parquet(io.BytesIO(content))
     except Exception as error:  # the reader of a damaged file may raise anything
         raise DamagedError(short(error)) from error
+    if not whole and "sweep" in table.attrs:  # earlier releases wrote neither
+        raise DamagedError("it has no checksum")
     if missing := [name for name in SWEEP_COLUMNS if name not in table]:
         raise DamagedError(f"it has no column {missing[0]!r}")
     if sweep is not None and table.attrs.get("sweep", sweep) != sweep:

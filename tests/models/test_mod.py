@@ -18,6 +18,7 @@ from interp_widgets.analysis.ablation import ablate_modules
 from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
+from interp_widgets.locks import held_locks
 from interp_widgets.models import LoadError, ModModel, engine, load_model, load_pair
 from interp_widgets.models.engine import equations, jacobian, read_out, residual_streams
 from interp_widgets.models.engine.equations import Equations
@@ -483,6 +484,14 @@ def test_numbers_of_routes_end_in_any_order(order: tuple[int, ...]) -> None:
         nested[number].__exit__(None, None, None)
         left.remove(number)
         assert (mixture.top_k, model.top_k) == (([2, 5, 3][left[-1]], left[-1] + 1) if left else (1, own))
+
+
+def test_a_number_of_routes_holds_no_lock() -> None:
+    """A generator that keeps it open must not stop other threads."""
+    model = build(random_state("llama", 3))
+    with model.with_top_k(1):
+        assert held_locks() == []
+    assert held_locks() == []
 
 
 def test_threads_do_not_meet_in_a_mixture() -> None:

@@ -413,6 +413,21 @@ def test_a_file_of_an_older_release_is_read(tmp_path: Path) -> None:
     assert (ran, again.numbers("value").tolist()) == ([], [n * n for n in range(N)])
 
 
+@pytest.mark.parametrize("name", ["sweep.json", "part-*"])
+@pytest.mark.parametrize("label", [b"interp_widgets sha257 ", b"interp_widgets sha256 g"])
+def test_a_file_that_lost_its_checksum_is_damaged(label: bytes, name: str, unfinished: Path, tmp_path: Path) -> None:
+    """One changed character of the checksum itself, under which a header could be changed."""
+    out = tmp_path / "out"
+    shutil.copytree(unfinished, out)
+    path = sorted(out.glob(name))[0]
+    content = path.read_bytes()
+    start = content.index(b"interp_widgets sha256 ")
+    path.write_bytes(content[:start] + label + content[start + len(label) :])
+    with pytest.warns(UserWarning, match="is damaged .*checksum"):
+        result = sweep(value, range(N), out=out)
+    assert (result.rows.tolist(), result.numbers("value").tolist()) == ([*range(N)], [n * n for n in range(N)])
+
+
 def odd_file(path: Path, change: Callable[[pd.DataFrame], Any]) -> None:
     """Rows that another program has written, with a checksum of their own."""
     table = pd.read_parquet(path)

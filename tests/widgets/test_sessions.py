@@ -7,6 +7,8 @@ import dataclasses
 import functools
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tokenizers.normalizers import Lowercase
 
 from interp_widgets import DataSetExplorer, LogitLensExplorer, Workbench, load_model
 from interp_widgets.analysis._core.result import _RECORDS, Record, Unreadable
@@ -135,6 +138,66 @@ def test_results_under_another_reading_of_texts_are_computed_anew(
     screen = opened(base, path=file).screen
     assert f"other {what.replace('_', ' ')}" in screen.note.value
     assert len(screen["logit_lens"].result.tokens) > 0
+
+
+@pytest.mark.parametrize("what", ["weights", "tokenizer"])
+def test_another_model_of_the_same_shape_computes_anew(what: str, base: Model, file: Path, opened: Any) -> None:
+    other = load_model("demo-tuned" if what == "weights" else "demo-base")
+    if what == "tokenizer":
+        other.tokenizer.backend_tokenizer.normalizer = Lowercase()
+    cache.clear()
+    screen = opened(other, path=file).screen
+    panel = screen["logit_lens"]
+    assert f"other {'weight hash' if what == 'weights' else 'tokenizer'}" in screen.note.value
+    fresh = panel.run(fresh=True)
+    assert panel.result.equals(fresh)
+    plain = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
+    plain.show("logit_lens")
+    assert plain.screen.wait(120)
+    assert not plain.screen["logit_lens"].result.to_frame().equals(fresh.to_frame())
+
+
+REOPENED = """
+import sys
+from interp_widgets import Workbench, load_model
+
+bench = Workbench.load(sys.argv[1], load_model("demo-base"))
+tool = bench.screen[sys.argv[2]]
+assert bench.screen.wait(120)
+panel = tool[sys.argv[3]]
+assert panel.results, bench.screen.status_line.error
+print(panel._shown.opened, panel.table_of(panel.result).to_csv(index=False)[:400])
+"""
+
+
+@pytest.mark.parametrize("name", ["ffn_concepts", "bias"])
+def test_results_of_several_steps_open_in_a_new_process(name: str, base: Model, opened: Any, tmp_path: Path) -> None:
+    """Their requests name the class that holds the results of the steps."""
+    bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
+    bench.show(name)
+    tool = bench.screen[name]
+    tool.tab = "neurons"
+    panel = tool["neurons"]
+    if not panel.wait(120) or not panel.results:
+        panel.go()
+    assert bench.screen.wait(300)
+    expected = panel.table_of(panel.result).to_csv(index=False)[:400]
+    path = bench.save(tmp_path / "neurons.npz")
+    done = subprocess.run(
+        [sys.executable, "-c", REOPENED, str(path), name, "neurons"], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.strip() == f"True {expected}".strip(), done.stderr[-2000:]
+
+
+def test_panels_are_counted_before_they_are_read(
+    base: Model, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Any] = []
+    monkeypatch.setattr(sessions.SavedPanel, "__post_init__", lambda self: read.append(self))
+    path = crafted(file, tmp_path / "many.npz", lambda f: tool(f).update(panels=tool(f)["panels"] * 3000))
+    with pytest.raises(ValueError, match="two panels of its tab 'logit_lens' have one name"):
+        Workbench.load(path, base)
+    assert len(read) < 5  # those of other tabs
 
 
 def test_results_from_a_file_are_used_by_no_other_panel(

@@ -128,6 +128,10 @@ class Record:
             sizes |= {name: size for name, size in zip(names, shape, strict=False) if isinstance(name, str)}
             object.__setattr__(self, item.name, value)
 
+    @classmethod
+    def check_unread(cls, values: Mapping[str, Any]) -> None:
+        """Check the fields of a record as a file holds them, before any is read; raises ValueError with a clause."""
+
     def equals(self, other: object) -> bool:
         """Whether `other` is of the same class and every field has the same value (NaN counts as equal to NaN)."""
         return _same(self, other)
@@ -384,6 +388,7 @@ def _deeper(depth: int) -> int:
 
 def _read_record(kind: type[Any], values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], depth: int) -> Any:
     """A record from the JSON of its fields."""
+    kind.check_unread(values)
     alone, inner = {item.name for item in fields(kind) if "by itself" in item.metadata}, _deeper(depth)
     read = {name: (_decode_alone if name in alone else _decode)(part, arrays, inner) for name, part in values.items()}
     return built(kind, read)

@@ -92,10 +92,19 @@ class ModModel(Model):
 
     @contextlib.contextmanager
     def with_top_k(self, value: int) -> Iterator[None]:
-        """Context manager in which each token uses ``value`` routes; other threads wait. It may end in any order."""
+        """Context manager in which each token uses ``value`` routes, in all threads. It may end in any order.
+
+        It waits until passes of other threads have ended, and holds no lock: hold ``lock`` too to compute alone.
+        """
         check_top_k(value, self.k)
-        with self.lock, self.mixture.using(value):
+        choice = self.mixture.using(value)
+        with self.lock:
+            choice.__enter__()
+        try:
             yield
+        finally:
+            with self.lock:
+                choice.__exit__(None, None, None)
 
     @property
     def added_parameters(self) -> int:

@@ -183,7 +183,7 @@ def _written(value: Any) -> Iterator[str]:
                 yield f"{field.name}="
                 yield from _written(getattr(value, field.name))
         yield ")"
-    elif isinstance(value, types.FunctionType) and "<" not in value.__qualname__:
+    elif isinstance(value, types.FunctionType | type) and "<" not in value.__qualname__:
         yield f"{value.__module__}.{value.__qualname__},"
     else:
         raise _OfThisProcess(type(value).__qualname__)

@@ -81,6 +81,11 @@ class SavedTool(Record):
     """Options whose values are not saved: personal ones, and those that no file can hold, such as models."""
     panels: Sequence[SavedPanel]
 
+    @classmethod
+    def check_unread(cls, values: Mapping[str, Any]) -> None:
+        if _repeated(values.get("panels"), "tab"):
+            raise ValueError(f"two panels of its tab {short(values.get('name'))!r} have one name")
+
 
 @record
 class Session(Result):
@@ -96,6 +101,11 @@ class Session(Result):
     """The tabs that are shown."""
     tools: Sequence[SavedTool]
     """The tabs that have been opened; the first one is the texts."""
+
+    @classmethod
+    def check_unread(cls, values: Mapping[str, Any]) -> None:
+        if _repeated(values.get("tools"), "name"):
+            raise ValueError("two of its tabs have one name")
 
 
 def session_of(screen: Any) -> Session:
@@ -136,12 +146,6 @@ def _faults(session: Session) -> Iterator[str]:
                 yield f"the {name} of a model is {short(value)!r}"
     if unknown := sorted(set(session.shared) - set(SHARED)):
         yield f"a workbench does not share {short(unknown[0])!r}"
-    names = [tool.name for tool in session.tools]
-    if len(set(names)) < len(names):
-        yield "two of its tabs have one name"
-    for tool in session.tools:
-        if len({one.tab for one in tool.panels}) < len(tool.panels):
-            yield f"two panels of its tab {short(tool.name)!r} have one name"
 
 
 def opened_models(session: Session, path: Path, given: Sequence[Any], *, fetch: bool) -> tuple[Any, ...]:
@@ -248,6 +252,13 @@ def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
 
 
 # inside ---------------------------------------------------------------------------------------------------------------
+
+
+def _repeated(records: Any, field: str) -> bool:
+    """Whether two records of a file, whose fields have not been read, have one name in a field."""
+    parts = [one.get("fields") for one in records if isinstance(one, Mapping)] if isinstance(records, list) else []
+    names = [repr(one.get(field)) for one in parts if isinstance(one, Mapping)]
+    return len(set(names)) < len(names)
 
 
 def _to_load(model: Any) -> dict[str, Any]:
