@@ -183,7 +183,13 @@ def _written(value: Any) -> Iterator[str]:
                 yield f"{field.name}="
                 yield from _written(getattr(value, field.name))
         yield ")"
-    elif isinstance(value, types.FunctionType | type) and "<" not in value.__qualname__:
+    elif _is_named(value):
         yield f"{value.__module__}.{value.__qualname__},"
     else:
         raise _OfThisProcess(type(value).__qualname__)
+
+
+def _is_named(value: Any) -> bool:
+    """Whether it is a function, or a class of this package, that is known by its name."""
+    own = isinstance(value, type) and value.__module__.startswith("interp_widgets.")
+    return (own or isinstance(value, types.FunctionType)) and "<" not in value.__qualname__
