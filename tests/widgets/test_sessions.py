@@ -352,9 +352,10 @@ def test_panels_in_the_place_of_others_are_computed_anew(
 def test_a_session_as_it_was_saved_opens_with_its_results(
     pair_file: Callable[[str], Path], opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    path = pair_file(PROMPT)
     cache.clear()
     monkeypatch.setattr(Panel, "compute", lambda *_, **__: pytest.fail("the model ran"))
-    screen = opened(demo_pair(), path=pair_file(PROMPT)).screen
+    screen = opened(demo_pair(), path=path).screen
     assert hidden(screen.note)
     assert all(screen[name].results for name in screen.shown)
 

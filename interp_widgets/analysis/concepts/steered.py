@@ -118,8 +118,8 @@ def compare_steering(
         prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         strength: in units of ``unit``, negative to steer away; not used by "erase".
         unit: "gap", the concept's `ConceptSet.gap`, or "norm", the norm of an ordinary token's residual stream at the
-            first changed layer (``model.profile.stream_norm``). A pretrained model's gap may be a twentieth of that
-            norm, and then shares of the norm, such as 0.2, are what has an effect.
+            first changed layer (``model.profile.stream_norm``), of which a pretrained model's gap may be a twentieth.
+            Much less than the norm may change nothing, much more breaks the text: compare with the random direction.
         layer: the streams that are changed, by default the one that the directions were computed in.
         mode: "add" `strength` times the direction, or "erase" it.
         mixed: other concepts whose directions are added (or erased) too, each with a strength in the same unit. The
