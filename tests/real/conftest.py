@@ -7,6 +7,11 @@ import pytest
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        fixtures = set(item.fixturenames) if isinstance(item, pytest.Function) else set()
-        values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-        item.add_marker(pytest.mark.xdist_group("gemma" if "gemma" in fixtures.union(values) else "smollm2"))
+        item.add_marker(pytest.mark.xdist_group("gemma" if needs_gemma(item) else "smollm2"))
+
+
+def needs_gemma(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return False
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "gemma" in {*item.fixturenames, *parameters}
