@@ -196,8 +196,8 @@ class ReadText:
 def profile_of(network: Network, read: Callable[[], ReadText], words: Callable[[], tuple[str, ...]]) -> ModelProfile:
     """The profile of a network in its present state, measured unless it was before.
 
-    Not every byte of a large model is read to see whether it is as before (`state_key`): measurements of this kind do
-    not depend on few values that were changed behind PyTorch's back.
+    Of a large model not every byte is read to see whether it is as before (`state_key`): a few values that were changed
+    behind PyTorch's back (``weight.data[...] = ``) can leave a profile that is no longer true.
     """
     with network.lock, unstoppable():
         state = state_key(network)
