@@ -40,7 +40,7 @@ RIGHT: dict[str, Callable[[Model], dict[str, Any]]] = {
     "weight": lambda model: {"name": "W_Q", "layer": 0},
     "last_weight": lambda model: {"name": "ln1_w", "layer": 0},
 }
-WITHOUT_ARGUMENTS = {"provenance", "free_memory", "frozen"}
+WITHOUT_ARGUMENTS = {"provenance", "free_memory", "frozen", "single_token_words"}
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

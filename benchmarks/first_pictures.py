@@ -1,0 +1,98 @@
+"""What a person with a pretrained model waits for: the load, then each panel's first picture and its whole result.
+
+    python benchmarks/first_pictures.py               # smollm2
+    python benchmarks/first_pictures.py gemma3-270m
+
+Each panel opens once, in this order, in a process that has just loaded the model, on *The capital of France is*; wall
+seconds from its constructor on an otherwise idle machine, processor seconds of all threads, and the process's memory at
+its peak. "floor" is the time that the operations that the panel counts take at the speed at which this machine
+multiplies two matrices of 768 × 768.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Hashable
+from typing import Any
+
+import psutil
+import torch
+
+import interp_widgets as iw
+from interp_widgets.compute.memory import speedometer
+
+STARTED = time.time() - psutil.Process().create_time()
+"""Seconds that Python and the imports took."""
+PROMPT, RESPONSE = "The capital of France is", " Paris"
+PANELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "logit lens": (iw.LogitLensExplorer, {"prompt": PROMPT}),
+    "saliency": (iw.SaliencyExplorer, {"prompt": PROMPT, "response": RESPONSE}),
+    "attention patterns": (iw.AttentionExplorer, {"prompt": PROMPT}),
+    "heads": (iw.AblationPanel, {"prompt": PROMPT, "tab": "heads"}),
+    "decomposition": (iw.TokenDecompositionExplorer, {"prompt": PROMPT}),
+    "modules": (iw.AblationPanel, {"prompt": PROMPT, "tab": "modules"}),
+    "patching": (iw.PatchingPanel, {}),
+    "tracing": (iw.AblationPanel, {"prompt": PROMPT, "tab": "tracing", "subject": "France"}),
+}
+
+
+def peak_gb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def speed() -> float:
+    """Floating-point operations per second of a matrix product."""
+    matrix, best = torch.ones(768, 768), float("inf")
+    for _ in range(20):
+        began = time.perf_counter()
+        torch.mm(matrix, matrix)
+        best = min(best, time.perf_counter() - began)
+    return 2 * 768**3 / best
+
+
+def opened(model: Any, panel: Any, options: dict[str, Any]) -> tuple[float | None, float, float, float]:
+    """Seconds to the first picture and to the whole result, processor seconds, and operations of the forecast."""
+    first: list[float] = []
+    done: list[float] = []
+    learn = speedometer.learn
+
+    def counted(kind: Hashable, device: str, flops: float, seconds: float) -> None:
+        done.append(flops)
+        learn(kind, device, flops, seconds)
+
+    speedometer.learn = counted  # type: ignore[method-assign]
+    began, processor = time.perf_counter(), time.process_time()
+    shown = panel(model, live_seconds=float("inf"), **options)
+    shown.observe(lambda _: first.append(time.perf_counter() - began), "result")
+    try:
+        if not shown.wait(600):
+            raise RuntimeError(f"{panel.__name__} did not end within ten minutes")
+        whole, used = time.perf_counter() - began, time.process_time() - processor
+        if not shown.current_panel.results:
+            raise RuntimeError(f"{panel.__name__} shows nothing: {shown.status.error or shown.status.state}")
+    finally:
+        shown.close()
+        speedometer.learn = learn  # type: ignore[method-assign]
+    return (first[0] if first else None), whole, used, sum(done)
+
+
+def main() -> None:
+    name = sys.argv[1] if len(sys.argv) > 1 else "smollm2"
+    began = time.perf_counter()
+    model = iw.load_model(name)
+    loaded = time.perf_counter() - began
+    print(f"{name}: imports {STARTED:.1f} s, load {loaded:.1f} s, {torch.get_num_threads()} threads")
+    print(f"after the load {peak_gb():.1f} GB at the peak, weights {model.parameter_count * 4 / 2**30:.2f} GiB")
+    rate = speed()
+    print(f"{rate / 1e9:.0f} GFLOP/s\n\n| panel | first picture, s | whole, s | processor, s | floor, s | peak, GB |")
+    print("|---|---|---|---|---|---|")
+    for label, (panel, options) in PANELS.items():
+        first, whole, used, flops = opened(model, panel, options)
+        early = f"{first:.1f}" if first is not None else "at once"
+        print(f"| {label} | {early} | {whole:.1f} | {used:.1f} | {flops / rate:.2f} | {peak_gb():.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
