@@ -33,15 +33,20 @@ class Role:
     """The model attribute that bounds an index."""
 
 
+def _in_models(size: str, *, slider: bool = True) -> Bounds:
+    """From 0 to the last one that all models of a panel have."""
+    return Bounds(0, lambda panel: min(getattr(model, size) for model in panel.models) - 1, slider=slider)
+
+
 Prompt = Annotated[str, Role("Prompt", "prompt"), Text(3)]
 """The text that the model reads: a box of several lines, shared by the panels on a workbench."""
 Response = Annotated[str, Role("Response", "response"), Text(3)]
 """The model's response: a box of several lines, shared by the panels on a workbench."""
-Layer = Annotated[int, Role("Layer", "layer", "n_layers")]
+Layer = Annotated[int, Role("Layer", "layer", "n_layers"), _in_models("n_layers")]
 """A layer of the model, from 0: a slider, shared by the panels on a workbench."""
-Head = Annotated[int, Role("Head", "head", "n_heads")]
+Head = Annotated[int, Role("Head", "head", "n_heads"), _in_models("n_heads")]
 """A head of a layer, from 0: a slider, shared by the panels on a workbench."""
-Neuron = Annotated[int, Role("Neuron", "neuron", "d_mlp")]
+Neuron = Annotated[int, Role("Neuron", "neuron", "d_mlp"), _in_models("d_mlp", slider=False)]
 """An MLP neuron of a layer, from 0: a box with a number, shared by the panels on a workbench."""
 Position = Annotated[int, Role("Position", "prompt_token")]
 """A token of the prompt, from 0 without a BOS: the prompt's tokens to click on, shared by the panels on a workbench.
@@ -98,8 +103,7 @@ class Parameter:
             kind = Annotated[int, Bounds(low=-1)]
             return field(kind, -1, group="position", width="grow", control=control(self.trait), **about)
         if role.size:
-            high = lambda panel: min(getattr(model, role.size) for model in panel.models) - 1
-            return field(Annotated[int, Bounds(0, high, slider=role.size != "d_mlp")], 0, **about)
+            return field(self.kind, 0, **about)
         if get_origin(base) is Literal:
             labels = {value: str(value).replace("_", " ") for value in get_args(base)}
             return field(labels, default if self.has_default else get_args(base)[0], **about)
@@ -219,7 +223,7 @@ def _check_default(function: str, parameter: Parameter) -> None:
         fits = value in get_args(base)
     else:
         fits = isinstance(value, kinds) and (base is bool or not isinstance(value, bool))
-    if fits and bounds is not None:
+    if fits and bounds is not None and not parameter.role.size:
         fits = bounds.low <= value <= bounds.high
     if not fits:
         raise TypeError(f"the default of {parameter.name} of {function} must fit its annotation, got {value!r}")
