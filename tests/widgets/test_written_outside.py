@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import traitlets as T
 
 from interp_widgets import Bounds, Head, Layer, Matrix, Panel, Result, field
 from interp_widgets.widgets.base.stack import Stack
@@ -97,7 +98,7 @@ def test_its_layer_is_one_of_the_model(wire: Any) -> None:
     wire.type(panel.controls["layer"], value=2)
     assert panel.wait(LIMIT)
     assert panel.result.equals(attention_pattern(model, prompt=PROMPT, layer=2, head=0))
-    with pytest.raises(ValueError, match=r"layer must be in 0\.\.5 for demo-base, got 77"):
+    with pytest.raises(T.TraitError, match=r"layer must be in 0\.\.5 for demo-base, got 77"):
         AttentionMap(model, prompt=PROMPT, layer=77)
     panel.close()
 
