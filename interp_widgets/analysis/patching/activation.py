@@ -36,6 +36,7 @@ from interp_widgets.analysis.patching.pairs import (
     Direction,
     MeasuredPair,
     Tokens,
+    answers_and_foils,
     mean_of,
     read_pairs,
     unaligned,
@@ -470,9 +471,8 @@ def activation_patching(
         measured, stacked = study.measured, study.stacked()
         low, high = _intervals(stacked, seed) if len(measured) > 1 and not partial else ({}, {})
         both_ways = [ordered(both.pair.clean, both.pair.corrupted, direction) for both in measured]
-        answers = [both.metric.target for both in measured]
-        foils = [both.metric.foil for both in measured if both.metric.foil is not None]
-        found = {"answer": str(answers), "foil": str(foils)}
+        tokens = answers_and_foils(model, measured)
+        found = {"answer": str(tokens["answers"]), "foil": str(tokens["foils"] or [])}
         return ActivationPatchingResult(
             estimated={name: mean_of(values) for name, values in guess.stacked().items()} if chosen_cells else {},
             recovered={name: mean_of(values) for name, values in stacked.items()},
@@ -489,10 +489,7 @@ def activation_patching(
             clean=np.array([both.clean_value for both in measured]),
             corrupted=np.array([both.corrupted_value for both in measured]),
             undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
-            answers=answers,
-            answer_tokens=tuple(model.token_strings(answers)),
-            foils=foils or None,
-            foil_tokens=tuple(model.token_strings(foils)) if foils else None,
+            **tokens,
             metric=metric,
             direction=direction,
             missing=study.runner.total - study.runner.done,

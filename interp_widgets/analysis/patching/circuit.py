@@ -19,7 +19,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import run_cells
 from interp_widgets.analysis.ablation.metric import Metric
-from interp_widgets.analysis.patching.pairs import MeasuredPair, Tokens, read_pairs
+from interp_widgets.analysis.patching.pairs import MeasuredPair, Tokens, answers_and_foils, read_pairs
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
@@ -233,8 +233,6 @@ def greedy_circuit(
     faithfulness = study.share(each)
     random = study.share(study.metrics(study.masks([one[:size] for one in drawn for size in range(1, most + 1)])))
     nothing = np.full((draws, 1), faithfulness[0])
-    answers = [pair.metric.target for pair in study.pairs]
-    foils = [pair.metric.foil for pair in study.pairs if pair.metric.foil is not None]
     facts: dict[str, Any] = {"metric": metric, "most": most, "draws": draws, "seed": seed, "layers": str(layers)}
     facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "answer": str(answer), "foil": str(foil)}
     facts |= {"parts": ", ".join(dict.fromkeys(node.kind for node in nodes)), "held_out": held_out}
@@ -250,10 +248,7 @@ def greedy_circuit(
         clean=np.array([pair.clean_value for pair in study.pairs]),
         corrupted=np.array([pair.corrupted_value for pair in study.pairs]),
         candidates=len(nodes),
-        answers=answers,
-        answer_tokens=tuple(model.token_strings(answers)),
-        foils=foils or None,
-        foil_tokens=tuple(model.token_strings(foils)) if foils else None,
+        **answers_and_foils(model, study.pairs),
         held_out=held_out,
         metric=metric,
         provenance=provenance(

@@ -126,6 +126,18 @@ class MeasuredPair:
         return self.metric.read(hidden).masked_fill((hidden == base.hidden).all(-1), kept)
 
 
+def answers_and_foils(model: Model, measured: Sequence[MeasuredPair]) -> dict[str, Any]:
+    """The fields of a result that name the answer and foil of each pair: ids and readable texts, None for no foil."""
+    answers = [both.metric.target for both in measured]
+    foils = [both.metric.foil for both in measured if both.metric.foil is not None]
+    return {
+        "answers": answers,
+        "answer_tokens": tuple(model.token_strings(answers)),
+        "foils": foils or None,
+        "foil_tokens": tuple(model.token_strings(foils)) if foils else None,
+    }
+
+
 def read_pairs(
     model: Model,
     clean: PromptInput | Sequence[PromptInput],
