@@ -304,10 +304,38 @@ def test_cost_grows_with_the_work() -> None:
     assert one.bytes > 0
 
 
-@pytest.mark.hooked
-def test_a_bridge_costs_more() -> None:
-    hooked, bridge = (causal_trace_cost(tiny_model("gpt2", backend), 20) for backend in ("hooked", "bridge"))
-    assert bridge.flops > hooked.flops
+def test_fewer_layers_and_positions_cost_less() -> None:
+    model = tiny_model("gpt2", "bridge")
+    whole = causal_trace_cost(model, 20, first=10)
+    assert causal_trace_cost(model, 20, first=10, layers=[-1]).flops < whole.flops / 2
+    assert causal_trace_cost(model, 20, first=10, positions=[-1]).flops < whole.flops / 4
+
+
+@pytest.mark.parametrize(
+    ("positions", "wanted"), [("last", (-1,)), ("subject", (5,)), (" France", (5,)), (range(4, 6), (4, 5))]
+)
+def test_chosen_layers_and_positions_are_those_of_the_whole_map(positions: Any, wanted: tuple[int, ...]) -> None:
+    model = tiny_model("llama", "bridge")
+    whole = causal_trace(model, TEXT, SUBJECT, samples=2)
+    part = causal_trace(model, TEXT, SUBJECT, samples=2, layers=[-1, 0], positions=positions)
+    start = whole.subject[0]
+    columns = [at % len(whole.tokens) if at < 0 else at for at in wanted]
+    if positions in ("subject", SUBJECT):
+        columns = list(range(*whole.subject))
+    assert list(part.positions) == columns and part.layers == (model.n_layers - 1, 0)
+    assert start >= 0 and part.traced_tokens == tuple(whole.tokens[at] for at in columns)
+    np.testing.assert_allclose(part.effect, whole.effect[:, [-1, 0]][:, :, columns], atol=1e-6)
+    assert set(part.to_frame()["layer"]) == {-1, *part.layers}
+
+
+def test_the_estimate_changes_the_order_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", "bridge")
+    plain, parts = causal_trace(model, TEXT, SUBJECT, samples=3, batch_size=2), list[CausalTraceResult]()
+    found = causal_trace(model, TEXT, SUBJECT, samples=3, batch_size=2, on_partial=parts.append)
+    np.testing.assert_allclose(found.restored, plain.restored, atol=1e-6)
+    first = next(part for part in parts if part.estimated is not None)
+    assert found.estimated is None and first.estimated is not None and first.estimated.any()
+
 
 
 # ---- bad input

@@ -146,21 +146,28 @@ class Prompt:
         return index(position, self.n_shown, "position", f"prompt of {self.n_shown} tokens")
 
     def positions(self, positions: Any) -> tuple[int, ...]:
-        """Different positions on the axis, in the order given; all of them for None. ValueError outside of it."""
+        """Different positions on the axis, in the order given; all of them for None.
+
+        ``"last"`` is the last one, other texts are words of the prompt, see `find`. ValueError outside of the prompt.
+        """
+        if isinstance(positions, str):
+            return (self.n_shown - 1,) if positions == "last" else tuple(range(*self.find(positions, "positions")))
         return indices(positions, self.n_shown, "position", f"prompt of {self.n_shown} tokens")
 
-    def find(self, subject: Any) -> tuple[int, int]:
+    def find(self, subject: Any, what: str = "the subject") -> tuple[int, int]:
         """Token span [start, end) of a subject, given as a span or as text; for text, the tokens that overlap its last
         occurrence. ValueError for a span outside of the prompt, or text that does not occur in it."""
         if not isinstance(subject, str):
             owner = f"prompt of {self.n_shown} tokens"
-            return check_span(subject, self.n_shown, "the subject, where it is no text,", owner)
+            return check_span(subject, self.n_shown, f"{what}, where it is no text,", owner)
         if self.spans is None:
-            raise ValueError("a subject as text needs the prompt as text: give token positions (start, end) instead")
+            raise ValueError(
+                f"{what}, given as text, needs the prompt as text: give token positions instead, a subject as (start, end)"
+            )
         start = self.text.rfind(subject) if subject else -1
         if start < 0:
             raise ValueError(
-                f"the subject {subject!r} is not in the prompt {self.text!r}: copy it from there, with its case"
+                f"{what} {subject!r} is not in the prompt {self.text!r}: copy it from there, with its case"
             )
         inside = [i for i, (a, b) in enumerate(self.spans) if a < start + len(subject) and b > start]
         return inside[0], inside[-1] + 1

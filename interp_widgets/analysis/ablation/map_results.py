@@ -85,6 +85,9 @@ class AblationResult(NextTokenEffect):
     """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
+    estimated: Floats | None = with_axes("kinds", "layers", "positions", default=None)
+    """The effects to first order, in a partial result alone."""
+
     @property
     def tokens(self) -> tuple[str, ...]:
         """(positions,) readable tokens at the positions of the map."""
@@ -131,6 +134,9 @@ class HeadAblationResult(NextTokenEffect):
     """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
+    estimated: Floats | None = with_axes("layers", "heads", default=None)
+    """The effects to first order, in a partial result alone."""
+
     def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
         """(layer, head) of the ``count`` heads with the largest effect, largest first, among those computed."""
         flat = self.effect.ravel()
@@ -173,6 +179,9 @@ class NeuronAblationResult(NextTokenEffect):
     common: Floats | None = with_axes("neurons", default=None)
     """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
+
+    estimated: Floats | None = with_axes("neurons", default=None)
+    """The effects to first order, in a partial result alone."""
 
     def to_frame(self) -> DataFrame:
         """One row per neuron: neuron, activation, effect, and common with the logit."""

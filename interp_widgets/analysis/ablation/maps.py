@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -26,8 +25,15 @@ from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.analysis._core.run import Check, Progress
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
-from interp_widgets.analysis.ablation.cells import fewest_tokens, first_positions, run_cells, tokens_recomputed
+from interp_widgets.analysis.ablation.cells import (
+    fewest_tokens,
+    first_positions,
+    run_cells,
+    strongest_first,
+    tokens_recomputed,
+)
 from interp_widgets.analysis.ablation.contexts import check_kind
+from interp_widgets.analysis.ablation.estimates import Estimate, can_estimate, estimate, gradients_of
 from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
 from interp_widgets.analysis.ablation.metric import Metric, NextTokenMetric, check_metric, next_token_metric
 from interp_widgets.analysis.ablation.replacement import (
@@ -44,6 +50,9 @@ from interp_widgets.models.engine import Trace, expects_native, trace
 from interp_widgets.models.patching import Patch, Site
 
 R = TypeVar("R", bound=Result)
+
+_CHUNKS = 4
+"""A map of more chunks than these is estimated first."""
 
 Kind = Literal["attn", "mlp", "both", "attn_to_mlp"]
 """What is removed at one layer and position."""
@@ -64,7 +73,7 @@ def ablate_modules(
     *,
     kinds: Sequence[Kind] = ("attn", "mlp", "both", "attn_to_mlp"),
     layers: Sequence[int] | None = None,
-    positions: Sequence[int] | None = None,
+    positions: Sequence[int] | str | None = None,
     replacement: Replacement = "zero",
     reference: Sequence[PromptInput] | None = None,
     pooled: bool = True,
@@ -93,7 +102,8 @@ def ablate_modules(
             the token that follows it.
         target: text or id of one token; by default the model's most likely one.
         kinds: which of the four.
-        layers, positions: which ones, all by default; negative ones count from the end.
+        layers, positions: which ones, all by default; negative ones count from the end. Positions may also be
+            ``"last"``, words of the prompt, or a span, such as ``range(3, 9)``.
         replacement: ``"zero"``, ``"mean"`` over ``reference`` texts, or ``"resample"``: the value at the same position
             in the ``corrupted`` prompt, which must have as many tokens.
         reference: texts for ``"mean"``.
@@ -108,7 +118,8 @@ def ablate_modules(
         batch_size: cells per chunk; by default what 60% of the free memory holds.
         progress: called with (done, total) cells after every chunk.
         check: called before every layer of every chunk; raises to cancel.
-        on_partial: receives a partial result a few times, NaN where nothing is computed yet.
+        on_partial: receives a partial result a few times, NaN where nothing is computed yet. Of a long run the first
+            has first-order estimates of all effects, and the cells that they name run first.
 
     Raises:
         ValueError: a target of several tokens, a corrupted prompt of another length, a position or layer out of range,
@@ -152,10 +163,11 @@ def ablate_modules(
         by_position = cells.reshape(len(at_layers), len(at_positions), count)[:, np.argsort(order)]
         return np.ascontiguousarray(rearrange(by_position, "layer position kind -> kind layer position"))
 
-    def result(effect: Floats, common: Floats | None, partial: bool) -> AblationResult:
+    def result(effect: Floats, common: Floats | None, estimated: Floats | None, partial: bool) -> AblationResult:
         return AblationResult(
             effect=by_kind(effect),
             common=None if common is None else by_kind(common),
+            estimated=None if estimated is None else by_kind(estimated),
             kinds=names,
             layers=at_layers,
             positions=at_positions,
@@ -229,10 +241,11 @@ def ablate_heads(
         rows = torch.arange(len(cells)).repeat_interleave(len(at))
         return [study.replacement.patch("head", layer, rows, at.repeat(len(cells)), cells[rows])]
 
-    def result(effect: Floats, common: Floats | None, partial: bool) -> HeadAblationResult:
+    def result(effect: Floats, common: Floats | None, estimated: Floats | None, partial: bool) -> HeadAblationResult:
         fields = study.fields(layers=str(at_layers), position=where)
         return HeadAblationResult(
-            effect=effect, common=common, layers=at_layers, position=where, partial=partial, **fields
+            effect=effect, common=common, estimated=estimated, layers=at_layers, position=where, partial=partial,
+            **fields,
         )
 
     return study.map(
@@ -306,10 +319,11 @@ def ablate_neurons(
         rows = torch.arange(len(cells))
         return [study.replacement.patch("neuron", layer, rows, torch.full_like(rows, fed), index[cells])]
 
-    def result(effect: Floats, common: Floats | None, partial: bool) -> NeuronAblationResult:
+    def result(effect: Floats, common: Floats | None, estimated: Floats | None, partial: bool) -> NeuronAblationResult:
         return NeuronAblationResult(
             effect=effect[0],
             common=None if common is None else common[0],
+            estimated=None if estimated is None else estimated[0],
             neurons=chosen,
             activation=activation,
             layer=at_layer,
@@ -368,7 +382,7 @@ class AblationRun:
         layers: Sequence[int],
         cells: int,
         patches: Callable[[int, Tensor], list[Patch]],
-        result: Callable[[Floats, Floats | None, bool], R],
+        result: Callable[[Floats, Floats | None, Floats | None, bool], R],
         on_partial: Callable[[R], None] | None,
         *,
         first: Callable[[int], int],
@@ -376,11 +390,15 @@ class AblationRun:
     ) -> R:
         """Compute the effects of ``cells`` cells at each layer, each cell being the clean run with its own patches.
 
+        Where partial results are asked for, and the map takes several chunks, the first has estimates of all cells,
+        and those that are estimated to tell most run first.
+
         Args:
             layers, cells: the size of the map.
             patches: maps a layer and cell numbers (n,) to patches, see `run_cells`.
             result: makes a result from effects (layers, cells), NaN where not computed yet, the part of them that all
-                logits share, the same for the logit and None for the other metrics, and whether it is partial.
+                logits share, the same for the logit and None for the other metrics, their estimates, None in the
+                complete result, and whether it is partial.
             on_partial: receives a partial result a few times.
             first: maps a cell to its first changed position, counted with the BOS.
             name: describes what a cell of a layer removes, for the error where its effect is not finite.
@@ -388,22 +406,60 @@ class AblationRun:
         shape = (len(layers), cells, 1 if self.metric.log_prob is None else 2)
         effects = torch.full(shape, torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device)
         self.runner.total = len(layers) * cells
+        estimated: list[Floats] = []
 
         def measured(partial: bool) -> R:
             effect, *common = (to_numpy(values).copy() for values in effects.unbind(-1))
             if not partial:
                 check_finite(effect, lambda row, cell: f"the effect of removing {name(layers[row], cell)}")
-            return result(effect, common[0] if common else None, partial)
+            guess = estimated[0] if partial and estimated else None
+            return result(effect, common[0] if common else None, guess, partial)
 
+        def patches_of(chunk: Tensor) -> list[Patch]:
+            rows, found = chunk // cells, list[Patch]()
+            for row in rows.unique().tolist():
+                places = (rows == row).nonzero()[:, 0]
+                of_layer = patches(layers[row], chunk[places] % cells)
+                found += [replace(patch, cells=places[patch.places[0]]) for patch in of_layer]
+            return found
+
+        groups = list(torch.arange(len(layers) * cells).split(cells))
         if on_partial is not None:
             self.runner.deliver = lambda: on_partial(measured(True))
-        for row, layer in zip(effects, layers, strict=True):
+            if self._takes_long(first(0)):
+                guess = self._estimate(patches_of, len(layers) * cells)
+                if guess is not None:
+                    estimated.append(-to_numpy(guess.change).reshape(len(layers), cells))
+                    groups = strongest_first(guess.score, cells)
+                    self.runner.deliver()
+        for group in groups:
 
-            def write(hidden: Tensor, cells: Tensor, row: Tensor = row) -> None:
-                row[cells] = self.metric.effects(hidden)
+            def write(hidden: Tensor, numbers: Tensor, group: Tensor = group) -> None:
+                effects.flatten(0, 1)[group[numbers]] = self.metric.effects(hidden)
 
-            run_cells(cells, self.clean, self.runner, partial(patches, layer), first, write)
+            run_cells(
+                len(group), self.clean, self.runner,
+                lambda numbers, group=group: patches_of(group[numbers]),
+                lambda number, group=group: first(int(group[number]) % cells), write,
+            )  # fmt: skip
+            if estimated and self.runner.early:
+                self.runner.deliver()  # type: ignore[misc]
         return measured(False)
+
+    def _takes_long(self, first: int) -> bool:
+        """Whether the map takes so many chunks that an estimate is worth its passes."""
+        return self.runner.total > _CHUNKS * self.runner.size(self.clean.computed(first))
+
+    def _estimate(self, patches: Callable[[Tensor], list[Patch]], cells: int) -> Estimate | None:
+        """What all cells change, to first order; None where it cannot be estimated."""
+        if not can_estimate(self.model, self.metric, self.clean.tokens):
+            return None
+        every = patches(torch.arange(cells))
+        if self.options.check is not None:
+            self.options.check()
+        places = list(dict.fromkeys((patch.site, patch.layer) for patch in every))
+        at = gradients_of(self.model, self.prompt.ids, self.metric, places, self.clean)
+        return estimate(self.clean, at, every, cells)
 
     def fields(self, **details: Any) -> dict[str, Any]:
         """The result's fields on the prompt, the target, the metric and its provenance."""

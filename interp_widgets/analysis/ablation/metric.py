@@ -55,6 +55,20 @@ class NextTokenMetric:
         targets = Targets(self.metric, torch.tensor([self.target], device=hidden.device))
         return read(self.model, rows[:, None], targets)[:, 0]
 
+    def of_logits(self, logits: Tensor) -> Tensor:
+        """The metric of the last position of logits (batch, tokens, d_vocab), summed over the batch, with a gradient.
+
+        Not for ``kl``, whose gradient is zero where both distributions are the same.
+        """
+        rows = wide(logits[:, -1])
+        match self.metric:
+            case "log_prob":
+                return rows.log_softmax(-1)[:, self.target].sum()
+            case "probability":
+                return rows.softmax(-1)[:, self.target].sum()
+        moved = rows[:, self.target] if self.foil is None else rows[:, self.target] - rows[:, self.foil]
+        return moved.sum()
+
     def effects(self, hidden: Tensor) -> Tensor:
         """(n, 1) metric before minus after, or the divergence; exactly 0 where the hidden state is the same.
 

@@ -14,24 +14,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats
-from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range
+from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range, layer_indices
 from interp_widgets.analysis._core.chunks import Runner, chunk_size, run_chunks
 from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, row_bytes, unembedding_flops
 from interp_widgets.analysis._core.prompts import Prompt, PromptResult, read_prompt
 from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
-from interp_widgets.analysis.ablation.cells import run_cells
+from interp_widgets.analysis.ablation.cells import run_cells, strongest_first
+from interp_widgets.analysis.ablation.estimates import can_estimate, estimate, gradients_of
 from interp_widgets.analysis.ablation.metric import NextTokenMetric, next_token_metric
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.devices import accumulation_dtype
-from interp_widgets.models.engine import Trace, trace
+from interp_widgets.models.engine import Trace, expects_native, trace
 from interp_widgets.models.patching import Patch
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_CHUNKS = 4
+"""Effects are estimated first where there are more chunks than these."""
 
 TracedKind = Literal["state", "mlp", "attn"]
 """What is restored: the residual stream after one block, or the MLP or attention outputs of a window of layers."""
@@ -53,7 +57,7 @@ class CausalTraceResult(PromptResult):
         (1.0, 1.0)
     """
 
-    restored: Floats = with_axes("kinds", "layers", "positions", "samples")
+    restored: Floats = with_axes("kinds", "layers", "places", "samples")
     """Probability of the target in the corrupted run with one clean value restored;
     NaN where a partial result has no number yet."""
 
@@ -96,19 +100,41 @@ class CausalTraceResult(PromptResult):
     """Whether the subject begins with the token that carries the model's attention sink: noise there takes the sink
     away too, which restoring a state of the fact does not bring back."""
 
+    layers: Sequence[int] = ()
+    """(layers,) the layers of the map; all where none are given."""
+
+    positions: Sequence[int] = ()
+    """(places,) its positions in the prompt; all where none are given."""
+
+    n_layers: int = 0
+    """Number of layers of the model."""
+
+    estimated: Floats | None = with_axes("kinds", "layers", "places", default=None)
+    """The effects to first order, in a partial result alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _, layers, places, _ = self.restored.shape
+        for name, size in (("layers", layers), ("positions", places)):
+            numbers = tuple(getattr(self, name)) or tuple(range(size))
+            if len(numbers) != size:
+                raise ValueError(f"CausalTraceResult.{name} must have {size} numbers, got {len(numbers)}")
+            object.__setattr__(self, name, numbers)
+        object.__setattr__(self, "n_layers", self.n_layers or layers)
+
     @property
-    def n_layers(self) -> int:
-        """Number of layers."""
-        return int(self.restored.shape[1])
+    def traced_tokens(self) -> tuple[str, ...]:
+        """(places,) readable tokens at the positions of the map."""
+        return tuple(self.tokens[position] for position in self.positions)
 
     @property
     def effect(self) -> NDArray[np.floating[Any]]:
-        """(kinds, layers, positions) indirect effect: mean over the noise samples of restored minus corrupted."""
+        """(kinds, layers, places) indirect effect: mean over the noise samples of restored minus corrupted."""
         return np.asarray((self.restored - self.corrupted).mean(-1))
 
     @property
     def interval(self) -> NDArray[np.floating[Any]]:
-        """(kinds, layers, positions, 2) 95% interval of the effect over the noise samples, by Student's t; NaN for a
+        """(kinds, layers, places, 2) 95% interval of the effect over the noise samples, by Student's t; NaN for a
         single sample."""
         return _interval(self.restored - self.corrupted)
 
@@ -135,8 +161,8 @@ class CausalTraceResult(PromptResult):
             layer, position = map(int, np.unravel_index(int(np.nanargmax(effects)), effects.shape))
             row |= {
                 f"{kind}_effect": float(effects[layer, position]),
-                f"{kind}_layer": layer,
-                f"{kind}_token": self.tokens[position],
+                f"{kind}_layer": self.layers[layer],
+                f"{kind}_token": self.traced_tokens[position],
             }
         return row
 
@@ -147,7 +173,8 @@ class CausalTraceResult(PromptResult):
         """
         import pandas as pd
 
-        kind, layer, position = (axis.ravel() for axis in np.indices(self.restored.shape[:-1]))
+        kind, row, column = (axis.ravel() for axis in np.indices(self.restored.shape[:-1]))
+        layer, position = np.asarray(self.layers)[row], np.asarray(self.positions)[column]
         embedded = np.arange(len(self.tokens))
         position = np.concatenate([embedded, position])
         restored = np.concatenate([self.embedding, self.restored.reshape(-1, len(self.corrupted))])
@@ -197,6 +224,8 @@ def causal_trace(
     noise: float = 3.0,
     samples: int = 10,
     seed: int = 0,
+    layers: Sequence[int] | None = None,
+    positions: Sequence[int] | str | None = None,
     prepend_bos: bool | None = None,
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -231,13 +260,17 @@ def causal_trace(
         noise: standard deviation of the noise over that of the token embeddings.
         samples: how many times noise is drawn.
         seed: of the noise; the first samples are the same for any number of them.
+        layers: where to restore, all by default; negative ones count from the end.
+        positions: where to restore, all by default: ``"last"``, ``"subject"``, words of the prompt, or numbers, such as
+            ``range(3, 9)`` for a span; negative ones count from the end.
         prepend_bos: overrides the model's BOS policy for a text.
         batch_size: runs per chunk, and noise samples at once; by default what 60% of the free memory holds and a
             cancel can wait for.
         progress: called with (done, total) runs after every chunk.
         check: called before every chunk and layer; raises to cancel.
         on_partial: receives a partial result a few times, NaN where nothing is computed yet; where not all noise
-            samples fit at once, of the samples that are finished.
+            samples fit at once, of the samples that are finished. Of a long run the first has first-order estimates
+            of all effects, and the cells that they name run first.
 
     Raises:
         ValueError: a subject that is not in the prompt, an empty or too long prompt, a target of several tokens, an
@@ -264,13 +297,15 @@ def causal_trace(
     check_range("seed", seed, 0)
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     span = read.find(subject)
+    at_layers = layer_indices(model, layers)
+    at_positions = tuple(range(*span)) if positions == "subject" else read.positions(positions)
     _check_kinds(model, chosen)
     clean = trace(model, read.embeddings())
     if check is not None:
         check()
     metric = next_token_metric(model, clean.hidden, target, metric="probability")
     study = _TraceStudy(
-        read, span, chosen, size, noise, noise * embedding_std(model), samples, seed, clean, metric,
+        read, span, chosen, at_layers, at_positions, size, noise, noise * embedding_std(model), samples, seed, clean, metric,
         Runner(model, len(read.ids), batch_size, check, progress),
     )  # fmt: skip
     if on_partial is not None:
@@ -327,6 +362,8 @@ class _TraceStudy:
     subject: tuple[int, int]
     """Its first and past-last position; nothing before it is corrupted."""
     kinds: tuple[str, ...]
+    layers: tuple[int, ...]
+    positions: tuple[int, ...]
     window: int
     noise: float
     noise_std: float
@@ -336,24 +373,37 @@ class _TraceStudy:
     metric: NextTokenMetric
     runner: Runner
     restored: Tensor = field(init=False)
-    """(kinds, layers, positions, samples), NaN where not computed yet, like the next two."""
+    """(kinds, layers, places, samples), NaN where not computed yet, like the next two."""
     embedding: Tensor = field(init=False)
-    """(positions, samples)"""
+    """(tokens, samples)"""
     corrupted: Tensor = field(init=False)
     """(samples,)"""
+    estimated: Tensor | None = field(default=None, init=False)
+    """(kinds, layers, places) the effects to first order, once estimated."""
     finished: int = field(default=0, init=False)
     """Samples whose cells are all computed."""
     running: int = field(default=0, init=False)
     """Samples that are being computed."""
 
     def __post_init__(self) -> None:
-        positions, layers = self.prompt.n_shown, self.clean.n_layers
         options: Any = {"dtype": wide_type(self.clean.embeddings.dtype), "device": self.runner.model.device}
-        self.restored = torch.full((len(self.kinds), layers, positions, self.samples), math.nan, **options)
-        self.embedding = torch.full((positions, self.samples), math.nan, **options)
+        shape = (len(self.kinds), len(self.layers), len(self.positions), self.samples)
+        self.restored = torch.full(shape, math.nan, **options)
+        self.embedding = torch.full((self.prompt.n_shown, self.samples), math.nan, **options)
         self.corrupted = torch.full((self.samples,), math.nan, **options)
         start, end = self.subject
-        self.runner.total = (end - start + len(self.kinds) * layers * (positions - start)) * self.samples
+        self.runner.total = (end - start + len(self.cells)) * self.samples
+
+    @property
+    def cells(self) -> list[tuple[int, int, int]]:
+        """Kind, row and column of each cell that sees the subject, a layer's positions in ascending order."""
+        columns = [column for column in np.argsort(self.positions) if self.positions[column] >= self.subject[0]]
+        return [
+            (kind, row, int(column))
+            for kind in range(len(self.kinds))
+            for row in range(len(self.layers))
+            for column in columns
+        ]
 
     def run(self) -> None:
         """Corrupt and restore, as many noise samples at once as fit; ValueError where a probability is not finite."""
@@ -397,6 +447,10 @@ class _TraceStudy:
             corrupted=to_numpy(self.corrupted[:count].clone()),
             clean=self.metric.clean,
             kinds=self.kinds,
+            layers=self.layers,
+            positions=self.positions,
+            n_layers=model.n_layers,
+            estimated=to_numpy(self.estimated) if partial and self.estimated is not None else None,
             window=self.window,
             subject=self.subject,
             target=target,
@@ -408,7 +462,7 @@ class _TraceStudy:
             partial=partial,
             provenance=provenance(
                 model.provenance(), **options, window=self.window, bos=self.prompt.offset == 1,
-                **self.runner.log.facts(),
+                layers=str(self.layers), positions=str(self.positions), **self.runner.log.facts(),
             ),
         )  # fmt: skip
 
@@ -424,34 +478,82 @@ class _CorruptedRuns:
 
     @torch.no_grad()
     def restore(self, restored: Tensor, embedding: Tensor) -> None:
-        """Fill ``restored`` (kinds, layers, positions, samples) and ``embedding`` (positions, samples)."""
-        start, end = self.study.subject
+        """Fill ``restored`` (kinds, layers, places, samples) and ``embedding`` (tokens, samples)."""
+        study, (start, end) = self.study, self.study.subject
         embedding[:] = self.base  # outside of the subject the embedding is clean already
         embedding[start:end] = math.nan
-        self._restore_at("state", -1, embedding[start:end])
-        for kind, layers in zip(self.study.kinds, restored, strict=True):
-            for layer, rows in enumerate(layers):
-                rows[:start] = self.base
-                self._restore_at(kind, layer, rows[start:])
+        for column, position in enumerate(study.positions):
+            if position < start:
+                restored[:, :, column] = self.base
+        self._run([("state", -1, position) for position in range(start, end)], embedding[start:end])
+        cells = study.cells
+        if not cells:
+            return
+        named = [(study.kinds[kind], study.layers[row], study.positions[column]) for kind, row, column in cells]
+        count = len(cells) // (len(study.kinds) * len(study.layers))
+        places = torch.tensor(cells).unbind(-1)
+        ordered = self._estimate(cells, named)
+        groups = torch.arange(len(cells)).split(count) if ordered is None else strongest_first(ordered, count)
+        for group in groups:
+            values = torch.full((len(group), restored.shape[-1]), math.nan, dtype=restored.dtype, device=restored.device)
+            at = tuple(index[group] for index in places)
 
-    def _restore_at(self, kind: str, layer: int, rows: Tensor) -> None:
-        """Fill ``rows`` (positions from the subject on, samples) of one kind and layer, one continued run per entry."""
-        study = self.study
-        samples, start = rows.shape[1], study.subject[0] + study.prompt.offset
+            def put(at: tuple[Tensor, ...] = at, values: Tensor = values) -> None:
+                restored[at] = values
 
-        def patches(cells: Tensor) -> list[Patch]:
-            return self._patches(kind, layer, torch.arange(len(cells)), cells // samples + start)
+            self._run([named[number] for number in group.tolist()], values, put)
+            if ordered is not None and study.runner.early and study.runner.deliver is not None:
+                study.runner.deliver()
 
-        def write(hidden: Tensor, cells: Tensor) -> None:
-            sample = cells % samples
+    def _estimate(self, cells: list[tuple[int, int, int]], named: list[tuple[str, int, int]]) -> Tensor | None:
+        """(cells,) by which they are ordered; None where all are quick, or cannot be estimated."""
+        study, runner, samples = self.study, self.study.runner, len(self.base)
+        long = runner.deliver is not None and runner.total > _CHUNKS * runner.size(self.corrupted.computed(0))
+        if not long or not can_estimate(runner.model, study.metric, self.corrupted.tokens, samples):
+            return None
+        runs = torch.arange(len(named) * samples)
+        patches = self._patches_of(named, runs)
+        places = list(dict.fromkeys((patch.site, patch.layer) for patch in patches))
+        ids = study.prompt.ids
+        at = gradients_of(runner.model, ids, study.metric, places, self.corrupted)
+        guess = estimate(self.corrupted, at, patches, len(runs), runs % samples)
+        change = guess.change.reshape(-1, samples).mean(-1)
+        effects = torch.zeros(study.restored.shape[:-1], dtype=change.dtype, device=change.device)
+        effects[tuple(torch.tensor(cells).unbind(-1))] = change
+        study.estimated = effects
+        if runner.deliver is not None:
+            runner.deliver()
+        return guess.score.reshape(-1, samples).mean(-1)
+
+    def _run(
+        self, cells: list[tuple[str, int, int]], values: Tensor, put: Callable[[], None] = lambda: None
+    ) -> None:
+        """Fill ``values`` (cells, samples) of cells (kind, layer, position); ``put`` follows every chunk."""
+        study, samples, offset = self.study, len(self.base), self.study.prompt.offset
+
+        def write(hidden: Tensor, runs: Tensor) -> None:
+            sample = runs % samples
             # rounding differs between batches: an unchanged hidden state has exactly the corrupted run's probability
             same = (hidden == self.corrupted.hidden[sample]).all(-1)
-            rows[cells // samples, sample] = torch.where(same, self.base[sample], study.metric.read(hidden))
+            values[runs // samples, sample] = torch.where(same, self.base[sample], study.metric.read(hidden))
+            put()
 
         run_cells(
-            rows.numel(), self.corrupted, study.runner, patches, lambda cell: cell // samples + start, write,
-            sequence=lambda cells: cells % samples,
+            values.numel(), self.corrupted, study.runner, lambda runs: self._patches_of(cells, runs),
+            lambda run: cells[run // samples][2] + offset, write, sequence=lambda runs: runs % samples,
         )  # fmt: skip
+
+    def _patches_of(self, cells: list[tuple[str, int, int]], runs: Tensor) -> list[Patch]:
+        """The patches of some runs (n,), each one cell and one sample."""
+        groups: dict[tuple[str, int], list[int]] = {}
+        numbers = (runs // len(self.base)).tolist()
+        for row, number in enumerate(numbers):
+            groups.setdefault(cells[number][:2], []).append(row)
+        patches = []
+        for (kind, layer), rows in groups.items():
+            at = torch.tensor([cells[numbers[row]][2] + self.study.prompt.offset for row in rows])
+            patches += self._patches(kind, layer, torch.tensor(rows), at)
+        return patches
 
     def _patches(self, kind: str, layer: int, cell: Tensor, at: Tensor) -> list[Patch]:
         """Clean values at positions ``at`` (n,) of the cells (n,); layer -1 is what enters the first block."""
@@ -481,6 +583,8 @@ def causal_trace_cost(
     window: int | None = None,
     samples: int = 10,
     first: int = 0,
+    layers: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
 ) -> Cost:
     """Operations and peak bytes of `causal_trace`.
 
@@ -489,21 +593,27 @@ def causal_trace_cost(
         n_prompt: tokens of the prompt.
         kinds, window, samples: as in `causal_trace`.
         first: first position of the subject, if it is known.
+        layers: all by default.
+        positions: of the fed tokens, all by default.
 
     Example:
         >>> round(causal_trace_cost(model, 12).flops / 1e9, 1)
         37.7
     """
-    layers, runs = model.n_layers, samples * max(1, n_prompt - first)
-    size = default_window(layers) if window is None else window
-    passed = 0.0
+    depth = model.n_layers
+    chosen = range(depth) if layers is None else [layer % depth for layer in layers]
+    at = range(first, max(n_prompt, first + 1)) if positions is None else [place % n_prompt for place in positions]
+    later = [place for place in at if place >= first]
+    size = default_window(depth) if window is None else window
+    runs, passed, full = samples * len(later), 0.0, not expects_native(model)
+    # a chunk is computed from its first position on; with all positions on average half of them
+    tokens = sum(max(1.0, (n_prompt - place) if positions is not None else (n_prompt - first) / 2) for place in later)
     for kind in kinds:
-        for index in range(layers):
-            begin = index + 1 if kind == "state" else window_layers(index, size, layers)[0]
-            full = model.backend == "bridge"  # cannot continue a run from the middle
-            passed += runs * (layers * n_prompt if full else (layers - begin) * max(1.0, (n_prompt - first) / 2))
-    passes = pass_flops(model, (1 + samples) * n_prompt + passed / layers, n_prompt)
-    flops = passes + (1 + layers * len(kinds)) * runs * unembedding_flops(model)
+        for index in chosen:
+            begin = index + 1 if kind == "state" else window_layers(index, size, depth)[0]
+            passed += samples * (depth * n_prompt * len(later) if full else (depth - begin) * tokens)
+    passes = pass_flops(model, (1 + samples) * n_prompt + passed / depth, n_prompt)
+    flops = passes + (1 + len(chosen) * len(kinds)) * runs * unembedding_flops(model)
     kept = (1 + samples) * _kept_bytes(model, n_prompt)
-    table = max(model.dtype.itemsize, 4) * len(kinds) * layers * n_prompt * samples
+    table = max(model.dtype.itemsize, 4) * len(kinds) * len(chosen) * n_prompt * samples
     return Cost(flops=float(flops), bytes=float(kept + chunk_bytes(model, runs, n_prompt) + table))

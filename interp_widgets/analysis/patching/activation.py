@@ -367,7 +367,7 @@ def activation_patching(
     direction: Direction = "denoising",
     metric: Metric = "logit_difference",
     layers: Sequence[int] | None = None,
-    positions: Sequence[int] | None = None,
+    positions: Sequence[int] | str | None = None,
     alignment: Sequence[Sequence[int]] | Literal["ends"] | None = None,
     method: Method = "exact",
     sample: int = 50,
@@ -402,7 +402,8 @@ def activation_patching(
         metric: ``"logit_difference"``, ``"logit"``, ``"log_prob"``, ``"probability"`` of the answer, or ``"kl"``, the
             divergence from the clean prompt's next-token distribution.
         layers: which ones, all by default; negative ones count from the end.
-        positions: which ones of the prompt that is run (the corrupted one when denoising), all aligned ones by default.
+        positions: which ones of the prompt that is run (the corrupted one when denoising), all aligned ones by default:
+            ``"last"``, words of that prompt, or numbers.
         alignment: pairs of (position in clean, position in corrupted) that belong together, needed where the prompts
             have different numbers of tokens; or ``"ends"``: equal tokens at the start, then token by token from the
             end. Other positions are not patched; the result lists them in ``unaligned``.

@@ -24,16 +24,7 @@ def objective(metric: NextTokenMetric) -> Callable[[Tensor], Tensor]:
             "'logit_difference' or 'log_prob'"
         )
 
-    def read(logits: Tensor) -> Tensor:
-        row = wide(logits[0, -1])
-        match metric.metric:
-            case "log_prob":
-                return row.log_softmax(-1)[metric.target]
-            case "probability":
-                return row.softmax(-1)[metric.target]
-        return row[metric.target] if metric.foil is None else row[metric.target] - row[metric.foil]
-
-    return read
+    return metric.of_logits
 
 
 def changes(
