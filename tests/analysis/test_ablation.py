@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from interp_widgets.analysis.ablation import maps
+from interp_widgets.analysis.ablation.cells import strongest_first
 from interp_widgets.analysis.ablation.contexts import Ablation, Part, ablation
 from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
 from interp_widgets.analysis.ablation.maps import ablate_heads, ablate_modules, ablate_neurons, ablation_cost
@@ -441,13 +443,14 @@ def test_progress_partial_results_and_cancel() -> None:
     whole = ablate_modules(model, IDS, TARGET, batch_size=4, progress=progress, on_partial=parts.append)
     assert seen[-1] == (72, 72)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert 1 <= len(parts) <= 4
+    assert 1 <= len(parts) <= 9, "one with estimates alone, one per group of the strongest, and four"
+    counts = [int(np.isfinite(part.effect).sum()) for part in parts]
+    assert counts == sorted(set(counts)) and counts[0] == 0 and counts[-1] < whole.effect.size
     for part in parts:
         known = np.isfinite(part.effect)
-        assert part.partial
-        assert 0 < known.sum() < known.size
+        assert part.partial and part.estimated is not None and np.isfinite(part.estimated).all()
         np.testing.assert_array_equal(part.effect[known], whole.effect[known])
-    assert not whole.partial
+    assert not whole.partial and whole.estimated is None and np.isfinite(whole.effect).all()
 
     class Cancelled(Exception):
         pass
@@ -463,6 +466,67 @@ def test_progress_partial_results_and_cancel() -> None:
         calls.clear()
         with pytest.raises(Cancelled):
             analysis(model, IDS, TARGET, check=check, batch_size=2)
+
+
+@pytest.mark.parametrize("analysis", [ablate_modules, ablate_heads])
+def test_cells_that_are_estimated_to_tell_most_run_first(analysis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tiny_hf("llama")
+    for part in (source.model.layers[0].self_attn.o_proj, source.model.layers[0].mlp.down_proj):
+        part.weight.data.zero_()  # the cells that come first by layer change nothing
+    model, scores = load_model(source), list[Tensor]()
+
+    def in_small_groups(score: Tensor, cells: int) -> list[Tensor]:
+        scores.append(score)
+        return strongest_first(score, cells, group=2)
+
+    monkeypatch.setattr(maps, "strongest_first", in_small_groups)
+    parts: list[Any] = []
+    plain = analysis(model, IDS, TARGET, batch_size=2)
+    whole = analysis(model, IDS, TARGET, batch_size=2, on_partial=parts.append)
+    np.testing.assert_allclose(whole.effect, plain.effect, atol=1e-5)
+    assert len(scores) == 1, "a run without partial results estimates nothing"
+    first, second = parts[:2]
+    assert not np.isfinite(first.effect).any()
+    known = np.isfinite(second.effect)
+    layers, rest = model.n_layers, whole.effect.size // model.n_layers
+    score = scores[0].reshape(layers, rest)
+    if analysis is ablate_modules:  # cells are numbered by layer, position and kind
+        score = score.reshape(layers, -1, len(whole.kinds)).permute(2, 0, 1)
+        silent, told = known[:, 0], first.estimated[:, 0]
+    else:
+        silent, told = known[0], first.estimated[0]
+    order = torch.argsort(score.flatten(), descending=True, stable=True)
+    assert known.sum() == 2 and known.ravel()[order[:2].numpy()].all()
+    assert not silent.any() and not told.any() and first.estimated.any()
+
+
+def test_an_estimate_is_the_effect_of_a_small_change() -> None:
+    source = tiny_hf("llama", dtype=torch.float64)
+    source.model.layers[-1].mlp.down_proj.weight.data.mul_(1e-4)
+    model, parts = load_model(source, dtype=torch.float64), list[AblationResult]()
+    whole = ablate_modules(model, IDS, TARGET, kinds=["mlp"], batch_size=1, on_partial=parts.append)
+    estimated = parts[0].estimated
+    assert estimated is not None and abs(whole.effect[0, -1, -1]) > 0
+    np.testing.assert_allclose(estimated[0, -1], whole.effect[0, -1], rtol=1e-2)
+
+
+@pytest.mark.parametrize(("positions", "columns"), [("last", [-1]), (range(1, 3), [1, 2])])
+def test_positions_by_name_or_span(positions: Any, columns: list[int]) -> None:
+    model = tiny_model("llama", "bridge")
+    whole, part = ablate_modules(model, IDS, TARGET), ablate_modules(model, IDS, TARGET, positions=positions)
+    np.testing.assert_allclose(part.effect, whole.effect[:, :, columns], atol=1e-5)
+    assert part.tokens == tuple(whole.tokens[at] for at in columns)
+
+
+def test_words_as_positions_are_found_or_refused() -> None:
+    model = tiny_model("llama", "bridge")
+    text = "What is the capital of France? The"
+    part = ablate_modules(model, text, TARGET, positions=" France")
+    assert "".join(part.tokens).strip() == "France"
+    with pytest.raises(ValueError, match="positions ' Spain' is not in the prompt"):
+        ablate_modules(model, text, TARGET, positions=" Spain")
+    with pytest.raises(ValueError, match="positions, given as text, needs the prompt as text"):
+        ablate_modules(model, IDS, TARGET, positions=" France")
 
 
 def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,10 @@ from interp_widgets.compute.memory import Forecast, Speedometer
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.ablation.ablation_spec import AblationSpec
 from interp_widgets.widgets.ablation.maps import amount
+from interp_widgets.widgets.base.answers import Outcome
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.shell import Shell
+from interp_widgets.widgets.workbench.session import _answers
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
@@ -829,6 +831,25 @@ def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: A
     assert entered.wait(120)
     panel.close()
     assert stopped.wait(120)
+
+
+@pytest.mark.parametrize("tab", ["modules", "heads", "tracing"])
+def test_a_partial_result_without_numbers_is_drawn_and_not_saved(wire: Any, pair: Any, ablate: Any, tab: str) -> None:
+    panel = ablate(pair.base, tab=tab, **({"samples": 2} if tab == "tracing" else {"metric": "logit"}))
+    current, whole = panel.current, panel.result
+    assert _answers(current, "")
+    values = "restored" if tab == "tracing" else "effect"
+    nothing = {name: np.full_like(getattr(whole, name), np.nan) for name in (values, *(["common"][: tab != "tracing"]))}
+    part = replace(whole, **nothing, estimated=whole.effect, partial=True)
+    current._put(Outcome(current.shown_request, (part,), 0.0, partial=True, states=current.shown_states))
+    pin(wire, panel, next(iter(maps(panel, tab).values())), 1, 2)
+    texts = [text for heat in maps(panel, tab).values() for text in (heat.title, *heat.notes)]
+    texts.append(current.words.value)
+    texts.append(current.cell.value if tab == "tracing" else current.next_token.table.caption)
+    assert not [text for text in texts if re.search(r"\bnan\b", text, re.IGNORECASE)]
+    assert all("partial" in heat.title and np.isnan(heat.matrix).all() for heat in maps(panel, tab).values())
+    assert ("not computed yet" in current.cell.value) if tab == "tracing" else ("Nothing computed" in current.words.value)
+    assert not _answers(current, "")
 
 
 def test_a_dear_run_waits_for_run(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ class Runner:
     @property
     def early(self) -> bool:
         """Whether the regular partial results are still to come."""
-        return self.done <= self.total / (_DELIVERIES + 1)
+        return self.done < self.total / (_DELIVERIES + 1)
 
     def size(self, tokens: int, kept: float = 0.0) -> int:
         """Rows of ``tokens`` tokens per chunk, where each row keeps ``kept`` bytes besides its passes."""

@@ -13,6 +13,9 @@ from interp_widgets.models import Model
 from interp_widgets.models.engine import Trace, patched
 from interp_widgets.models.patching import Patch
 
+STRONGEST = 4
+"""Groups of cells that run first where all are estimated; each may end in a partial result."""
+
 
 @torch.no_grad()
 def run_cells(
@@ -46,7 +49,7 @@ def run_cells(
     runner.run(count, lambda start: trace.computed(first(start)), work)
 
 
-def strongest_first(scores: Tensor, cells: int, *, group: int = 32, groups: int = 4) -> list[Tensor]:
+def strongest_first(scores: Tensor, cells: int, *, group: int = 32, groups: int = STRONGEST) -> list[Tensor]:
     """Cell numbers in groups (n,): those with the largest scores (layers * cells,) first, then the rest by layer.
 
     Each group is in ascending order, so that neighbours share layers and positions. A group of several layers runs from

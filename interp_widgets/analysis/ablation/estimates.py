@@ -71,7 +71,7 @@ def estimate(trace: Trace, at: Gradients, patches: Sequence[Patch], cells: int, 
     device = trace.embeddings.device
     change, share = (torch.zeros(cells, dtype=torch.float32, device=device) for _ in range(2))
     for patch in patches:
-        cell, position = (numbers.to(device) for numbers in patch.places)
+        cell, position = (numbers.to(device) for numbers in patch.cells_and_positions)
         row = torch.zeros_like(cell) if sequence is None else sequence.to(device)[cell]
         index = (row, position) if patch.index is None else (row, position, patch.index.to(device))
         before = trace.value(patch.site, patch.layer)

@@ -26,6 +26,7 @@ from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.analysis._core.run import Check, Progress
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import (
+    STRONGEST,
     fewest_tokens,
     first_positions,
     run_cells,
@@ -420,7 +421,7 @@ class AblationRun:
             for row in rows.unique().tolist():
                 places = (rows == row).nonzero()[:, 0]
                 of_layer = patches(layers[row], chunk[places] % cells)
-                found += [replace(patch, cells=places[patch.places[0]]) for patch in of_layer]
+                found += [replace(patch, cells=places[patch.cells_and_positions[0]]) for patch in of_layer]
             return found
 
         groups = list(torch.arange(len(layers) * cells).split(cells))
@@ -432,7 +433,7 @@ class AblationRun:
                     estimated.append(-to_numpy(guess.change).reshape(len(layers), cells))
                     groups = strongest_first(guess.score, cells)
                     self.runner.deliver()
-        for group in groups:
+        for number, group in enumerate(groups):
 
             def write(hidden: Tensor, numbers: Tensor, group: Tensor = group) -> None:
                 effects.flatten(0, 1)[group[numbers]] = self.metric.effects(hidden)
@@ -442,8 +443,8 @@ class AblationRun:
                 lambda numbers, group=group: patches_of(group[numbers]),
                 lambda number, group=group: first(int(group[number]) % cells), write,
             )  # fmt: skip
-            if estimated and self.runner.early:
-                self.runner.deliver()  # type: ignore[misc]
+            if estimated and number < STRONGEST and self.runner.early and self.runner.deliver is not None:
+                self.runner.deliver()
         return measured(False)
 
     def _takes_long(self, first: int) -> bool:

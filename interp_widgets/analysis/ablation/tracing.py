@@ -20,7 +20,7 @@ from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, ro
 from interp_widgets.analysis._core.prompts import Prompt, PromptResult, read_prompt
 from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
-from interp_widgets.analysis.ablation.cells import run_cells, strongest_first
+from interp_widgets.analysis.ablation.cells import STRONGEST, run_cells, strongest_first
 from interp_widgets.analysis.ablation.estimates import can_estimate, estimate, gradients_of
 from interp_widgets.analysis.ablation.metric import NextTokenMetric, next_token_metric
 from interp_widgets.arguments import checked
@@ -305,8 +305,8 @@ def causal_trace(
         check()
     metric = next_token_metric(model, clean.hidden, target, metric="probability")
     study = _TraceStudy(
-        read, span, chosen, at_layers, at_positions, size, noise, noise * embedding_std(model), samples, seed, clean, metric,
-        Runner(model, len(read.ids), batch_size, check, progress),
+        read, span, chosen, at_layers, at_positions, size, noise, noise * embedding_std(model), samples, seed, clean,
+        metric, Runner(model, len(read.ids), batch_size, check, progress),
     )  # fmt: skip
     if on_partial is not None:
         study.runner.deliver = lambda: on_partial(study.result(partial=True))
@@ -494,21 +494,22 @@ class _CorruptedRuns:
         places = torch.tensor(cells).unbind(-1)
         ordered = self._estimate(cells, named)
         groups = torch.arange(len(cells)).split(count) if ordered is None else strongest_first(ordered, count)
-        for group in groups:
+        for number, group in enumerate(groups):
             values = torch.full((len(group), restored.shape[-1]), math.nan, dtype=restored.dtype, device=restored.device)
             at = tuple(index[group] for index in places)
 
             def put(at: tuple[Tensor, ...] = at, values: Tensor = values) -> None:
                 restored[at] = values
 
-            self._run([named[number] for number in group.tolist()], values, put)
-            if ordered is not None and study.runner.early and study.runner.deliver is not None:
+            self._run([named[cell] for cell in group.tolist()], values, put)
+            early = ordered is not None and number < STRONGEST and study.runner.early
+            if early and study.runner.deliver is not None:
                 study.runner.deliver()
 
     def _estimate(self, cells: list[tuple[int, int, int]], named: list[tuple[str, int, int]]) -> Tensor | None:
         """(cells,) by which they are ordered; None where all are quick, or cannot be estimated."""
         study, runner, samples = self.study, self.study.runner, len(self.base)
-        long = runner.deliver is not None and runner.total > _CHUNKS * runner.size(self.corrupted.computed(0))
+        long = runner.deliver is not None and not study.finished and runner.total > _CHUNKS * runner.size(self.corrupted.computed(0))
         if not long or not can_estimate(runner.model, study.metric, self.corrupted.tokens, samples):
             return None
         runs = torch.arange(len(named) * samples)

@@ -186,7 +186,10 @@ def shared_parts(result: Any, at: Any = ...) -> list[str]:
     return (
         []
         if result.common is None
-        else [f"all logits share {amount(float(x))} of it" for x in np.ravel(result.common[at])]
+        else [
+            f"all logits share {amount(float(x))} of it" if np.isfinite(x) else "not computed"
+            for x in np.ravel(result.common[at])
+        ]
     )
 
 

@@ -261,7 +261,11 @@ class CausalTracing(MapPanel):
                 continue
             first, last = result.layers_of(kind, self.layer)
             layers = f"layer {first}" if last == first + 1 else f"layers {first} to {last - 1}"
-            value = amount(float(result.effect[tuple(result.kinds).index(kind), self.layer, self.position]))
+            effect = float(result.effect[tuple(result.kinds).index(kind), self.layer, self.position])
+            if not np.isfinite(effect):
+                lines.append(f"{letter}This cell of a partial map is not computed yet.")
+                continue
+            value = amount(effect)
             interval = _intervals(result, kind)[self.layer * len(result.tokens) + self.position]
             lines.append(
                 f"{letter}{PUT_BACK[kind]} {layers} at {escape(at_token(self.position, result.tokens))} restores "
