@@ -445,12 +445,18 @@ def test_progress_partial_results_and_cancel() -> None:
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert 1 <= len(parts) <= 9, "one with estimates alone, one per group of the strongest, and four"
     counts = [int(np.isfinite(part.effect).sum()) for part in parts]
-    assert counts == sorted(set(counts)) and counts[0] == 0 and counts[-1] < whole.effect.size
+    assert counts == sorted(set(counts))
+    assert counts[0] == 0
+    assert counts[-1] < whole.effect.size
     for part in parts:
         known = np.isfinite(part.effect)
-        assert part.partial and part.estimated is not None and np.isfinite(part.estimated).all()
+        assert part.partial
+        assert part.estimated is not None
+        assert np.isfinite(part.estimated).all()
         np.testing.assert_array_equal(part.effect[known], whole.effect[known])
-    assert not whole.partial and whole.estimated is None and np.isfinite(whole.effect).all()
+    assert not whole.partial
+    assert whole.estimated is None
+    assert np.isfinite(whole.effect).all()
 
     class Cancelled(Exception):
         pass
@@ -496,8 +502,11 @@ def test_cells_that_are_estimated_to_tell_most_run_first(analysis: Any, monkeypa
     else:
         silent, told = known[0], first.estimated[0]
     order = torch.argsort(score.flatten(), descending=True, stable=True)
-    assert known.sum() == 2 and known.ravel()[order[:2].numpy()].all()
-    assert not silent.any() and not told.any() and first.estimated.any()
+    assert known.sum() == 2
+    assert known.ravel()[order[:2].numpy()].all()
+    assert not silent.any()
+    assert not told.any()
+    assert first.estimated.any()
 
 
 def test_an_estimate_is_the_effect_of_a_small_change() -> None:
@@ -506,7 +515,8 @@ def test_an_estimate_is_the_effect_of_a_small_change() -> None:
     model, parts = load_model(source, dtype=torch.float64), list[AblationResult]()
     whole = ablate_modules(model, IDS, TARGET, kinds=["mlp"], batch_size=1, on_partial=parts.append)
     estimated = parts[0].estimated
-    assert estimated is not None and abs(whole.effect[0, -1, -1]) > 0
+    assert estimated is not None
+    assert abs(whole.effect[0, -1, -1]) > 0
     np.testing.assert_allclose(estimated[0, -1], whole.effect[0, -1], rtol=1e-2)
 
 
@@ -636,7 +646,7 @@ def test_the_forecast_is_near_the_count(what: Any, words: int) -> None:
         ({"positions": [99]}, r"position must be in -\d+\.\.\d+ for this prompt of \d+ tokens, got 99"),
         ({"layers": 1}, r"layers must be a list of int or None, got 1: write layers=\[1\]"),
         ({"layers": [0.5]}, r"layers must be a list of int or None, got \[0\.5\]"),
-        ({"positions": -1}, r"positions must be a list of int or None, got -1: write positions=\[-1\]"),
+        ({"positions": -1}, r"positions must be a list of int, a str or None, got -1: write positions=\[-1\]"),
         ({"batch_size": 0}, "batch_size must be an int >= 1 or None, got 0"),
         ({"prompt": ""}, "the prompt is empty: write at least one word"),
     ],

@@ -322,8 +322,10 @@ def test_chosen_layers_and_positions_are_those_of_the_whole_map(positions: Any, 
     columns = [at % len(whole.tokens) if at < 0 else at for at in wanted]
     if positions in ("subject", SUBJECT):
         columns = list(range(*whole.subject))
-    assert list(part.positions) == columns and part.layers == (model.n_layers - 1, 0)
-    assert start >= 0 and part.traced_tokens == tuple(whole.tokens[at] for at in columns)
+    assert list(part.positions) == columns
+    assert part.layers == (model.n_layers - 1, 0)
+    assert start >= 0
+    assert part.traced_tokens == tuple(whole.tokens[at] for at in columns)
     np.testing.assert_allclose(part.effect, whole.effect[:, [-1, 0]][:, :, columns], atol=1e-6)
     assert set(part.to_frame()["layer"]) == {-1, *part.layers}
 
@@ -334,8 +336,9 @@ def test_the_estimate_changes_the_order_and_no_number(monkeypatch: pytest.Monkey
     found = causal_trace(model, TEXT, SUBJECT, samples=3, batch_size=2, on_partial=parts.append)
     np.testing.assert_allclose(found.restored, plain.restored, atol=1e-6)
     first = next(part for part in parts if part.estimated is not None)
-    assert found.estimated is None and first.estimated is not None and first.estimated.any()
-
+    assert found.estimated is None
+    assert first.estimated is not None
+    assert first.estimated.any()
 
 
 # ---- bad input

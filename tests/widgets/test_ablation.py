@@ -848,7 +848,9 @@ def test_a_partial_result_without_numbers_is_drawn_and_not_saved(wire: Any, pair
     texts.append(current.cell.value if tab == "tracing" else current.next_token.table.caption)
     assert not [text for text in texts if re.search(r"\bnan\b", text, re.IGNORECASE)]
     assert all("partial" in heat.title and np.isnan(heat.matrix).all() for heat in maps(panel, tab).values())
-    assert ("not computed yet" in current.cell.value) if tab == "tracing" else ("Nothing computed" in current.words.value)
+    assert (
+        ("not computed yet" in current.cell.value) if tab == "tracing" else ("Nothing computed" in current.words.value)
+    )
     assert not _answers(current, "")
 
 

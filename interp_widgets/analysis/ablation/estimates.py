@@ -66,7 +66,9 @@ def _read_at(site: Site, model: Model) -> tuple[Site, ...]:
     return ("attn", "mlp") if model.capabilities.mlp else ("attn",)
 
 
-def estimate(trace: Trace, at: Gradients, patches: Sequence[Patch], cells: int, sequence: Tensor | None = None) -> Estimate:
+def estimate(
+    trace: Trace, at: Gradients, patches: Sequence[Patch], cells: int, sequence: Tensor | None = None
+) -> Estimate:
     """What the patches of ``cells`` cells change, see `interp_widgets.models.engine.patched`."""
     device = trace.embeddings.device
     change, share = (torch.zeros(cells, dtype=torch.float32, device=device) for _ in range(2))

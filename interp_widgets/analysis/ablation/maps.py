@@ -245,7 +245,12 @@ def ablate_heads(
     def result(effect: Floats, common: Floats | None, estimated: Floats | None, partial: bool) -> HeadAblationResult:
         fields = study.fields(layers=str(at_layers), position=where)
         return HeadAblationResult(
-            effect=effect, common=common, estimated=estimated, layers=at_layers, position=where, partial=partial,
+            effect=effect,
+            common=common,
+            estimated=estimated,
+            layers=at_layers,
+            position=where,
+            partial=partial,
             **fields,
         )
 

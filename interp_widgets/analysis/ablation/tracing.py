@@ -495,7 +495,9 @@ class _CorruptedRuns:
         ordered = self._estimate(cells, named)
         groups = torch.arange(len(cells)).split(count) if ordered is None else strongest_first(ordered, count)
         for number, group in enumerate(groups):
-            values = torch.full((len(group), restored.shape[-1]), math.nan, dtype=restored.dtype, device=restored.device)
+            values = torch.full(
+                (len(group), restored.shape[-1]), math.nan, dtype=restored.dtype, device=restored.device
+            )
             at = tuple(index[group] for index in places)
 
             def put(at: tuple[Tensor, ...] = at, values: Tensor = values) -> None:
@@ -509,7 +511,11 @@ class _CorruptedRuns:
     def _estimate(self, cells: list[tuple[int, int, int]], named: list[tuple[str, int, int]]) -> Tensor | None:
         """(cells,) by which they are ordered; None where all are quick, or cannot be estimated."""
         study, runner, samples = self.study, self.study.runner, len(self.base)
-        long = runner.deliver is not None and not study.finished and runner.total > _CHUNKS * runner.size(self.corrupted.computed(0))
+        long = (
+            runner.deliver is not None
+            and not study.finished
+            and runner.total > _CHUNKS * runner.size(self.corrupted.computed(0))
+        )
         if not long or not can_estimate(runner.model, study.metric, self.corrupted.tokens, samples):
             return None
         runs = torch.arange(len(named) * samples)
@@ -526,9 +532,7 @@ class _CorruptedRuns:
             runner.deliver()
         return guess.score.reshape(-1, samples).mean(-1)
 
-    def _run(
-        self, cells: list[tuple[str, int, int]], values: Tensor, put: Callable[[], None] = lambda: None
-    ) -> None:
+    def _run(self, cells: list[tuple[str, int, int]], values: Tensor, put: Callable[[], None] = lambda: None) -> None:
         """Fill ``values`` (cells, samples) of cells (kind, layer, position); ``put`` follows every chunk."""
         study, samples, offset = self.study, len(self.base), self.study.prompt.offset
 
