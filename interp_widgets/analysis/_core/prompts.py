@@ -162,7 +162,8 @@ class Prompt:
             return check_span(subject, self.n_shown, f"{what}, where it is no text,", owner)
         if self.spans is None:
             raise ValueError(
-                f"{what}, given as text, needs the prompt as text: give token positions instead, a subject as (start, end)"
+                f"{what}, given as text, needs the prompt as text: "
+                "give token positions instead, a subject as (start, end)"
             )
         start = self.text.rfind(subject) if subject else -1
         if start < 0:
