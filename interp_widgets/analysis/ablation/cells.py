@@ -61,8 +61,8 @@ def strongest_first(scores: Tensor, cells: int, *, group: int = 32, groups: int 
     """
     order = torch.argsort(scores.cpu(), descending=True, stable=True)
     strong, rest = order[: group * groups], order[group * groups :].sort().values
-    by_layer = rest.split((rest // cells).unique_consecutive(return_counts=True)[1].tolist())
-    return [*(part.sort().values for part in strong.split(group)), *by_layer]
+    by_layer = torch.split(rest, [count for count in torch.bincount(rest // cells).tolist() if count])
+    return [*(part.sort().values for part in torch.split(strong, group)), *by_layer]
 
 
 def fewest_tokens(model: Model) -> int | None:

@@ -423,13 +423,13 @@ class AblationRun:
 
         def patches_of(chunk: Tensor) -> list[Patch]:
             rows, found = chunk // cells, list[Patch]()
-            for row in rows.unique().tolist():
+            for row in sorted(set(rows.tolist())):
                 places = (rows == row).nonzero()[:, 0]
                 of_layer = patches(layers[row], chunk[places] % cells)
                 found += [replace(patch, cells=places[patch.cells_and_positions[0]]) for patch in of_layer]
             return found
 
-        groups = list(torch.arange(len(layers) * cells).split(cells))
+        groups = list(torch.split(torch.arange(len(layers) * cells), cells))
         if on_partial is not None:
             self.runner.deliver = lambda: on_partial(measured(True))
             if self._takes_long(first(0)):
@@ -443,11 +443,13 @@ class AblationRun:
             def write(hidden: Tensor, numbers: Tensor, group: Tensor = group) -> None:
                 effects.flatten(0, 1)[group[numbers]] = self.metric.effects(hidden)
 
-            run_cells(
-                len(group), self.clean, self.runner,
-                lambda numbers, group=group: patches_of(group[numbers]),
-                lambda number, group=group: first(int(group[number]) % cells), write,
-            )  # fmt: skip
+            def patches_at(numbers: Tensor, group: Tensor = group) -> list[Patch]:
+                return patches_of(group[numbers])
+
+            def first_at(number: int, group: Tensor = group) -> int:
+                return first(int(group[number]) % cells)
+
+            run_cells(len(group), self.clean, self.runner, patches_at, first_at, write)
             if estimated and number < STRONGEST and self.runner.early and self.runner.deliver is not None:
                 self.runner.deliver()
         return measured(False)

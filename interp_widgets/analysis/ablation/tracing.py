@@ -493,7 +493,7 @@ class _CorruptedRuns:
         count = len(cells) // (len(study.kinds) * len(study.layers))
         places = torch.tensor(cells).unbind(-1)
         ordered = self._estimate(cells, named)
-        groups = torch.arange(len(cells)).split(count) if ordered is None else strongest_first(ordered, count)
+        groups = torch.split(torch.arange(len(cells)), count) if ordered is None else strongest_first(ordered, count)
         for number, group in enumerate(groups):
             values = torch.full(
                 (len(group), restored.shape[-1]), math.nan, dtype=restored.dtype, device=restored.device
