@@ -166,6 +166,15 @@ class Model(Network):
 
     # ---- text and tokens
 
+    def _no_such_token(self, token: int) -> str:
+        if self.tokenizer is None or not self.d_vocab <= token < len(self.tokenizer):
+            return super()._no_such_token(token)
+        written = self.tokenizer.convert_ids_to_tokens(token)
+        return (
+            f"the tokenizer has tokens that the model does not: {written!r} is token {token}, but {self.name} knows only "
+            f"0..{self.d_vocab - 1}; leave it out of the text, or load a model whose embedding has been resized for it"
+        )
+
     def _need_tokenizer(self) -> Any:
         if self.tokenizer is None:
             raise ValueError(
@@ -173,6 +182,17 @@ class Model(Network):
                 "or load it with load_model(..., tokenizer=...)"
             )
         return self.tokenizer
+
+    def _read(self, texts: Sequence[str]) -> list[list[int]]:
+        lists = tokens.token_lists(self._need_tokenizer(), texts)
+        for ids in lists:
+            self._check_known(ids)
+        return lists
+
+    def _check_known(self, ids: Sequence[int]) -> None:
+        """Raise a ValueError if a text has a token that only the tokenizer knows."""
+        if max(ids, default=0) >= self.d_vocab:
+            raise ValueError(self._no_such_token(max(ids)))
 
     @property
     def chat_template(self) -> str | None:
@@ -197,7 +217,7 @@ class Model(Network):
         Special tokens written in the text, such as ``</s>``, are read as special tokens.
         """
         written, prepend_bos = self._written(text, prepend_bos)
-        (ids,) = tokens.token_lists(self._need_tokenizer(), [written])
+        (ids,) = self._read([written])
         return self.with_bos(ids, prepend_bos)
 
     @checked
@@ -255,7 +275,7 @@ class Model(Network):
     @checked
     def token_lists(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of many texts at once, each as from `tokens` without a BOS."""
-        return tokens.token_lists(self._need_tokenizer(), texts) if len(texts) else []
+        return self._read(texts) if len(texts) else []
 
     @checked
     def split(
@@ -276,14 +296,17 @@ class Model(Network):
             text, prepend_bos = self._written(prompt, prepend_bos)
             if isinstance(response, str):
                 ids, spans = tokens.encoded(self._need_tokenizer(), text + response)
+                self._check_known(ids)
                 cut = tokens.tokens_before(spans, len(text))
                 return self.with_bos(ids[:cut], prepend_bos), ids[cut:]
-            (ids,) = tokens.token_lists(self._need_tokenizer(), [text])
+            (ids,) = self._read([text])
             prompt_ids = self.with_bos(ids, prepend_bos)
         else:
             prompt_ids = self._checked_ids(prompt)  # type: ignore[arg-type]
             if isinstance(response, str):
-                return prompt_ids, tokens.following(self._need_tokenizer(), prompt_ids, response, self._vocabulary)
+                continued = tokens.following(self._need_tokenizer(), prompt_ids, response, self._vocabulary)
+                self._check_known(continued)
+                return prompt_ids, continued
         return prompt_ids, [] if response is None else self._checked_ids(response)
 
     @checked

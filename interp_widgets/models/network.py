@@ -173,8 +173,12 @@ class Network:
             raise TypeError(f"give text, or token ids as a list of int, got {_preview(ids)}") from error
         wrong = next((i for i in checked_ids if not 0 <= i < self.d_vocab), None)
         if wrong is not None:
-            raise ValueError(f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {wrong}")
+            raise ValueError(self._no_such_token(wrong))
         return checked_ids
+
+    def _no_such_token(self, token: int) -> str:
+        """What is wrong with an id outside the vocabulary."""
+        return f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {token}"
 
     def _batch(self, ids: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         if isinstance(ids, Tensor) and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
@@ -198,9 +202,7 @@ class Network:
             )
         low, high = torch.stack(batch.aminmax()).tolist()
         if low < 0 or high >= self.d_vocab:
-            raise ValueError(
-                f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {low if low < 0 else high}"
-            )
+            raise ValueError(self._no_such_token(low if low < 0 else high))
         return differentiable(batch.to(self.device))
 
     # ---- hooks, embeddings and weights

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from tokenizers import AddedToken
 
-from interp_widgets import prompt_saliency
+from interp_widgets import prompt_saliency, sentence_score
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis._core.word_embeddings import word_ids
 from interp_widgets.analysis.saliency.spans import word_spans
@@ -177,3 +177,29 @@ def test_tokens_added_later_are_read_as_they_are_now(kind: str) -> None:
     assert model.token_strings([new])[0].strip() in ("Zwölf", "zwolf"), "as the tokenizer normalises it"
     model.tokenizer.add_tokens([AddedToken(model.tokenizer.convert_ids_to_tokens(known), special=True)])
     assert model.is_special([known, new]) == [True, False]
+
+
+def test_a_token_that_only_the_tokenizer_knows_is_refused_where_a_text_is_read() -> None:
+    model = copy.copy(model_of(LOSSLESS[0]))
+    model.tokenizer = copy.deepcopy(model.tokenizer)
+    model.tokenizer.add_tokens([f"<<{i}>>" for i in range(model.d_vocab - len(model.tokenizer) + 1)])
+    unknown = model.tokenizer.convert_ids_to_tokens(model.d_vocab)
+    text = f"the capital {unknown}"
+    wanted = (
+        rf"tokens that the model does not: '{unknown}' is token {model.d_vocab}, .* knows only 0\.\.{model.d_vocab - 1}"
+    )
+    ids = model.tokens("the capital")
+    for read in (
+        lambda: model.tokens(text),
+        lambda: model.token_lists(["the", text]),
+        lambda: model.split(text, None),
+        lambda: model.split("the capital", unknown),
+        lambda: model.split(ids, unknown),
+        lambda: model.generate_ids([*ids, model.d_vocab], max_new_tokens=1),
+        lambda: model.token_embeddings([model.d_vocab]),
+        lambda: sentence_score(model, text),
+    ):
+        with pytest.raises(ValueError, match=wanted):
+            read()
+    with pytest.raises(ValueError, match="token ids must be in"):
+        model.token_strings([model.d_vocab + 1])
