@@ -171,8 +171,9 @@ class Model(Network):
             return super()._no_such_token(token)
         written = self.tokenizer.convert_ids_to_tokens(token)
         return (
-            f"the tokenizer has tokens that the model does not: {written!r} is token {token}, but {self.name} knows only "
-            f"0..{self.d_vocab - 1}; leave it out of the text, or load a model whose embedding has been resized for it"
+            f"the tokenizer has tokens that the model does not: {written!r} is token {token}, but {self.name} knows "
+            f"only 0..{self.d_vocab - 1}; leave it out of the text, or load a model "
+            "whose embedding has been resized for it"
         )
 
     def _need_tokenizer(self) -> Any:

@@ -189,7 +189,7 @@ def test_a_token_that_only_the_tokenizer_knows_is_refused_where_a_text_is_read()
         rf"tokens that the model does not: '{unknown}' is token {model.d_vocab}, .* knows only 0\.\.{model.d_vocab - 1}"
     )
     ids = model.tokens("the capital")
-    for read in (
+    reads: list[Callable[[], object]] = [
         lambda: model.tokens(text),
         lambda: model.token_lists(["the", text]),
         lambda: model.split(text, None),
@@ -198,7 +198,8 @@ def test_a_token_that_only_the_tokenizer_knows_is_refused_where_a_text_is_read()
         lambda: model.generate_ids([*ids, model.d_vocab], max_new_tokens=1),
         lambda: model.token_embeddings([model.d_vocab]),
         lambda: sentence_score(model, text),
-    ):
+    ]
+    for read in reads:
         with pytest.raises(ValueError, match=wanted):
             read()
     with pytest.raises(ValueError, match="token ids must be in"):
