@@ -204,7 +204,7 @@ def profile_of(network: Network, read: Callable[[], ReadText], words: Callable[[
         key = (state, str(network.device), network.name)
         held = _held.get(key) if state.known_code else None
         if held is None:
-            with few_threads(network.parameter_count):
+            with few_threads(network.parameter_count, trial=True):
                 held = _measure(network, read(), words())
         if state.known_code:
             while len(_held) >= _KEPT:

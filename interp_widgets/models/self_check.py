@@ -362,7 +362,7 @@ def _check_twin(classes: tuple[Any, Any], key: str, backend: Backend, processed:
         config = twin.twin_config(config_class.from_dict(json.loads(key)))
         hf_model, length = twin.make_twin(model_class, config), twin.length_past(config)
         convert.feed_rows(hf_model)
-        with few_threads(hf_model.num_parameters()):
+        with few_threads(hf_model.num_parameters(), trial=True):
             reference = reference_of(hf_model, check_ids(twin.D_VOCAB, length, length), gradient=True)
     except Exception as error:
         if is_out_of_memory(error):
@@ -370,7 +370,7 @@ def _check_twin(classes: tuple[Any, Any], key: str, backend: Backend, processed:
         return f"no small copy of it could be made: {first_line(error)}"
     if not bool(torch.isfinite(reference.log_probabilities).all()):
         return "a small random copy of it computes NaN or infinity"
-    with few_threads(hf_model.num_parameters()):
+    with few_threads(hf_model.num_parameters(), trial=True):
         to_backend = convert.to_hooked if backend == "hooked" else convert.to_bridge
         tl_model = to_backend(hf_model, processed=processed, device=device, dtype=dtype)
         return self_check(tl_model, backend, reference)

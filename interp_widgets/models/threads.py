@@ -16,18 +16,20 @@ _ROWS, _WIDTH, _TIMES = 32, 768, 5
 
 
 @contextlib.contextmanager
-def few_threads(parameters: int) -> Iterator[None]:
-    """Context manager that runs a small model in one torch thread, and others in all threads if these `pay_off` now.
+def few_threads(parameters: int, *, trial: bool = False) -> Iterator[None]:
+    """Context manager that runs a small model in one torch thread, others in all; after a ``trial`` maybe in one too.
 
+    With a trial, a large model takes one thread where more do not `pay_off`.
     The products of a small model are so short that several threads mostly wait for each other: they gain little on an
-    idle machine, and were measured 17 to 40 times slower than one thread next to another busy program.
+    idle machine, and were measured 17 to 40 times slower than one thread next to another busy program. What makes
+    results or weights makes no trial, since the number of threads changes their last bits.
 
     >>> with few_threads(3_000_000):
     ...     torch.get_num_threads()
     1
     """
     with threads_kept():
-        if parameters < SMALL or not pay_off():
+        if parameters < SMALL or (trial and not pay_off()):
             torch.set_num_threads(1)
         yield
 
