@@ -151,7 +151,7 @@ class Model(Network):
     def single_token_words(self) -> tuple[str, ...]:
         """The words that are single tokens of the vocabulary, each with its leading space, in the order of their ids,
         which is about that of their frequency: tokens of a space and at least two letters. Some are the beginnings of
-        longer words. None without a tokenizer."""
+        longer words. Empty without a tokenizer."""
         if self.tokenizer is None:
             return ()
         before, key, words = self._words_read

@@ -13,6 +13,8 @@ from interp_widgets.models import Model
 from interp_widgets.models.engine import Trace, patched
 from interp_widgets.models.patching import Patch
 
+MANY_CHUNKS = 4
+"""A map of more chunks than these is estimated first."""
 STRONGEST = 4
 """Groups of cells that run first where all are estimated; each may end in a partial result."""
 

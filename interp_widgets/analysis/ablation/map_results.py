@@ -86,7 +86,7 @@ class AblationResult(NextTokenEffect):
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
     estimated: Floats | None = with_axes("kinds", "layers", "positions", default=None)
-    """The effects to first order, in a partial result alone."""
+    """In a partial result alone, the effects to first order: good for an order, as numbers often far too small."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ class HeadAblationResult(NextTokenEffect):
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
     estimated: Floats | None = with_axes("layers", "heads", default=None)
-    """The effects to first order, in a partial result alone."""
+    """In a partial result alone, the effects to first order: good for an order, as numbers often far too small."""
 
     def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
         """(layer, head) of the ``count`` heads with the largest effect, largest first, among those computed."""
@@ -181,7 +181,7 @@ class NeuronAblationResult(NextTokenEffect):
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
     estimated: Floats | None = with_axes("neurons", default=None)
-    """The effects to first order, in a partial result alone."""
+    """In a partial result alone, the effects to first order: good for an order, as numbers often far too small."""
 
     def to_frame(self) -> DataFrame:
         """One row per neuron: neuron, activation, effect, and common with the logit."""

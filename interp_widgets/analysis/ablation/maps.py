@@ -26,6 +26,7 @@ from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.analysis._core.run import Check, Progress
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import (
+    MANY_CHUNKS,
     STRONGEST,
     fewest_tokens,
     first_positions,
@@ -51,9 +52,6 @@ from interp_widgets.models.engine import Trace, expects_native, trace
 from interp_widgets.models.patching import Patch, Site
 
 R = TypeVar("R", bound=Result)
-
-_CHUNKS = 4
-"""A map of more chunks than these is estimated first."""
 
 Kind = Literal["attn", "mlp", "both", "attn_to_mlp"]
 """What is removed at one layer and position."""
@@ -456,7 +454,7 @@ class AblationRun:
 
     def _takes_long(self, first: int) -> bool:
         """Whether the map takes so many chunks that an estimate is worth its passes."""
-        return self.runner.total > _CHUNKS * self.runner.size(self.clean.computed(first))
+        return self.runner.total > MANY_CHUNKS * self.runner.size(self.clean.computed(first))
 
     def _estimate(self, patches: Callable[[Tensor], list[Patch]], cells: int) -> Estimate | None:
         """What all cells change, to first order; None where it cannot be estimated."""

@@ -20,7 +20,7 @@ from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, ro
 from interp_widgets.analysis._core.prompts import Prompt, PromptResult, read_prompt
 from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
-from interp_widgets.analysis.ablation.cells import STRONGEST, run_cells, strongest_first
+from interp_widgets.analysis.ablation.cells import MANY_CHUNKS, STRONGEST, run_cells, strongest_first
 from interp_widgets.analysis.ablation.estimates import can_estimate, estimate, gradients_of
 from interp_widgets.analysis.ablation.metric import NextTokenMetric, next_token_metric
 from interp_widgets.arguments import checked
@@ -33,9 +33,6 @@ from interp_widgets.models.patching import Patch
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_CHUNKS = 4
-"""Effects are estimated first where there are more chunks than these."""
 
 TracedKind = Literal["state", "mlp", "attn"]
 """What is restored: the residual stream after one block, or the MLP or attention outputs of a window of layers."""
@@ -110,7 +107,7 @@ class CausalTraceResult(PromptResult):
     """Number of layers of the model."""
 
     estimated: Floats | None = with_axes("kinds", "layers", "places", default=None)
-    """The effects to first order, in a partial result alone."""
+    """In a partial result alone, the effects to first order: good for an order, as numbers often far too small."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -514,7 +511,7 @@ class _CorruptedRuns:
         long = (
             runner.deliver is not None
             and not study.finished
-            and runner.total > _CHUNKS * runner.size(self.corrupted.computed(0))
+            and runner.total > MANY_CHUNKS * runner.size(self.corrupted.computed(0))
         )
         if not long or not can_estimate(runner.model, study.metric, self.corrupted.tokens, samples):
             return None
