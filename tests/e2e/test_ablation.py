@@ -133,3 +133,15 @@ def test_two_models_and_errors(nb: Any) -> None:
     box.press("Enter")
     expect(panel.locator(".iw-wanted:visible")).to_contain_text("must have as many tokens as the prompt, 9, got")
     nb.screenshot("ablation_error", panel)
+
+
+def test_cancel_can_be_pressed_on_a_narrow_page(nb: Any) -> None:
+    nb.show("AblationPanel(pair.tuned, tab='tracing')")
+    nb.resize(700, 1900)
+    nb.py(code="panel.status.set_trait('state', 'running')")
+    nb.py(code="panel.status.set_trait('total_steps', 18130)")
+    nb.py(code="panel.status.set_trait('seconds_left', 557.0)")
+    cancel = nb.panel.locator(".iw-status-cancel")
+    expect(nb.panel.locator(".iw-status-left")).to_contain_text("0 of 18130, 9 min")
+    box = cancel.bounding_box()
+    assert box["x"] + box["width"] <= nb.panel.locator(".iw-end").first.bounding_box()["x"], "something lies over it"
