@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -19,14 +18,12 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.code import call, cell
-from ..base.controls import ListOf, row, shown_if
+from ..base.controls import ListOf, shown_if
 from ..base.fields import Lines, field, hint_at
-from ..base.jobs import Derived
-from ..base.next_tokens import columns, rows
+from ..base.next_tokens import NextTokens
 from ..base.prediction import Continued, Prediction, check_foil, checked
 from ..base.request import Request, model_variables, result_variables
 from ..base.workbench import in_model
-from ..views import Table
 from .ablation_spec import KINDS, AblationSpec, Listed, ReplacementValue, makers
 from .maps import METRIC_NAMES, MapPanel, Maps, amount, clean_value
 
@@ -44,7 +41,6 @@ METRIC_LABELS = {
 }
 TOP = 10
 """Number of top tokens listed, before and after."""
-EMPTY = "Click a cell of a map to list the next tokens with and without that part."
 
 
 @dataclass(frozen=True)
@@ -61,12 +57,12 @@ class NextTokenRequest:
         return ablated_prediction(model, self.prediction.read(model)[0], [ablation], top=min(TOP, model.d_vocab))
 
 
-class NextToken:
+class AblatedTokens(NextTokens):
     """The next-token table of the picked part, and its buttons."""
 
+    empty = "Click a cell of a map to list the next tokens with and without that part."
+
     def __init__(self, panel: Removal) -> None:
-        self.panel = panel
-        self.table = Table(empty=EMPTY, height=320)
         self.add = panel.on_click(
             W.Button(description="Add to the list", tooltip="Combine it with other ablations"),
             lambda: panel.add_to_list(self._picked()),
@@ -78,70 +74,27 @@ class NextToken:
             lambda: panel.write_without(self._picked()),
         )
         shown_if(self.generate, panel.stack is not None)
-        self.predictions: tuple[AblatedPrediction, ...] = ()
-        """The predictions in the table, one per model in view."""
-        self._predicting = Derived(panel, self._draw, title="Next token", channel="cell", quiet=True)
-        self.box = W.VBox([self.table, row(self.add, self.generate)])
-        self.box.add_class("iw-column")
-        self.box.add_class("iw-grow")
+        super().__init__(panel, self.add, self.generate)
 
     def _picked(self) -> AblationSpec:
-        spec = self.panel.picked
+        spec: AblationSpec | None = self.panel.picked
         if spec is None:
             raise ValueError("no part is picked yet: click a cell of a map")
         return spec
 
-    def _key(self) -> tuple[NextTokenRequest, str, tuple[int, ...]] | None:
-        """The key of the table: the picked part and the maps on the screen; None if nothing is picked."""
+    def request(self) -> NextTokenRequest | None:
         panel, spec = self.panel, self.panel.picked
         if spec is None or panel.shown_prediction is None:
             return None
-        return NextTokenRequest(panel.shown_prediction, spec), panel.shown, tuple(map(id, panel.results))
+        return NextTokenRequest(panel.shown_prediction, spec)
 
     def paint(self) -> None:
-        """List the next tokens for the picked part; the worker computes them if necessary."""
-        panel, key = self.panel, self._key()
-        self.add.disabled = self.generate.disabled = panel.picked is None
-        if key is None:
-            self._predicting.forget()
-            self._clear()
-            return
-        request, models = key[0], [panel.models[index] for index in pair_view.shown_indices(panel)]
+        self.add.disabled = self.generate.disabled = self.panel.picked is None
+        super().paint()
 
-        def work(job: Any) -> tuple[AblatedPrediction, ...]:
-            return tuple(
-                panel.answers.cached_or_compute(request, model, partial(request.answer, model, job.check))
-                for model in models
-            )
-
-        self._predicting.ask(key, work)
-
-    def _draw(self) -> None:
-        """Show the predictions; after an error nothing, and they are computed again next time."""
-        key = self._key()
-        if self._predicting.failure or key is None:
-            self._predicting.forget()
-            self._clear()
-        elif (predictions := self._predicting.of(key)) is not None:
-            self._show(key[0].spec, predictions)
-
-    def _clear(self) -> None:
-        self.predictions = ()
-        with self.table.hold_sync():
-            self.table.rows, self.table.caption = [], ""
-
-    def _show(self, spec: AblationSpec, predictions: tuple[AblatedPrediction, ...]) -> None:
-        self.predictions = predictions
-        (self.box.add_class if len(predictions) > 1 else self.box.remove_class)("iw-whole")  # six numbers a row
-        with self.table.hold_sync():
-            self.table.selected, self.table.rows = -1, []
-            self.table.columns = columns(pair_view.names(self.panel) if len(predictions) > 1 else [""])
-            self.table.rows = rows(predictions)
-            self.table.caption = self._caption(spec, predictions)
-
-    def _caption(self, spec: AblationSpec, predictions: tuple[AblatedPrediction, ...]) -> str:
+    def caption(self, request: NextTokenRequest, predictions: tuple[AblatedPrediction, ...]) -> str:
         """The part, its effect in the maps, and the change of the distribution."""
-        panel, lines = self.panel, []
+        panel, spec, lines = self.panel, request.spec, []
         metric = getattr(panel.results[0], "metric", "kl") if panel.results else "kl"
         effects = panel.effects_shown(spec) or (float("nan"),) * len(predictions)
         for name, prediction, effect in zip(pair_view.names(panel), predictions, effects, strict=True):
@@ -194,7 +147,7 @@ class Removal(MapPanel):
         self.words = W.HTML("")
         self.words.add_class("iw-after")
         shown_if(self.words, False)
-        self.next_token = NextToken(self)
+        self.next_token = AblatedTokens(self)
         above, below = ([self.words], []) if self.screen is None else ([], [self.words])
         self.plot.children = [*above, self.maps.grid]
         self.details.children = [*below, self.next_token.box]

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
-import ipywidgets as W
 
 from interp_widgets.analysis.patching import PatchedPrediction, patched_prediction
-from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
-from ..base import pair_view
-from ..base.jobs import Derived
+from ..base.next_tokens import NextTokens
 from ..base.request import PerModel, Request
-from ..views import Table
 
 TOP = 8
 """Number of top tokens listed of each run."""
-RUNS = ("clean", "corrupted", "patched")
 
 
 @dataclass(frozen=True)
@@ -51,83 +43,18 @@ class TopTokens(PerModel):
         return [], str(TOP)
 
 
-class PatchedTokens:
-    """The table of the selected cell; the worker computes it."""
+class PatchedTokens(NextTokens):
+    """The table of the selected cell."""
 
-    def __init__(self, panel: Any) -> None:
-        self.panel = panel
-        self.table = Table(empty="Click a cell of a map to list the next tokens of the patched run.", height=320)
-        self.predictions: tuple[PatchedPrediction, ...] = ()
-        """What the table shows, one per model in view."""
-        self._predicting = Derived(panel, self._draw, title="Next token", channel="cell", quiet=True)
-        self.box = W.VBox([self.table])
-        self.box.add_class("iw-column")
-        self.box.add_class("iw-grow")
+    runs = ("clean", "corrupted", "patched")
+    empty = "Click a cell of a map to list the next tokens of the patched run."
 
-    def _key(self) -> tuple[Request, str, tuple[int, ...]] | None:
+    def request(self) -> Request | None:
         panel, cell = self.panel, self.panel.cell
         if cell is None or panel.shown_request is None:
             return None
         request = cell.call(panel.shown_request)
-        request = Request.of(request.analysis, dict(request.arguments) | {"top": TopTokens()}, *request.inputs)
-        return request, panel.shown, tuple(map(id, panel.results))
+        return Request.of(request.analysis, dict(request.arguments) | {"top": TopTokens()}, *request.inputs)
 
-    def paint(self) -> None:
-        """List the next tokens of the selected cell."""
-        key = self._key()
-        if key is None:
-            self._predicting.forget()
-            self._clear()
-            return
-        panel, request = self.panel, key[0]
-        models = [panel.models[index] for index in pair_view.shown_indices(panel)]
-
-        def work(job: Any) -> tuple[PatchedPrediction, ...]:
-            found = []
-            for model in models:
-                job.check()
-                found.append(panel.answers.cached_or_compute(request, model, partial(request.answer, model)))
-            return tuple(found)
-
-        self._predicting.ask(key, work)
-
-    def _draw(self) -> None:
-        key = self._key()
-        if self._predicting.failure or key is None:
-            self._predicting.forget()
-            self._clear()
-        elif (predictions := self._predicting.of(key)) is not None:
-            self._show(predictions)
-
-    def _clear(self) -> None:
-        self.predictions = ()
-        with self.table.hold_sync():
-            self.table.rows, self.table.caption = [], ""
-
-    def _show(self, predictions: tuple[PatchedPrediction, ...]) -> None:
-        self.predictions = predictions
-        heads: list[dict[str, Any]] = [{"label": "next token"}]
-        for name in pair_view.names(self.panel) if len(predictions) > 1 else [""]:
-            heads += [{"label": f"{name} {run}".strip(), "align": "right"} for run in RUNS]
-        (self.box.add_class if len(predictions) > 1 else self.box.remove_class)("iw-whole")  # six numbers a row
-        with self.table.hold_sync():
-            self.table.selected, self.table.rows = -1, []
-            self.table.columns, self.table.rows = heads, _rows(predictions)
-            self.table.caption = f"Probability of the next token: {self.panel.cell_name}"
-
-
-def _rows(predictions: tuple[PatchedPrediction, ...]) -> list[list[Any]]:
-    """The union of the models' tokens, starting with the first model's."""
-    rows = []
-    for token in dict.fromkeys(token for prediction in predictions for token in prediction.ids):
-        cells: list[Any] = []
-        text = ""
-        for prediction in predictions:
-            if token not in prediction.ids:
-                cells += [None] * len(RUNS)  # below the top of this model
-                continue
-            index = tuple(prediction.ids).index(token)
-            text = visible(prediction.tokens[index])
-            cells += [float(getattr(prediction, run)[index]) for run in RUNS]
-        rows.append([text, *cells])
-    return rows
+    def caption(self, request: Request, predictions: tuple[PatchedPrediction, ...]) -> str:
+        return f"Probability of the next token: {self.panel.cell_name}"
