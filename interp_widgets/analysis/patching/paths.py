@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,7 @@ from interp_widgets.analysis.patching.pairs import Alignment, MeasuredPair, Toke
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import PathCells, Reader, head_writes, through_paths
-from interp_widgets.models.patching import Patch
+from interp_widgets.models.engine import PathCells, Reader, Sender, is_behind, sender_changes, through_paths
 
 _RESAMPLES = 2000
 _SENDERS = {"head": "(layer, head)", "attn": "('attn', layer)", "mlp": "('mlp', layer)"}
@@ -170,7 +169,7 @@ def path_patching(
     together = [(number, tuple(read)) for number in range(len(sent))]
     alone = [(number, (one,)) for number in range(len(sent)) for one in read] if separate else []
     cells = [
-        (number, tuple(reader for reader in readers if _is_behind(model, reader, sent[number])))
+        (number, tuple(reader for reader in readers if is_behind(model, reader, sent[number])))
         for number, readers in (*together, *alone)
     ]
     runner = Runner(model, len(pairs[0].clean.ids), batch_size, check, progress)
@@ -188,12 +187,12 @@ def path_patching(
     answers = [both.metric.target for both in measured]
     foils = [both.metric.foil for both in measured if both.metric.foil is not None]
     facts: dict[str, Any] = {"metric": metric, "seed": seed, "positions": str(at), "clean": repr(clean)}
-    facts |= {"corrupted": repr(corrupted), "senders": str([str(one) for one in sent]), "answer": str(answers)}
+    facts |= {"corrupted": repr(corrupted), "senders": str([_sender_name(one) for one in sent]), "answer": str(answers)}
     facts |= {"receivers": str([_name(reader) for reader in read]), "foil": str(foils)}
     return PathPatchingResult(
         effect=mean_of(effects),
         each=effects,
-        senders=tuple(map(str, sent)),
+        senders=tuple(map(_sender_name, sent)),
         receivers=tuple(map(_name, read)),
         clean=np.array([both.clean_value for both in measured]),
         corrupted=np.array([both.corrupted_value for both in measured]),
@@ -214,35 +213,28 @@ def path_patching(
 # ---- senders and receivers
 
 
-@dataclass(frozen=True)
-class _Sender:
-    """A part whose output is corrupted."""
-
-    kind: str
-    layer: int
-    head: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.layer}" + ("" if self.head is None else f".{self.head}")
+def _sender_name(sender: Sender) -> str:
+    kind, layer, head = sender
+    return f"head {layer}.{head}" if kind == "head" else f"{kind} {layer}"
 
 
 def _layer(model: Model, value: Any) -> int:
     return index(value, model.n_layers, "layer", f"{model.n_layers}-layer model")
 
 
-def _sender(model: Model, given: Sequence[str | int]) -> _Sender:
+def _sender(model: Model, given: Sequence[str | int]) -> Sender:
     kind, *numbers = given if given and isinstance(given[0], str) else ("head", *given)
     wanted = 2 if kind == "head" else 1
     if kind not in _SENDERS or len(numbers) != wanted:
         raise ValueError(f"a sender must be one of {', '.join(_SENDERS.values())}, got {tuple(given)}")
     if kind == "mlp":
         _require_mlp(model)
-        return _Sender("mlp", _layer(model, numbers[0]))
+        return "mlp", _layer(model, numbers[0]), 0
     if kind == "attn":
-        return _Sender("attn", _layer(model, numbers[0]))
+        return "attn", _layer(model, numbers[0]), 0
     model.capabilities.require("heads", "path_patching(senders=[(layer, head)])", "name ('attn', layer) instead")
     layer = _layer(model, numbers[0])
-    return _Sender("head", layer, index(numbers[1], model.n_heads, "head", f"model of {model.n_heads} heads per layer"))
+    return "head", layer, index(numbers[1], model.n_heads, "head", f"model of {model.n_heads} heads per layer")
 
 
 def _receiver(model: Model, given: str | Sequence[str | int]) -> Reader:
@@ -278,17 +270,9 @@ def _name(reader: Reader) -> str:
     return f"mlp {layer}" if site == "mlp" else f"head_{site} {layer}.{head}"
 
 
-def _is_behind(model: Model, reader: Reader, sender: _Sender) -> bool:
-    """Whether a receiver can read what a sender writes."""
-    site, layer, _ = reader
-    if layer != sender.layer:
-        return layer > sender.layer
-    return site == "mlp" and sender.kind != "mlp" and not model.capabilities.parallel_layers[layer]
-
-
-def _check_paths(model: Model, senders: Sequence[_Sender], receivers: Sequence[Reader]) -> None:
+def _check_paths(model: Model, senders: Sequence[Sender], receivers: Sequence[Reader]) -> None:
     """ValueError unless every sender has a receiver behind it and every receiver a sender before it."""
-    named = {"senders": [str(sender) for sender in senders], "receivers": [_name(reader) for reader in receivers]}
+    named = {"senders": [_sender_name(sender) for sender in senders], "receivers": [_name(reader) for reader in receivers]}
     for what, names in named.items():
         if not names:
             raise ValueError(f"{what} is empty: name at least one")
@@ -296,50 +280,28 @@ def _check_paths(model: Model, senders: Sequence[_Sender], receivers: Sequence[R
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"{what} must be different, got {twice} twice")
     for sender in senders:
-        if not any(_is_behind(model, reader, sender) for reader in receivers):
-            raise ValueError(f"there is no path from {sender} to any of the receivers, which all come before it")
+        if not any(is_behind(model, reader, sender) for reader in receivers):
+            raise ValueError(f"there is no path from {_sender_name(sender)} to any of the receivers, which all come before it")
     for reader in receivers:
-        if not any(_is_behind(model, reader, sender) for sender in senders):
+        if not any(is_behind(model, reader, sender) for sender in senders):
             raise ValueError(f"there is no path to {_name(reader)} from any of the senders, which all come behind it")
 
 
 # ---- the runs
 
 
-def _changes(model: Model, pair: MeasuredPair, senders: Sequence[_Sender], fed: Tensor) -> Tensor:
-    """(senders, tokens, d_model) by how much each sender's output changes at the positions ``fed`` (n,)."""
-    clean, corrupted = pair.clean, pair.corrupted
-    changes = torch.zeros_like(clean.resid[0]).repeat(len(senders), 1, 1)
-    heads = [(row, sender.layer, sender.head or 0) for row, sender in enumerate(senders) if sender.kind == "head"]
-    patches = [
-        Patch("head", layer, corrupted.head[layer][0, fed, head], fed, torch.full_like(fed, cell),
-              torch.full_like(fed, head))
-        for cell, (_, layer, head) in enumerate(heads)
-    ]  # fmt: skip
-    written = head_writes(model, clean, patches, len(heads)) if heads else changes[:0]
-    for cell, (row, layer, _) in enumerate(heads):
-        changes[row, fed] = (written[cell] - clean.attn[layer][0])[fed]
-    for row, sender in enumerate(senders):
-        if sender.kind != "head":
-            before, after = (
-                each.value("attn" if sender.kind == "attn" else "mlp", sender.layer)[0] for each in (clean, corrupted)
-            )
-            changes[row, fed] = (after - before)[fed]
-    return changes
-
-
 def _effects(
     model: Model,
     pair: MeasuredPair,
-    senders: Sequence[_Sender],
+    senders: Sequence[Sender],
     cells: Sequence[tuple[int, tuple[Reader, ...]]],
     fed: Tensor,
     runner: Runner,
 ) -> Floats:
     """(cells,) the lost part; a cell without a receiver behind its sender loses exactly nothing."""
-    changes = _changes(model, pair, senders, fed)
-    layers = torch.tensor([sender.layer for sender in senders])
-    attention = torch.tensor([sender.kind != "mlp" for sender in senders])
+    changes = sender_changes(model, pair.clean, pair.corrupted, senders, fed)
+    layers = torch.tensor([layer for _, layer, _ in senders])
+    attention = torch.tensor([kind != "mlp" for kind, _, _ in senders])
     values = torch.full((len(cells),), pair.clean_value, dtype=wide_type(model.dtype), device=model.device)
 
     def work(start: int, stop: int) -> None:
@@ -351,5 +313,5 @@ def _effects(
         values[live] = pair.metric.read(through_paths(model, pair.clean, paths)).to(values.dtype)
 
     runner.run(len(cells), lambda start: 2 * pair.clean.tokens, work)
-    check_finite(values, lambda cell: f"the metric with {senders[cells[cell][0]]} patched")
+    check_finite(values, lambda cell: f"the metric with {_sender_name(senders[cells[cell][0]])} patched")
     return to_numpy((pair.clean_value - values) / pair.gap)

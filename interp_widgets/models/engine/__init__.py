@@ -28,7 +28,7 @@ from . import modules, native, paths, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
 from .modules import query_key_hooks, score_soft_cap
-from .paths import PathCells, Reader
+from .paths import PathCells, Reader, Sender, is_behind
 from .routes import (
     CheckedRoutes,
     checked_routes,
@@ -50,6 +50,7 @@ __all__ = [
     "Prefix",
     "ReadOut",
     "Reader",
+    "Sender",
     "TokenTree",
     "Trace",
     "TreeMasks",
@@ -60,7 +61,7 @@ __all__ = [
     "expects_native",
     "forward",
     "has_hooks",
-    "head_writes",
+    "is_behind",
     "decodes_in_blocks",
     "jacobian_at",
     "mean_embedding",
@@ -76,6 +77,7 @@ __all__ = [
     "score_form",
     "score_soft_cap",
     "residual_streams",
+    "sender_changes",
     "streams_at",
     "through_paths",
     "token_logits",
@@ -701,28 +703,31 @@ def patched(
 
 
 def through_paths(network: Network, trace: Trace, cells: PathCells) -> Tensor:
-    """(n, width) hidden states of the last position where one part's changed output reaches named readers only.
+    """(runs, width) hidden states of the last position where parts' changed outputs reach named readers only.
 
     Args:
         network: the `Model` of the trace.
         trace: from `trace`, of one sequence.
-        cells: a sender, its change and its readers for each cell.
+        cells: the changes and their readers in each run.
     """
     with network.lock:
         return paths.through_paths(network, trace, cells, split=_traced_route(network, trace).split(network))
 
 
-def head_writes(network: Network, trace: Trace, patches: Sequence[Patch], cells: int) -> Tensor:
-    """(cells, tokens, d_model) what attention adds to the stream where outputs of single heads are replaced.
+def sender_changes(
+    network: Network, clean: Trace, corrupted: Trace, senders: Sequence[Sender], fed: Tensor
+) -> Tensor:
+    """(senders, tokens, d_model) by how much each sender's output differs between two traces.
 
     Args:
-        network: the `Model` of the trace.
-        trace: from `trace`, of one sequence.
-        patches: at the site "head", all those of one cell in one layer.
-        cells: number of cells.
+        network: the `Model` of the traces.
+        clean, corrupted: from `trace`, of one sequence each, of one length.
+        senders: heads, attentions and MLPs.
+        fed: (n,) the positions, in what is fed, at which they differ; elsewhere the change is 0.
     """
     with network.lock:
-        return paths.head_writes(network, trace, patches, cells, split=_traced_route(network, trace).split(network))
+        split = _traced_route(network, clean).split(network)
+        return paths.sender_changes(network, clean, corrupted, senders, fed, split=split)
 
 
 def _traced_route(network: Network, trace: Trace) -> _Route:

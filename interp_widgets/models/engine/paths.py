@@ -1,9 +1,9 @@
 """Runs in which one part's changed output reaches named readers only, through the model's own modules.
 
-Each cell has two rows of a batch: its run, and beside it a shadow, whose stream is that of the run plus the change of
-the sender. Named readers take from the shadow what they compute (a query, a key, a value, the MLP's output, the
-logits); everything else in the run reads the stream without the change. Only hooks of `Patch` sites are used, so that
-norms, rotary embeddings and shared keys are the model's own.
+Beside each run of a batch are rows for its shadows, whose stream is that of the run plus the changes of one or several
+senders. Named readers take from a shadow what they compute (a query, a key, a value, the MLP's output, the logits);
+everything else in the run reads the stream without the changes. Only hooks of `Patch` sites are used, so that norms,
+rotary embeddings and shared keys are the model's own.
 """
 
 from __future__ import annotations
@@ -21,66 +21,93 @@ from ..patching import Patch, Site, site_hook
 from . import modules
 from .traces import Trace
 
-__all__ = ["PathCells", "Reader", "head_writes", "through_paths"]
+__all__ = ["PathCells", "Reader", "Sender", "head_writes", "is_behind", "sender_changes", "through_paths"]
+
+Sender = tuple[Literal["head", "attn", "mlp"], int, int]
+"""What writes to the stream: kind, layer, and head (0 for the others)."""
 
 Reader = tuple[Literal["q", "k", "v", "mlp", "logits"], int, int]
 """What reads the stream: site, layer (n_layers for the logits), and head or key/value head (0 for the others)."""
 
 
+def is_behind(network: Network, reader: Reader, sender: Sender) -> bool:
+    """Whether a reader can read what a sender writes."""
+    (site, layer, _), (kind, written, _) = reader, sender
+    if layer != written:
+        return layer > written
+    return site == "mlp" and kind != "mlp" and not network.capabilities.parallel_layers[layer]
+
+
 @dataclass(frozen=True)
 class PathCells:
-    """Cells of one sender and some readers each."""
+    """Runs with readers that read changed senders: of each run one shadow with one sender, unless said otherwise."""
 
     layers: Tensor
-    """(n,) layer of the sender."""
+    """(senders,) layer of each changed sender."""
     attention: Tensor
-    """(n,) whether it is attention or one of its heads; otherwise it is the MLP."""
+    """(senders,) whether it is attention or one of its heads; otherwise it is the MLP."""
     changes: Tensor
-    """(n, tokens, d_model) by how much its output changes."""
+    """(senders, tokens, d_model) by how much its output changes."""
     readers: Sequence[Collection[Reader]]
-    """(n,) the readers of each cell."""
+    """(shadows,) who reads each shadow; in one run no reader reads two."""
+    shadows: Tensor | None = None
+    """(senders,) the shadow that each change is part of; None if each has its own."""
+    runs: Tensor | None = None
+    """(shadows,) the run of each shadow, from 0 without a gap; None if each has its own."""
+
+    @property
+    def run_of(self) -> Tensor:
+        """(shadows,) the run of each shadow, on the device of the changes."""
+        runs = torch.arange(len(self.readers)) if self.runs is None else self.runs
+        return runs.to(self.changes.device)
 
     def of(self, chosen: Tensor) -> Tensor:
-        """(n, tokens, d_model) the changes of the cells where ``chosen`` (n,) is true, 0 elsewhere."""
+        """(shadows, tokens, d_model) the changes of the senders where ``chosen`` (senders,) is true."""
         mask = chosen.to(self.changes.device)[:, None, None]
-        return torch.where(mask, self.changes, torch.zeros_like(self.changes))
+        changes = torch.where(mask, self.changes, torch.zeros_like(self.changes))
+        if self.shadows is None:
+            return changes
+        total = changes.new_zeros((len(self.readers), *changes.shape[1:]))
+        return total.index_add_(0, self.shadows.to(changes.device), changes)
 
     def reading(self, site: str, layer: int) -> tuple[Tensor, Tensor]:
-        """Cells and heads (m,) each that read at this site of a layer."""
+        """Shadows and heads (m,) each that are read at this site of a layer."""
         pairs = [
-            (cell, index)
-            for cell, readers in enumerate(self.readers)
+            (shadow, index)
+            for shadow, readers in enumerate(self.readers)
             for name, at, index in readers
             if name == site and at == layer
         ]
         numbers = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
-        cells, heads = numbers.to(self.changes.device).unbind(1)
-        return cells, heads
+        shadows, heads = numbers.to(self.changes.device).unbind(1)
+        return shadows, heads
 
 
 @torch.no_grad()
 def through_paths(network: Network, trace: Trace, cells: PathCells, *, split: bool) -> Tensor:
-    """(n, width) what `decode` takes at the last position of each cell's run."""
-    count, n_layers = len(cells.readers), trace.n_layers
+    """(runs, width) what `decode` takes at the last position of each run."""
+    run_of, n_layers = cells.run_of, trace.n_layers
+    count = int(run_of.max()) + 1
     hooks: list[tuple[str, Callable[..., Tensor]]] = []
 
     def shadow(site: Site, layer: int, added: Tensor) -> None:
         def act(value: Tensor, hook: Any) -> Tensor:
-            return torch.cat([value[:count], value[:count] + added.to(value.dtype)])
+            return torch.cat([value[:count], value[run_of] + added.to(value.dtype)])
 
         hooks.append((site_hook(site, layer, n_layers), act))
 
     def take(site: Site, layer: int) -> None:
-        rows, heads = cells.reading(site, layer)
-        if not len(rows):
+        shadows, heads = cells.reading(site, layer)
+        if not len(shadows):
             return
+        rows = run_of[shadows]
 
         def act(value: Tensor, hook: Any) -> Tensor:
             new = value.clone()
             if site == "mlp":
-                new[rows] = value[count + rows]
+                new[rows] = value[count + shadows]
             else:
-                new[rows, :, heads] = value[count + rows, :, heads]
+                new[rows, :, heads] = value[count + shadows, :, heads]
             return new
 
         hooks.append((site_hook(site, layer, n_layers), act))
@@ -94,13 +121,13 @@ def through_paths(network: Network, trace: Trace, cells: PathCells, *, split: bo
             take("mlp", layer)
     reading, _ = cells.reading("logits", n_layers)
     if len(reading):
-        shadow("resid", n_layers, cells.changes)
+        shadow("resid", n_layers, cells.of(torch.ones_like(cells.attention)))
     check_hook_names(network.tl_model, [name for name, _ in hooks])
     with attached(network.tl_model, hooks):
-        embeddings = trace.embeddings.expand(2 * count, -1, -1)
+        embeddings = trace.embeddings.expand(count + len(run_of), -1, -1)
         hidden = modules.encode(network, embeddings, positions=slice(-1, None), whole=trace.hooked, split=split)[:, 0]
     found = hidden[:count].clone()
-    found[reading] = hidden[count + reading]
+    found[run_of[reading]] = hidden[count + reading]
     return found
 
 
@@ -137,3 +164,24 @@ def head_writes(network: Network, trace: Trace, patches: Sequence[Patch], cells:
         rows = patch.cells_and_positions[0].unique().to(written.device)
         written[rows] = kept[patch.layer][rows].to(written.dtype)
     return written
+
+
+def sender_changes(
+    network: Network, clean: Trace, corrupted: Trace, senders: Sequence[Sender], fed: Tensor, *, split: bool
+) -> Tensor:
+    """(senders, tokens, d_model) by how much each sender's output differs at the positions ``fed`` (n,)."""
+    changes = torch.zeros_like(clean.resid[0]).repeat(len(senders), 1, 1)
+    heads = [(row, layer, head) for row, (kind, layer, head) in enumerate(senders) if kind == "head"]
+    patches = [
+        Patch("head", layer, corrupted.head[layer][0, fed, head], fed, torch.full_like(fed, cell),
+              torch.full_like(fed, head))
+        for cell, (_, layer, head) in enumerate(heads)
+    ]  # fmt: skip
+    written = head_writes(network, clean, patches, len(heads), split=split) if heads else changes[:0]
+    for cell, (row, layer, _) in enumerate(heads):
+        changes[row, fed] = (written[cell] - clean.attn[layer][0])[fed]
+    for row, (kind, layer, _) in enumerate(senders):
+        if kind != "head":
+            before, after = (each.value(kind, layer)[0] for each in (clean, corrupted))
+            changes[row, fed] = (after - before)[fed]
+    return changes
