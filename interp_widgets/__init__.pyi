@@ -217,6 +217,7 @@ from .models import load_pair as load_pair
 from .models.circuits import CircuitCase as CircuitCase
 from .models.circuits import CircuitProof as CircuitProof
 from .models.circuits import CircuitTruth as CircuitTruth
+from .models.circuits import circuit_edges as circuit_edges
 from .models.circuits import load_circuit as load_circuit
 from .sweeps.comparison import SweepComparison as SweepComparison
 from .sweeps.comparison import compare_sweeps as compare_sweeps

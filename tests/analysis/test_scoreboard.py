@@ -57,11 +57,15 @@ def test_bounds_and_chance() -> None:
     assert np.all(best == 1)
     assert np.all(last < board.chance[0])
     # one head of 8 and one neuron of 48 matter: a random ranking has (1 + 1/2 + ... + 1/n) / n
-    for column, parts in ((1, 8), (2, 48)):
+    for column, parts in ((1, 8), (2, 48)):  # and two edges of 83
         expected = (1 / np.arange(1, parts + 1)).sum() / parts
         assert board.chance[0, column] == pytest.approx(expected, abs=0.02)
         assert tied[column] == pytest.approx(1 / parts)
         assert last[column] == pytest.approx(1 / parts)
+    assert tied[3] == pytest.approx(2 / 83)
+    # of two among n, the first at rank i and the second at rank j have (1/i + 2/j) / 2
+    pairs = [(1 / i + 2 / j) / 2 for j in range(2, 84) for i in range(1, j)]
+    assert board.chance[0, 3] == pytest.approx(np.mean(pairs), abs=0.01)
     assert np.all(board.chance_low <= board.chance)
     assert np.all(board.chance <= board.chance_high)
     assert np.all(board.p[1] > 0.9), "hardly a random ranking is worse than the worst"
@@ -79,7 +83,7 @@ def test_what_a_circuit_lacks_has_no_score() -> None:
     board = circuit_scoreboard([oracle], ["induction"])
     assert np.isnan(board.average_precision[0, 0, 2])
     assert np.isnan(board.chance[0, 2])
-    assert list(board.to_frame()["kind"]) == ["tokens", "heads"]
+    assert list(board.to_frame()["kind"]) == ["tokens", "heads", "edges"]
 
 
 @pytest.mark.seconds
@@ -122,9 +126,9 @@ def test_progress_and_cancel() -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, "must return a mapping with an array for tokens, heads or neurons, got None"),
+        (None, "must return a mapping with an array for tokens, heads, neurons or edges, got None"),
         ({}, "must return a mapping"),
-        ({"edges": [1.0]}, "got 'edges'"),
+        ({"layers": [1.0]}, "got 'layers'"),
         ({"heads": np.zeros((3, 4))}, r"heads must have shape \(2, 4\), got \(3, 4\)"),
         ({"heads": np.full((2, 4), np.nan)}, "heads must be finite numbers"),
         ({"heads": [["a"] * 4] * 2}, "heads must be an array of numbers"),
@@ -181,6 +185,18 @@ def test_one_backup_hides_the_other() -> None:
         effects[name] = ablate_heads(model, truth.cases[0].prompt, truth.cases[0].answer).effect
     assert effects["induction"][0, 0] > 2
     assert np.abs(effects["backup"][0]).max() < 0.01
+
+
+@pytest.mark.seconds
+def test_one_edge_at_a_time_meets_a_backup_and_misses_what_must_meet() -> None:
+    noising, denoising = "path patching, noising", "path patching, denoising"
+    board = circuit_scoreboard([noising, denoising], ["induction", "fact_lookup", "backup"])
+    for method, circuit, stated in (
+        (noising, "induction", 1), (noising, "fact_lookup", 1), (noising, "backup", 0.36), (denoising, "fact_lookup", 0.49)
+    ):  # fmt: skip
+        assert board.precision(method, circuit, "edges") == pytest.approx(stated, abs=0.06)
+    np.testing.assert_allclose(board.chance[:, 3], 0.08, atol=0.015)
+    assert np.all(board.p[:, :, 3] < 0.01), "all of it is beyond chance: what is missed are some of the edges"
 
 
 FAILURES = [

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets import CircuitTruth, Model, load_circuit
+from interp_widgets import CircuitTruth, Model, circuit_edges, load_circuit
 from interp_widgets.models.circuits import CIRCUITS, PART_KINDS, CircuitName
+from interp_widgets.models.circuits.truth import _interchanged, _rerouted
 
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
 
@@ -74,9 +75,26 @@ def test_the_answer_leads_and_the_corrupted_prompt_takes_its_lead(name: CircuitN
         ({"tokens": (1, 6)}, "tokens (2,) does not matter by the truth, but changes"),
         ({"tokens": (1, 2, 3, 6)}, "tokens (3,) matters by the truth, but changes 0.0"),
         ({"neurons": ((1, 3),)}, "neurons (1, 3) matters by the truth, but changes 0.0"),
+        (
+            {"edges": (((1, 1), "logits"),)},
+            "edges ((0, 0), ('head_k', 1, 1)) does not matter by the truth, but changes 1.",
+        ),
+        (
+            {"edges": (((0, 0), ("head_q", 1, 1)),)},
+            "edges ((0, 0), ('head_q', 1, 1)) matters by the truth, but changes",
+        ),
         ({"corrupted": "beta eta psi rho mu xi eta"}, "'psi' leads by"),
     ],
-    ids=["a head too few", "a head too many", "a token too few", "a token too many", "a neuron", "not corrupted"],
+    ids=[
+        "a head too few",
+        "a head too many",
+        "a token too few",
+        "a token too many",
+        "a neuron",
+        "an edge too few",
+        "another edge",
+        "not corrupted",
+    ],
 )
 def test_a_wrong_truth_is_not_proved(change: dict[str, object], fault: str) -> None:
     model, truth = circuit("induction")
@@ -94,6 +112,23 @@ def test_without_pairs_a_backup_would_look_idle() -> None:
     assert "heads (0, 0)" in faults
     assert "heads (0, 2)" in faults
     assert "(0, 1)" not in faults
+    wrong = replace(truth, cases=(replace(truth.cases[0], edges=(((1, 1), "logits"),)),))
+    faults = " ".join(wrong.proof(model).faults)
+    for head in (0, 2):
+        assert f"edges ((0, {head}), ('head_k', 1, 1)) does not matter by the truth" in faults
+    assert faults.count("edges") == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_edges_that_leave_two_heads_carry_what_the_heads_do(backend: str) -> None:
+    """Two senders in one run: with every receiver behind them the lead is that with both heads' outputs replaced."""
+    model, truth = circuit("backup", backend)
+    case, edges = truth.cases[0], circuit_edges(circuit("backup")[0])
+    pairs = [((0, 0), (0, 2)), ((0, 1), (0, 2)), ((0, 2), (0, 3))]
+    leaving = [[("edges", edge) for edge in edges if edge[0] in pair] for pair in pairs]
+    both = [[("heads", head) for head in pair] for pair in pairs]
+    np.testing.assert_allclose(_rerouted(model, case, leaving), _interchanged(model, case, both), atol=1e-3)  # type: ignore[arg-type]
+    assert _rerouted(model, case, leaving)[0] < 1 < _rerouted(model, case, leaving)[1], "a pair that matters, one not"
 
 
 def test_norms_are_the_identity_on_features() -> None:

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.ablation import ablate_heads, ablate_modules, ablate_neurons, causal_trace
 from interp_widgets.analysis.attention import Score, attention_patterns, direct_logit_attribution, head_scores
 from interp_widgets.analysis.ffn_concepts import neuron_effects
-from interp_widgets.analysis.patching import Direction, activation_patching
+from interp_widgets.analysis.patching import Direction, activation_patching, path_patching
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit
 from interp_widgets.models import Model
-from interp_widgets.models.circuits import CircuitCase
+from interp_widgets.models.circuits import CircuitCase, circuit_edges
 
 Ranking = Mapping[str, Any]
-"""For each kind of part (``tokens``, ``heads``, ``neurons``) numbers of the shape of `CircuitCase.matters`, the larger
-the more a part matters."""
+"""For each kind of part (``tokens``, ``heads``, ``neurons``, ``edges``) numbers of the shape of `CircuitCase.matters`,
+the larger the more a part matters."""
 
 Method = Callable[[Model, CircuitCase], Ranking]
 
@@ -61,6 +61,18 @@ def _patching(model: Model, case: CircuitCase, *, direction: Direction) -> Ranki
     unchanged = 0.0 if direction == "denoising" else 1.0
     heads, stream = (np.abs(found.recovered[site] - unchanged) for site in ("head", "resid_pre"))
     return {"tokens": stream[0], "heads": heads.max(-1)}
+
+
+def _paths(model: Model, case: CircuitCase, *, direction: Direction) -> Ranking:
+    """How much of the answer's lead one edge alone takes that carries its sender's corrupted output, or restores in
+    the corrupted run that carries the clean one."""
+    edges = circuit_edges(model)
+    senders, receivers = (list(dict.fromkeys(ends)) for ends in zip(*edges, strict=True))
+    prompts = (case.prompt, case.corrupted) if direction == "noising" else (case.corrupted, case.prompt)
+    found = path_patching(model, *prompts, senders, receivers, case.answer, foil=case.foil, separate=True)
+    assert found.paths is not None
+    values = [found.paths[senders.index(sender), receivers.index(receiver)] for sender, receiver in edges]
+    return {"edges": np.abs(values)}
 
 
 def _tracing(model: Model, case: CircuitCase) -> Ranking:
@@ -119,6 +131,8 @@ METHODS: Mapping[str, Method] = {
     "resample ablation": _resampled,
     "patching, denoising": partial(_patching, direction="denoising"),
     "patching, noising": partial(_patching, direction="noising"),
+    "path patching, denoising": partial(_paths, direction="denoising"),
+    "path patching, noising": partial(_paths, direction="noising"),
     "tracing": _tracing,
     "attention": _attention,
     "direct logit attribution": _direct,

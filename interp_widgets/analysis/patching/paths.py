@@ -272,7 +272,10 @@ def _name(reader: Reader) -> str:
 
 def _check_paths(model: Model, senders: Sequence[Sender], receivers: Sequence[Reader]) -> None:
     """ValueError unless every sender has a receiver behind it and every receiver a sender before it."""
-    named = {"senders": [_sender_name(sender) for sender in senders], "receivers": [_name(reader) for reader in receivers]}
+    named = {
+        "senders": [_sender_name(sender) for sender in senders],
+        "receivers": [_name(reader) for reader in receivers],
+    }
     for what, names in named.items():
         if not names:
             raise ValueError(f"{what} is empty: name at least one")
@@ -281,7 +284,9 @@ def _check_paths(model: Model, senders: Sequence[Sender], receivers: Sequence[Re
             raise ValueError(f"{what} must be different, got {twice} twice")
     for sender in senders:
         if not any(is_behind(model, reader, sender) for reader in receivers):
-            raise ValueError(f"there is no path from {_sender_name(sender)} to any of the receivers, which all come before it")
+            raise ValueError(
+                f"there is no path from {_sender_name(sender)} to any of the receivers, which all come before it"
+            )
     for reader in receivers:
         if not any(is_behind(model, reader, sender) for sender in senders):
             raise ValueError(f"there is no path to {_name(reader)} from any of the senders, which all come behind it")

@@ -11,7 +11,7 @@ from interp_widgets.models.model import Model
 
 from .attention import backup, busy_idle, indirect_object, induction
 from .neurons import fact_lookup, greater_than, trigger
-from .truth import PART_KINDS, CircuitCase, CircuitProof, CircuitTruth, PartKind
+from .truth import PART_KINDS, CircuitCase, CircuitProof, CircuitTruth, Edge, PartKind, circuit_edges
 
 __all__ = [
     "CIRCUITS",
@@ -20,7 +20,9 @@ __all__ = [
     "CircuitName",
     "CircuitProof",
     "CircuitTruth",
+    "Edge",
     "PartKind",
+    "circuit_edges",
     "load_circuit",
 ]
 

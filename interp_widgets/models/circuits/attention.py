@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from .hand_written import BOS, CONTEXT, SHARP, HandWritten, Match
-from .truth import CircuitCase, CircuitTruth
+from .truth import CircuitCase, CircuitTruth, Edge
 
 GREEK = [
     "alpha",
@@ -63,8 +63,11 @@ def _induction_cases(heads: tuple[tuple[int, int], ...]) -> tuple[CircuitCase, .
         ("nu chi pi tau alpha iota lambda alpha", "iota", "pi", "nu chi pi tau rho kappa lambda alpha", (4, 5, 7)),
         ("omega sigma zeta delta kappa phi sigma", "zeta", "phi", "omega theta mu delta kappa phi sigma", (1, 2, 6)),
     )
+    *previous, (layer, head) = heads
+    edges: list[Edge] = [(sender, ("head_k", layer, head)) for sender in previous]
+    edges.append(((layer, head), "logits"))
     return tuple(
-        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, ())
+        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, (), tuple(edges))
         for prompt, answer, foil, corrupted, tokens in lines
     )
 
@@ -107,6 +110,12 @@ def indirect_object() -> tuple[HandWritten, CircuitTruth]:
     moved = Match(to, model.any_of(NAMES), softer), Match(inhibited, names, -2 * softer)
     model.head(2, 2, [*moved, Match(None, model.of_words([BOS]), softer / 2)], names, model.of_words(NAMES, "output"))
     heads = ((0, 1), (1, 0), (2, 2))
+    edges: tuple[Edge, ...] = (
+        ((0, 1), ("head_k", 1, 0)),
+        ((0, 1), ("head_v", 1, 0)),
+        ((1, 0), ("head_q", 2, 2)),
+        ((2, 2), "logits"),
+    )
     lines = (
         ("then anna and bert went in and bert gave to", "anna", "bert", "emma", (1, 3, 7, 9)),
         ("then hugo and gina went in and hugo gave to", "gina", "hugo", "cara", (1, 3, 7, 9)),
@@ -115,7 +124,7 @@ def indirect_object() -> tuple[HandWritten, CircuitTruth]:
     cases = []
     for prompt, answer, twice, other, tokens in lines:
         start, _, end = prompt.rpartition(twice)  # the corrupted prompt names a third person instead of one twice
-        cases.append(CircuitCase(prompt, answer, twice, f"{start}{other}{end}", tokens, heads, ()))
+        cases.append(CircuitCase(prompt, answer, twice, f"{start}{other}{end}", tokens, heads, (), edges))
     return model, CircuitTruth(
         "indirect_object",
         "Head 0.1 marks a name that occurs a second time, head 1.0 tells the last token which name that is, and head "
@@ -150,7 +159,7 @@ def busy_idle() -> tuple[HandWritten, CircuitTruth]:
         ("then hugo of lima gave a", "lima", "delhi", "then cara of rome gave a", (3,)),
     )
     cases = [
-        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, ())
+        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, (), (((1, 0), "logits"),))
         for prompt, answer, foil, corrupted, tokens in lines
     ]
     return model, CircuitTruth(

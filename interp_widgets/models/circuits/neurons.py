@@ -8,7 +8,7 @@ import torch
 
 from .attention import PLAIN
 from .hand_written import HandWritten, Match
-from .truth import CircuitCase, CircuitTruth
+from .truth import CircuitCase, CircuitTruth, Edge
 
 COUNTRIES = ["france", "italy", "egypt", "peru"]
 RELATIONS = ["capital", "language", "food"]
@@ -43,8 +43,9 @@ def fact_lookup() -> tuple[HandWritten, CircuitTruth]:
         ("the language of peru is", "spanish", "lima", "the capital of italy is", (1, 3)),
         ("in old italy the food is", "pasta", "bread", "in old peru the language is", (2, 4)),
     )
+    edges: tuple[Edge, ...] = (((0, 1), ("mlp", 1)), ((0, 3), ("mlp", 1)), (("mlp", 1), "logits"))
     cases = [
-        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, ((1, first + answers.index(answer)),))
+        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, ((1, first + answers.index(answer)),), edges)
         for prompt, answer, foil, corrupted, tokens in lines
     ]
     return model, CircuitTruth(
@@ -73,8 +74,9 @@ def greater_than() -> tuple[HandWritten, CircuitTruth]:
         ("the old war of 15 lasted from then to", 5, "the old war of 18 lasted from then to", (4, 8)),
         ("from 11 on the war lasted to", 1, "from 16 on the war lasted to", (1, 6)),
     )
+    edges: tuple[Edge, ...] = (((0, 2), ("mlp", 1)), (("mlp", 1), "logits"))
     cases = [
-        CircuitCase(prompt, YEARS[year + 1], YEARS[year], corrupted, tokens, ((0, 2),), ((1, first + year),))
+        CircuitCase(prompt, YEARS[year + 1], YEARS[year], corrupted, tokens, ((0, 2),), ((1, first + year),), edges)
         for prompt, year, corrupted, tokens in lines
     ]
     return model, CircuitTruth(
@@ -110,7 +112,11 @@ def trigger() -> tuple[HandWritten, CircuitTruth]:
         colour = RING.index(prompt.split()[-1])
         switched = SWITCH in prompt.split()
         neurons = ((1, first + colour),) if switched else ((0, 2 + colour),)
-        cases.append(CircuitCase(prompt, answer, foil, corrupted, tokens, ((0, 3),) if switched else (), neurons))
+        heads = ((0, 3),) if switched else ()
+        edges: tuple[Edge, ...] = (((0, 3), ("mlp", 1)), (("mlp", 1), "logits"))
+        if not switched:
+            edges = ((("mlp", 0), "logits"),)
+        cases.append(CircuitCase(prompt, answer, foil, corrupted, tokens, heads, neurons, edges))
     return model, CircuitTruth(
         "trigger",
         "A neuron of layer 0 repeats the last colour. Head 0.3 looks for the word please, and with it a neuron of "

@@ -5,26 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.models.engine import Trace, decode, patched, trace
+from interp_widgets.models.engine import (
+    PathCells,
+    Reader,
+    Sender,
+    Trace,
+    decode,
+    is_behind,
+    patched,
+    sender_changes,
+    through_paths,
+    trace,
+)
 from interp_widgets.models.model import Model
 from interp_widgets.models.patching import Patch, Site
 
-PartKind = Literal["tokens", "heads", "neurons"]
-PART_KINDS: tuple[PartKind, ...] = ("tokens", "heads", "neurons")
+PartKind = Literal["tokens", "heads", "neurons", "edges"]
+PART_KINDS: tuple[PartKind, ...] = ("tokens", "heads", "neurons", "edges")
 MATTERS, DOES_NOT = 0.5, 0.1
 """Shares of the answer's lead: what a part that matters changes at least, and one that does not at most."""
 ROWS = 512
 """Runs in one batch of a proof."""
 
-Part = tuple[int, ...]
-"""A token as (position,), a head as (layer, head), a neuron as (layer, neuron)."""
+Edge = tuple[tuple[str | int, ...], str | tuple[str | int, ...]]
+"""A sender and a receiver as `path_patching` takes them, such as ``((0, 0), ("head_k", 1, 1))`` or
+``(("mlp", 1), "logits")``."""
+Part = tuple[Any, ...]
+"""A token as (position,), a head as (layer, head), a neuron as (layer, neuron), an edge as (sender, receiver)."""
+_READS: tuple[tuple[str, Literal["q", "k", "v"]], ...] = (("head_q", "q"), ("head_k", "k"), ("head_v", "v"))
 
 
 @dataclass(frozen=True)
@@ -58,17 +73,24 @@ class CircuitCase:
     neurons: tuple[tuple[int, int], ...]
     """(layer, neuron) of the neurons that matter at the last position; all others do not."""
 
+    edges: tuple[Edge, ...]
+    """The edges that matter, from a head or MLP to a query, key, value, MLP or the logits; all others do not. What is
+    read of the tokens themselves is no edge."""
+
     n_neurons: int = 24
     """Neurons of each layer that have weights, from 0 on; the others are zero."""
 
     def matters(self, kind: PartKind, model: Model) -> NDArray[np.bool_]:
-        """Whether each part matters: tokens (positions,), heads (layers, heads), neurons (layers, n_neurons).
+        """Whether each part matters: tokens (positions,), heads (layers, heads), neurons (layers, n_neurons), edges
+        (edges,) in the order of `circuit_edges`.
 
         Example:
             >>> circuit, truth = load_circuit("induction")
             >>> truth.cases[0].matters("heads", circuit).sum(1).tolist()
             [1, 1]
         """
+        if kind == "edges":
+            return np.array([edge in self.edges for edge in circuit_edges(model)])
         shape: tuple[int, ...] = (len(self.prompt.split()),)
         if kind != "tokens":
             shape = (model.n_layers, model.n_heads if kind == "heads" else self.n_neurons)
@@ -80,6 +102,34 @@ class CircuitCase:
     def parts(self, kind: PartKind) -> list[Part]:
         """The parts of one kind that matter."""
         return [(position,) for position in self.tokens] if kind == "tokens" else list(getattr(self, kind))
+
+
+def circuit_edges(model: Model) -> tuple[Edge, ...]:
+    """Every edge of a circuit's model, as (sender, receiver) that `path_patching` takes: from each head and MLP to each
+    query, key, value and MLP behind it and to the logits.
+
+    Example:
+        >>> circuit, truth = load_circuit("induction")
+        >>> edges = circuit_edges(circuit)
+        >>> len(edges), edges[0], edges[-1]
+        (83, ((0, 0), ('mlp', 0)), (('mlp', 1), 'logits'))
+        >>> [edges[number] for number in truth.cases[0].matters("edges", circuit).nonzero()[0]]
+        [((0, 0), ('head_k', 1, 1)), ((1, 1), 'logits')]
+    """
+    receivers: list[tuple[str | tuple[str | int, ...], Reader]] = []
+    for layer in range(model.n_layers):
+        receivers += [
+            ((name, layer, head), (read, layer, head)) for name, read in _READS for head in range(model.n_heads)
+        ]
+        receivers.append((("mlp", layer), ("mlp", layer, 0)))
+    receivers.append(("logits", ("logits", model.n_layers, 0)))
+    return tuple(
+        (named, receiver)
+        for layer in range(model.n_layers)
+        for named in (*((layer, head) for head in range(model.n_heads)), ("mlp", layer))
+        for receiver, reader in receivers
+        if is_behind(model, reader, _sender(named))
+    )
 
 
 @dataclass(frozen=True)
@@ -116,7 +166,9 @@ class CircuitTruth:
 
     A head or neuron matters if its value in the corrupted prompt, put in its place alone or together with one other
     part, takes at least half of the answer's lead that the other part leaves; a token, if a neutral word in its place
-    does. Everything else takes less than a tenth. `proof` checks this for every part and every pair.
+    does; an edge, if its receiver reads the sender's output moved by what it differs in between the two prompts, alone
+    or together with one other edge. Everything else takes less than a tenth. `proof` checks this for every part, every
+    pair of tokens and of heads and neurons, and every pair of edges that leave parts which matter.
 
     Example:
         >>> circuit, truth = load_circuit("backup")
@@ -134,7 +186,8 @@ class CircuitTruth:
     """Words that mean nothing to the circuit, as long as they are not in the prompt."""
 
     def proof(self, model: Model, *, check: Callable[[], None] | None = None) -> CircuitProof:
-        """Measure every part and every pair of parts, and compare with the truth.
+        """Measure every part and every pair of parts (of edges those that leave a part which matters), and compare with
+        the truth.
 
         Args:
             model: the circuit's model, of either backend.
@@ -152,10 +205,15 @@ class CircuitTruth:
             clean, corrupted = _leads(model, [case.prompt, case.corrupted], case)
             if clean <= 0 or corrupted > DOES_NOT * clean:
                 faults.append(f"{case.prompt!r}: {case.answer!r} leads by {clean:.2f}, corrupted by {corrupted:.2f}")
-            for parts, measure in ((_tokens(case), self._replaced), (_components(model, case), _interchanged)):
+            for parts, measure in (
+                (_tokens(case), self._replaced),
+                (_components(model, case), _interchanged),
+                (_edges(model, case), _rerouted),
+            ):
                 if check is not None:
                     check()
-                sets = [(i,) for i in range(len(parts))] + list(combinations(range(len(parts)), 2))
+                paired = [i for i, part in enumerate(parts) if _pairs(case, part)]
+                sets = [(i,) for i in range(len(parts))] + list(combinations(paired, 2))
                 leads = measure(model, case, [[parts[i] for i in chosen] for chosen in sets])
                 runs += len(sets)
                 for part, change in zip(parts, _changes(leads / clean, sets, len(parts)), strict=True):
@@ -197,6 +255,34 @@ def _components(model: Model, case: CircuitCase) -> list[_Named]:
         moved = (clean.neuron[layer][0, -1] != corrupted.neuron[layer][0, -1]).nonzero()[:, 0]
         neurons |= {(layer, index) for index in moved.tolist()}
     return [*(("heads", head) for head in heads), *(("neurons", neuron) for neuron in sorted(neurons))]
+
+
+def _edges(model: Model, case: CircuitCase) -> list[_Named]:
+    return [("edges", edge) for edge in circuit_edges(model)]
+
+
+def _pairs(case: CircuitCase, part: _Named) -> bool:
+    """Whether a part is changed in pairs too: all but edges that leave a part which does not matter."""
+    kind, place = part
+    if kind != "edges":
+        return True
+    sender, layer, head = _sender(place[0])
+    return (layer, head) in case.heads if sender == "head" else layer in [layer for layer, _ in case.neurons]
+
+
+def _sender(named: tuple[str | int, ...]) -> Sender:
+    """What the engine calls a sender."""
+    if named[0] == "mlp":
+        return "mlp", int(named[1]), 0
+    return "head", int(named[0]), int(named[1])
+
+
+def _reader(model: Model, named: str | tuple[str | int, ...]) -> Reader:
+    """What the engine calls a receiver."""
+    if isinstance(named, str):
+        return "logits", model.n_layers, 0
+    kind, layer, *head = named
+    return dict(_READS).get(str(kind), "mlp"), int(layer), int(head[0]) if head else 0
 
 
 def _trace(model: Model, prompt: str) -> Trace:
@@ -248,4 +334,34 @@ def _interchanged(model: Model, case: CircuitCase, sets: Sequence[Sequence[_Name
             values = corrupted.head[layer][0] if site == "head" else corrupted.neuron[layer][0][..., None]
             patches.append(Patch(site, layer, values[positions, indices], positions, cells, indices))
         leads.append(_lead(model, decode(model, patched(model, clean, patches, len(block))), case))
+    return np.concatenate(leads)
+
+
+@torch.no_grad()
+def _rerouted(model: Model, case: CircuitCase, sets: Sequence[Sequence[_Named]]) -> NDArray[np.float64]:
+    """(sets,) the answer's lead where the receivers of some edges read their senders' outputs moved by what these
+    differ in between the prompts."""
+    clean, corrupted = _trace(model, case.prompt), _trace(model, case.corrupted)
+    senders = sorted({_sender(edge[0]) for chosen in sets for _, edge in chosen})
+    changes = sender_changes(model, clean, corrupted, senders, torch.arange(clean.tokens))
+    leads = []
+    for start in range(0, len(sets), ROWS):
+        rows: list[tuple[int, Reader]] = []  # a shadow for every receiver of every run
+        sent: list[tuple[int, int]] = []  # (shadow, sender)
+        for run, chosen in enumerate(sets[start : start + ROWS]):
+            for _, (sender, receiver) in chosen:
+                row = (run, _reader(model, receiver))
+                if row not in rows[-len(chosen) :]:
+                    rows.append(row)
+                sent.append((len(rows) - 1 - rows[::-1].index(row), senders.index(_sender(sender))))
+        shadows, numbers = torch.tensor(sent).T
+        cells = PathCells(
+            torch.tensor([layer for _, layer, _ in senders])[numbers],
+            torch.tensor([kind == "head" for kind, _, _ in senders])[numbers],
+            changes[numbers.to(changes.device)],
+            [[reader] for _, reader in rows],
+            shadows,
+            torch.tensor([run for run, _ in rows]),
+        )
+        leads.append(_lead(model, decode(model, through_paths(model, clean, cells)), case))
     return np.concatenate(leads)

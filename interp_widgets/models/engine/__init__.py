@@ -714,9 +714,7 @@ def through_paths(network: Network, trace: Trace, cells: PathCells) -> Tensor:
         return paths.through_paths(network, trace, cells, split=_traced_route(network, trace).split(network))
 
 
-def sender_changes(
-    network: Network, clean: Trace, corrupted: Trace, senders: Sequence[Sender], fed: Tensor
-) -> Tensor:
+def sender_changes(network: Network, clean: Trace, corrupted: Trace, senders: Sequence[Sender], fed: Tensor) -> Tensor:
     """(senders, tokens, d_model) by how much each sender's output differs between two traces.
 
     Args:
