@@ -192,7 +192,8 @@ def test_one_edge_at_a_time_meets_a_backup_and_misses_what_must_meet() -> None:
     noising, denoising = "path patching, noising", "path patching, denoising"
     board = circuit_scoreboard([noising, denoising], ["induction", "fact_lookup", "backup"])
     for method, circuit, stated in (
-        (noising, "induction", 1), (noising, "fact_lookup", 1), (noising, "backup", 0.36), (denoising, "fact_lookup", 0.49)
+        (noising, "induction", 1), (noising, "fact_lookup", 1), (noising, "backup", 0.36),
+        (denoising, "fact_lookup", 0.49),
     ):  # fmt: skip
         assert board.precision(method, circuit, "edges") == pytest.approx(stated, abs=0.06)
     np.testing.assert_allclose(board.chance[:, 3], 0.08, atol=0.015)

@@ -122,7 +122,8 @@ def circuit_scoreboard(
 
     Every method ranks the tokens, heads, neurons or edges of a prompt of `load_circuit`, and the ranking is compared
     with the truth by its average precision: 1 if all parts that matter come before all others. Random rankings of the
-    same parts give chance, its middle 95% and p. A high score on prompts of nine tokens can be chance, so read it beside that.
+    same parts give chance, its middle 95% and p. A high score on prompts of nine tokens can be chance, so read it
+    beside that.
 
     Where methods fail for a known reason (average precision with ``seed=0``, chance in brackets):
 

@@ -123,10 +123,12 @@ def circuit_edges(model: Model) -> tuple[Edge, ...]:
         ]
         receivers.append((("mlp", layer), ("mlp", layer, 0)))
     receivers.append(("logits", ("logits", model.n_layers, 0)))
+    senders: list[tuple[str | int, ...]] = []
+    for layer in range(model.n_layers):
+        senders += [*((layer, head) for head in range(model.n_heads)), ("mlp", layer)]
     return tuple(
         (named, receiver)
-        for layer in range(model.n_layers)
-        for named in (*((layer, head) for head in range(model.n_heads)), ("mlp", layer))
+        for named in senders
         for receiver, reader in receivers
         if is_behind(model, reader, _sender(named))
     )
