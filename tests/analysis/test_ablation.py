@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from interp_widgets.analysis.ablation import maps
 from interp_widgets.analysis.ablation.cells import strongest_first
 from interp_widgets.analysis.ablation.contexts import Ablation, Part, ablation
+from interp_widgets.analysis.ablation.estimates import Estimate, estimate
 from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
 from interp_widgets.analysis.ablation.maps import ablate_heads, ablate_modules, ablate_neurons, ablation_cost
 from interp_widgets.arguments import checked
@@ -443,7 +444,7 @@ def test_progress_partial_results_and_cancel() -> None:
     whole = ablate_modules(model, IDS, TARGET, batch_size=4, progress=progress, on_partial=parts.append)
     assert seen[-1] == (72, 72)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert 1 <= len(parts) <= 9, "one with estimates alone, one per group of the strongest, and four"
+    assert 1 <= len(parts) <= 9, "one without numbers, one per group of the strongest, and four"
     counts = [int(np.isfinite(part.effect).sum()) for part in parts]
     assert counts == sorted(set(counts))
     assert counts[0] == 0
@@ -451,11 +452,10 @@ def test_progress_partial_results_and_cancel() -> None:
     for part in parts:
         known = np.isfinite(part.effect)
         assert part.partial
-        assert part.estimated is not None
-        assert np.isfinite(part.estimated).all()
+        assert part.strongest_first
         np.testing.assert_array_equal(part.effect[known], whole.effect[known])
     assert not whole.partial
-    assert whole.estimated is None
+    assert not whole.strongest_first
     assert np.isfinite(whole.effect).all()
 
     class Cancelled(Exception):
@@ -479,13 +479,19 @@ def test_cells_that_are_estimated_to_tell_most_run_first(analysis: Any, monkeypa
     source = tiny_hf("llama")
     for part in (source.model.layers[0].self_attn.o_proj, source.model.layers[0].mlp.down_proj):
         part.weight.data.zero_()  # the cells that come first by layer change nothing
-    model, scores = load_model(source), list[Tensor]()
+    model, scores, changes = load_model(source), list[Tensor](), list[Tensor]()
 
     def in_small_groups(score: Tensor, cells: int) -> list[Tensor]:
         scores.append(score)
         return strongest_first(score, cells, group=2)
 
+    def kept(*arguments: Any) -> Estimate:
+        guess = estimate(*arguments)
+        changes.append(guess.change)
+        return guess
+
     monkeypatch.setattr(maps, "strongest_first", in_small_groups)
+    monkeypatch.setattr(maps, "estimate", kept)
     parts: list[Any] = []
     plain = analysis(model, IDS, TARGET, batch_size=2)
     whole = analysis(model, IDS, TARGET, batch_size=2, on_partial=parts.append)
@@ -495,29 +501,35 @@ def test_cells_that_are_estimated_to_tell_most_run_first(analysis: Any, monkeypa
     assert not np.isfinite(first.effect).any()
     known = np.isfinite(second.effect)
     layers, rest = model.n_layers, whole.effect.size // model.n_layers
-    score = scores[0].reshape(layers, rest)
+    score, change = scores[0].reshape(layers, rest), changes[0].reshape(layers, rest)
     if analysis is ablate_modules:  # cells are numbered by layer, position and kind
         score = score.reshape(layers, -1, len(whole.kinds)).permute(2, 0, 1)
-        silent, told = known[:, 0], first.estimated[:, 0]
+        silent = known[:, 0]
     else:
-        silent, told = known[0], first.estimated[0]
+        silent = known[0]
     order = torch.argsort(score.flatten(), descending=True, stable=True)
     assert known.sum() == 2
     assert known.ravel()[order[:2].numpy()].all()
     assert not silent.any()
-    assert not told.any()
-    assert first.estimated.any()
+    assert not change[0].any()
+    assert change.any()
 
 
-def test_an_estimate_is_the_effect_of_a_small_change() -> None:
+def test_an_estimate_is_the_effect_of_a_small_change(monkeypatch: pytest.MonkeyPatch) -> None:
     source = tiny_hf("llama", dtype=torch.float64)
     source.model.layers[-1].mlp.down_proj.weight.data.mul_(1e-4)
-    model, parts = load_model(source, dtype=torch.float64), list[AblationResult]()
-    whole = ablate_modules(model, IDS, TARGET, kinds=["mlp"], batch_size=1, on_partial=parts.append)
-    estimated = parts[0].estimated
-    assert estimated is not None
+    model, guesses = load_model(source, dtype=torch.float64), list[Estimate]()
+
+    def kept(*arguments: Any) -> Estimate:
+        guesses.append(estimate(*arguments))
+        return guesses[-1]
+
+    monkeypatch.setattr(maps, "estimate", kept)
+    whole = ablate_modules(model, IDS, TARGET, kinds=["mlp"], batch_size=1, on_partial=lambda part: None)
+    (guess,) = guesses
     assert abs(whole.effect[0, -1, -1]) > 0
-    np.testing.assert_allclose(estimated[0, -1], whole.effect[0, -1], rtol=1e-2)
+    estimated = -guess.change.reshape(whole.effect.shape[1:])
+    np.testing.assert_allclose(estimated[-1], whole.effect[0, -1], rtol=1e-2)
 
 
 @pytest.mark.parametrize(("positions", "columns"), [("last", [-1]), (range(1, 3), [1, 2])])

@@ -32,6 +32,7 @@ from interp_widgets.compute.memory import Forecast, Speedometer
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.ablation.ablation_spec import AblationSpec
 from interp_widgets.widgets.ablation.maps import amount
+from interp_widgets.widgets.ablation.tracing import PUT_BACK
 from interp_widgets.widgets.base.answers import Outcome
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.shell import Shell
@@ -824,7 +825,8 @@ def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: A
     assert "partial" in maps(panel)["mlp"].title
     assert np.isnan(maps(panel)["mlp"].matrix[3:]).all()
     assert np.isfinite(maps(panel)["mlp"].matrix[:3]).all()
-    assert "Strongest" in panel["modules"].words.value
+    counted = f"Layer by layer: {np.isfinite(effect).sum()} of {effect.size} cells exact, the largest so far: <b>"
+    assert counted in panel["modules"].words.value
     entered.clear()
     stopped.clear()
     panel.go()
@@ -840,7 +842,7 @@ def test_a_partial_result_without_numbers_is_drawn_and_not_saved(wire: Any, pair
     assert _answers(current, "")
     values = "restored" if tab == "tracing" else "effect"
     nothing = {name: np.full_like(getattr(whole, name), np.nan) for name in (values, *(["common"][: tab != "tracing"]))}
-    part = replace(whole, **nothing, estimated=whole.effect, partial=True)
+    part = replace(whole, **nothing, strongest_first=True, partial=True)
     current._put(Outcome(current.shown_request, (part,), 0.0, partial=True, states=current.shown_states))
     pin(wire, panel, next(iter(maps(panel, tab).values())), 1, 2)
     texts = [text for heat in maps(panel, tab).values() for text in (heat.title, *heat.notes)]
@@ -848,10 +850,43 @@ def test_a_partial_result_without_numbers_is_drawn_and_not_saved(wire: Any, pair
     texts.append(current.cell.value if tab == "tracing" else current.next_token.table.caption)
     assert not [text for text in texts if re.search(r"\bnan\b", text, re.IGNORECASE)]
     assert all("partial" in heat.title and np.isnan(heat.matrix).all() for heat in maps(panel, tab).values())
-    assert (
-        ("not computed yet" in current.cell.value) if tab == "tracing" else ("Nothing computed" in current.words.value)
-    )
+    size = whole.effect.size if tab != "tracing" else whole.effect[..., whole.subject[0] :].size
+    assert f"Strongest expected first: 0 of {size} cells exact." in current.words.value
+    if tab == "tracing":
+        assert "not computed yet" in current.cell.value
     assert not _answers(current, "")
+
+
+def test_a_partial_map_names_the_largest_exact_cell(pair: Any, ablate: Any) -> None:
+    panel = ablate(pair.base, pair.tuned)
+    current, results = panel.current, panel.results
+    assert "Strongest: A: <b>" in current.words.value
+    effect = np.full_like(results[0].effect, np.nan)
+    effect[1, 2, 3], effect[0, 1, 4] = -4.5, 2.0
+    parts = replace(results[0], effect=effect, strongest_first=True, partial=True), results[1]
+    current._put(Outcome(current.shown_request, parts, 0.0, partial=True, states=current.shown_states))
+    size = f"{effect.size:,}"
+    first, second = current.words.value.split("<br>")[1:3]
+    assert first.startswith(
+        f"A: Strongest expected first: 2 of {size} cells exact, the largest so far: <b>−4.5</b>, MLP"
+    )
+    assert "MLP of layer 2 at" in first
+    assert second.strip().startswith(f"B: Complete: {size} of {size} cells exact, the largest: <b>")
+    sentence = current.describe_selection().sentences[0]
+    assert "cells exact, the largest so far: −4.5, MLP of layer 2" in sentence
+    assert ". B: Complete" in sentence
+
+
+def test_a_trace_names_the_strongest_cell_beside_the_last_state(pair: Any, ablate: Any) -> None:
+    panel = ablate(pair.base, tab="tracing", samples=2)
+    result, words = panel.result, panel.current.words.value
+    effect = np.abs(result.effect)
+    effect[result.kinds.index("state"), :, -1] = 0
+    kind, layer, position = np.unravel_index(int(effect.argmax()), effect.shape)
+    assert "Strongest: <b>" in words
+    layers, restored = result.layers_of(result.kinds[kind], int(layer)), PUT_BACK[result.kinds[kind]]
+    assert f"{restored[0].lower()}{restored[1:]} layer{'' if layers[1] - layers[0] == 1 else 's'} {layers[0]} " in words
+    assert f"({position})" in words.split("Strongest: ")[1]
 
 
 def test_a_dear_run_waits_for_run(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,9 @@ class NextTokenEffect(Result):
     """Whether the first prompt token carries the model's attention sink: what is removed there takes the sink away, on
     which every later token relies."""
 
+    strongest_first: bool = field(default=False, kw_only=True)
+    """Of a partial result: whether the cells that are estimated to be strongest run first; else layer by layer."""
+
 
 @record
 class AblationResult(NextTokenEffect):
@@ -84,9 +87,6 @@ class AblationResult(NextTokenEffect):
     common: Floats | None = with_axes("kinds", "layers", "positions", default=None)
     """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
-
-    estimated: Floats | None = with_axes("kinds", "layers", "positions", default=None)
-    """In a partial result alone, the effects to first order: good for an order, as numbers often far too small."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -134,9 +134,6 @@ class HeadAblationResult(NextTokenEffect):
     """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
-    estimated: Floats | None = with_axes("layers", "heads", default=None)
-    """In a partial result alone, the effects to first order: good for an order, as numbers often far too small."""
-
     def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
         """(layer, head) of the ``count`` heads with the largest effect, largest first, among those computed."""
         flat = self.effect.ravel()
@@ -179,9 +176,6 @@ class NeuronAblationResult(NextTokenEffect):
     common: Floats | None = with_axes("neurons", default=None)
     """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
-
-    estimated: Floats | None = with_axes("neurons", default=None)
-    """In a partial result alone, the effects to first order: good for an order, as numbers often far too small."""
 
     def to_frame(self) -> DataFrame:
         """One row per neuron: neuron, activation, effect, and common with the logit."""

@@ -117,8 +117,8 @@ def ablate_modules(
         batch_size: cells per chunk; by default what 60% of the free memory holds.
         progress: called with (done, total) cells after every chunk.
         check: called before every layer of every chunk; raises to cancel.
-        on_partial: receives a partial result a few times, NaN where nothing is computed yet. Of a long run the first
-            has first-order estimates of all effects, and the cells that they name run first.
+        on_partial: receives a partial result a few times, NaN where nothing is computed yet. In a long run the cells
+            that are estimated to first order to be strongest run first (`strongest_first`).
 
     Raises:
         ValueError: a target of several tokens, a corrupted prompt of another length, a position or layer out of range,
@@ -162,15 +162,14 @@ def ablate_modules(
         by_position = cells.reshape(len(at_layers), len(at_positions), count)[:, np.argsort(order)]
         return np.ascontiguousarray(rearrange(by_position, "layer position kind -> kind layer position"))
 
-    def result(effect: Floats, common: Floats | None, estimated: Floats | None, partial: bool) -> AblationResult:
+    def result(effect: Floats, common: Floats | None, **run: bool) -> AblationResult:
         return AblationResult(
             effect=by_kind(effect),
             common=None if common is None else by_kind(common),
-            estimated=None if estimated is None else by_kind(estimated),
             kinds=names,
             layers=at_layers,
             positions=at_positions,
-            partial=partial,
+            **run,
             **study.fields(kinds=", ".join(names), layers=str(at_layers), positions=str(at_positions)),
         )
 
@@ -240,15 +239,14 @@ def ablate_heads(
         rows = torch.arange(len(cells)).repeat_interleave(len(at))
         return [study.replacement.patch("head", layer, rows, at.repeat(len(cells)), cells[rows])]
 
-    def result(effect: Floats, common: Floats | None, estimated: Floats | None, partial: bool) -> HeadAblationResult:
+    def result(effect: Floats, common: Floats | None, **run: bool) -> HeadAblationResult:
         fields = study.fields(layers=str(at_layers), position=where)
         return HeadAblationResult(
             effect=effect,
             common=common,
-            estimated=estimated,
             layers=at_layers,
             position=where,
-            partial=partial,
+            **run,
             **fields,
         )
 
@@ -323,16 +321,15 @@ def ablate_neurons(
         rows = torch.arange(len(cells))
         return [study.replacement.patch("neuron", layer, rows, torch.full_like(rows, fed), index[cells])]
 
-    def result(effect: Floats, common: Floats | None, estimated: Floats | None, partial: bool) -> NeuronAblationResult:
+    def result(effect: Floats, common: Floats | None, **run: bool) -> NeuronAblationResult:
         return NeuronAblationResult(
             effect=effect[0],
             common=None if common is None else common[0],
-            estimated=None if estimated is None else estimated[0],
             neurons=chosen,
             activation=activation,
             layer=at_layer,
             position=where,
-            partial=partial,
+            **run,
             **study.fields(layer=at_layer, position=where),
         )
 
@@ -386,7 +383,7 @@ class AblationRun:
         layers: Sequence[int],
         cells: int,
         patches: Callable[[int, Tensor], list[Patch]],
-        result: Callable[[Floats, Floats | None, Floats | None, bool], R],
+        result: Callable[..., R],
         on_partial: Callable[[R], None] | None,
         *,
         first: Callable[[int], int],
@@ -394,15 +391,15 @@ class AblationRun:
     ) -> R:
         """Compute the effects of ``cells`` cells at each layer, each cell being the clean run with its own patches.
 
-        Where partial results are asked for, and the map takes several chunks, the first has estimates of all cells,
-        and those that are estimated to tell most run first.
+        Where partial results are asked for, and the map takes several chunks, the cells that are estimated to be
+        strongest run first.
 
         Args:
             layers, cells: the size of the map.
             patches: maps a layer and cell numbers (n,) to patches, see `run_cells`.
             result: makes a result from effects (layers, cells), NaN where not computed yet, the part of them that all
-                logits share, the same for the logit and None for the other metrics, their estimates, None in the
-                complete result, and whether it is partial.
+                logits share, the same for the logit and None for the other metrics, and the keywords ``partial`` and
+                ``strongest_first``.
             on_partial: receives a partial result a few times.
             first: maps a cell to its first changed position, counted with the BOS.
             name: describes what a cell of a layer removes, for the error where its effect is not finite.
@@ -410,14 +407,14 @@ class AblationRun:
         shape = (len(layers), cells, 1 if self.metric.log_prob is None else 2)
         effects = torch.full(shape, torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device)
         self.runner.total = len(layers) * cells
-        estimated: list[Floats] = []
+        guess: Estimate | None = None
 
         def measured(partial: bool) -> R:
             effect, *common = (to_numpy(values).copy() for values in effects.unbind(-1))
             if not partial:
                 check_finite(effect, lambda row, cell: f"the effect of removing {name(layers[row], cell)}")
-            guess = estimated[0] if partial and estimated else None
-            return result(effect, common[0] if common else None, guess, partial)
+            ordered = partial and guess is not None
+            return result(effect, common[0] if common else None, partial=partial, strongest_first=ordered)
 
         def patches_of(chunk: Tensor) -> list[Patch]:
             rows, found = chunk // cells, list[Patch]()
@@ -433,7 +430,6 @@ class AblationRun:
             if self._takes_long(first(0)):
                 guess = self._estimate(patches_of, len(layers) * cells)
                 if guess is not None:
-                    estimated.append(-to_numpy(guess.change).reshape(len(layers), cells))
                     groups = strongest_first(guess.score, cells)
                     self.runner.deliver()
         for number, group in enumerate(groups):
@@ -448,7 +444,7 @@ class AblationRun:
                 return first(int(group[number]) % cells)
 
             run_cells(len(group), self.clean, self.runner, patches_at, first_at, write)
-            if estimated and number < STRONGEST and self.runner.early and self.runner.deliver is not None:
+            if guess is not None and number < STRONGEST and self.runner.early and self.runner.deliver is not None:
                 self.runner.deliver()
         return measured(False)
 

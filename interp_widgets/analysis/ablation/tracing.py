@@ -106,8 +106,8 @@ class CausalTraceResult(PromptResult):
     n_layers: int = 0
     """Number of layers of the model."""
 
-    estimated: Floats | None = with_axes("kinds", "layers", "places", default=None)
-    """In a partial result alone, the effects to first order: good for an order, as numbers often far too small."""
+    strongest_first: bool = False
+    """Of a partial result: whether the cells that are estimated to be strongest run first; else layer by layer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -266,8 +266,8 @@ def causal_trace(
         progress: called with (done, total) runs after every chunk.
         check: called before every chunk and layer; raises to cancel.
         on_partial: receives a partial result a few times, NaN where nothing is computed yet; where not all noise
-            samples fit at once, of the samples that are finished. Of a long run the first has first-order estimates
-            of all effects, and the cells that they name run first.
+            samples fit at once, of the samples that are finished. In a long run the cells that are estimated to first
+            order to be strongest run first (`strongest_first`).
 
     Raises:
         ValueError: a subject that is not in the prompt, an empty or too long prompt, a target of several tokens, an
@@ -375,8 +375,8 @@ class _TraceStudy:
     """(tokens, samples)"""
     corrupted: Tensor = field(init=False)
     """(samples,)"""
-    estimated: Tensor | None = field(default=None, init=False)
-    """(kinds, layers, places) the effects to first order, once estimated."""
+    strongest_first: bool = field(default=False, init=False)
+    """Whether cells run in the order of their estimates."""
     finished: int = field(default=0, init=False)
     """Samples whose cells are all computed."""
     running: int = field(default=0, init=False)
@@ -447,7 +447,7 @@ class _TraceStudy:
             layers=self.layers,
             positions=self.positions,
             n_layers=model.n_layers,
-            estimated=to_numpy(self.estimated) if partial and self.estimated is not None else None,
+            strongest_first=partial and self.strongest_first,
             window=self.window,
             subject=self.subject,
             target=target,
@@ -521,10 +521,7 @@ class _CorruptedRuns:
         ids = study.prompt.ids
         at = gradients_of(runner.model, ids, study.metric, places, self.corrupted)
         guess = estimate(self.corrupted, at, patches, len(runs), runs % samples)
-        change = guess.change.reshape(-1, samples).mean(-1)
-        effects = torch.zeros(study.restored.shape[:-1], dtype=change.dtype, device=change.device)
-        effects[tuple(torch.tensor(cells).unbind(-1))] = change
-        study.estimated = effects
+        study.strongest_first = True
         if runner.deliver is not None:
             runner.deliver()
         return guess.score.reshape(-1, samples).mean(-1)

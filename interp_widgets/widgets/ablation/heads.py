@@ -18,7 +18,7 @@ from ..base.fields import field
 from ..base.prediction import checked, position_in
 from ..base.request import Request
 from .ablation_spec import AblationSpec, at_token
-from .maps import UNITS, Maps, amount, cell_notes, shared_part, shared_parts
+from .maps import UNITS, Maps, amount, cell_notes, shared_part, shared_parts, strongest
 from .removal import Removal
 
 LISTED = 3
@@ -102,7 +102,7 @@ class HeadAblation(Removal):
             arrays, heads, unit=UNITS[first.metric], titles={"head": title},
             notes=lambda view: {"head": cell_notes(view, results, shared_parts)},
         )  # fmt: skip
-        self.draw_words(_strongest(results))
+        self.draw_words(strongest(results, _largest))
 
     def draw_selection(self) -> None:
         picked = self.kind == "head"
@@ -114,14 +114,14 @@ class HeadAblation(Removal):
             return None
         where = self.results[0].position
         at = "every token" if where is None else at_token(where, self.results[0].prompt_tokens)
-        strongest = plain(_strongest(self.results))
+        sentence = plain(strongest(self.results, _largest))
         if not (self.layer_chosen or self.kind == "head"):
-            return Description("Heads", (strongest, "Click a head to see what the prediction loses without it."))
+            return Description("Heads", (sentence, "Click a head to see what the prediction loses without it."))
         values = [decimals(value) for value in self.effect_of(AblationSpec("head", self.layer, None, self.head))]
         letters = [letter.strip() or "effect" for letter in pair_view.letters(self.results)]
         return Description(
             f"Without head {self.head} of layer {self.layer}",
-            (f"Removed at {at}.", strongest),
+            (f"Removed at {at}.", sentence),
             ("", *letters),
             ((UNITS[self.results[0].metric], *values),),
             (Step("head_words", "Which words does it relate?", {"tab": "heads"}),),
@@ -142,17 +142,13 @@ class HeadAblation(Removal):
         return tuple(effects)
 
 
-def _strongest(results: tuple[HeadAblationResult, ...]) -> str:
-    """The heads with the largest effects, per model, as HTML."""
-    lines = []
-    for letter, result in zip(pair_view.letters(results), results, strict=True):
-        sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
-        order = np.argsort(-sizes, axis=None, kind="stable")[:LISTED]
-        cells = [np.unravel_index(int(flat), sizes.shape) for flat in order]
-        named = [
-            f"<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, head {at[1]} of layer {at[0]}"
-            for at in cells
-            if sizes[at] >= 0
-        ]
-        lines += [letter + "; ".join(named)] if named else []
-    return f"Strongest: {'. '.join(lines)}." if lines else "Nothing computed yet."
+def _largest(result: HeadAblationResult) -> str:
+    """The heads with the largest effects, as HTML; empty if none is computed."""
+    sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
+    order = np.argsort(-sizes, axis=None, kind="stable")[:LISTED]
+    cells = [np.unravel_index(int(flat), sizes.shape) for flat in order]
+    return "; ".join(
+        f"<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, head {at[1]} of layer {at[0]}"
+        for at in cells
+        if sizes[at] >= 0
+    )

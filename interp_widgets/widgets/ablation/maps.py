@@ -181,6 +181,27 @@ def cell_notes(view: str, results: Sequence[Any], texts: Callable[[Any], Sequenc
     return ["; ".join(cell) for cell in zip(*each, strict=True)]
 
 
+def strongest(
+    results: Sequence[Any], largest: Callable[[Any], str], cells: Callable[[Any], Any] = lambda result: result.effect
+) -> str:
+    """The strongest cells of each model, as HTML; of partial maps how many cells are computed, and in which order.
+
+    `largest` describes the strongest of a result's computed cells, empty if there is none; `cells` are those counted.
+    """
+    lettered = list(zip(pair_view.letters(results), results, strict=True))
+    if not any(result.partial for result in results):
+        named = [letter + words for letter, result in lettered if (words := largest(result))]
+        return f"Strongest: {'. '.join(named)}." if named else ""
+    lines = []
+    for letter, result in lettered:
+        effects, words = np.asarray(cells(result)), largest(result)
+        order = "Strongest expected first" if result.strongest_first else "Layer by layer"
+        exact = f"{order if result.partial else 'Complete'}: {np.isfinite(effects).sum():,} of {effects.size:,}"
+        so_far = f", the largest{' so far' * result.partial}: {words}" if words else ""
+        lines.append(f"{letter}{exact} cells exact{so_far}.")
+    return "<br> ".join(lines)
+
+
 def shared_parts(result: Any, at: Any = ...) -> list[str]:
     """How much of each cell's effect on the logit all logits share, in words; empty for the other metrics."""
     return (

@@ -17,7 +17,7 @@ from ..base.description import Description, decimals, plain
 from ..base.fields import field
 from ..base.request import Request
 from .ablation_spec import KIND_LABELS, AblationSpec
-from .maps import UNITS, Maps, amount, cell_notes, shared_part, shared_parts
+from .maps import UNITS, Maps, amount, cell_notes, shared_part, shared_parts, strongest
 from .removal import Removal
 
 SINK = (
@@ -54,7 +54,9 @@ class ModuleAblation(Removal):
             },
             off_scale=0 if not self.first_token_scales and any(result.sink for result in results) else -1,
         )  # fmt: skip
-        self.draw_words(_strongest(results) + (f"<br>{SINK}" if any(result.sink for result in results) else ""))
+        self.draw_words(
+            strongest(results, _largest) + (f"<br>{SINK}" if any(result.sink for result in results) else "")
+        )
 
     def draw_selection(self) -> None:
         row = self.layer if self.layer_chosen or self.kind in KIND_LABELS else -1
@@ -74,7 +76,7 @@ class ModuleAblation(Removal):
         where = f"“{visible(self.results[0].tokens[at])}”" if inside else ""
         return Description(
             f"Without each module of layer {layer} at {where}",
-            (plain(_strongest(self.results)),),
+            (plain(strongest(self.results, _largest)),),
             ("module", *(letter.strip() or "effect" for letter in letters)),
             tuple(rows),
         )
@@ -100,16 +102,13 @@ class ModuleAblation(Removal):
         return titles
 
 
-def _strongest(results: tuple[AblationResult, ...]) -> str:
-    """The largest effect of each model, as HTML."""
-    parts = []
-    for letter, result in zip(pair_view.letters(results), results, strict=True):
-        if np.isfinite(result.effect).any():
-            sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
-            if result.sink and len(result.positions) > 1:
-                sizes[..., 0] = -1.0
-            kind, layer, position = (int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
-            where = escape(AblationSpec(result.kinds[kind], layer, position).where(result.tokens))
-            at = (kind, layer, position)
-            parts.append(f"{letter}<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, {where}")
-    return f"Strongest: {'; '.join(parts)}." if parts else "Nothing computed yet."
+def _largest(result: AblationResult) -> str:
+    """The largest effect of a map, as HTML; empty if none is computed."""
+    sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
+    if result.sink and len(result.positions) > 1:
+        sizes[..., 0] = -1.0
+    if sizes.max() < 0:
+        return ""
+    at = tuple(int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
+    where = escape(AblationSpec(result.kinds[at[0]], at[1], at[2]).where(result.tokens))
+    return f"<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, {where}"

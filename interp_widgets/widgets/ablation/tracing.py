@@ -25,7 +25,7 @@ from ..base.prediction import checked
 from ..base.request import PerModel, Request
 from ..views import TokenStrip
 from .ablation_spec import at_token
-from .maps import MapPanel, Maps, amount, cell_notes, quoted
+from .maps import MapPanel, Maps, amount, cell_notes, quoted, strongest
 
 TRACED = {"state": "State", "mlp": "MLPs", "attn": "Attention"}
 """The restored activation."""
@@ -219,7 +219,9 @@ class CausalTracing(MapPanel):
             notes=lambda view: {kind: cell_notes(view, results, partial(_intervals, kind=kind)) for kind in TRACED},
         )  # fmt: skip
         self._shade(arrays)
-        self.words.value = "<br>".join([*map(_in_words, pair_view.letters(results), results), SHADING])
+        self.words.value = "<br>".join(
+            [*map(_in_words, pair_view.letters(results), results), strongest(results, _largest, _after_noise), SHADING]
+        )
         shown_if(self.words, True)
 
     def draw_selection(self) -> None:
@@ -259,8 +261,6 @@ class CausalTracing(MapPanel):
         for letter, result in self._seen(self.shown) if kind else []:
             if self.layer >= result.n_layers or not 0 <= self.position < len(result.tokens):
                 continue
-            first, last = result.layers_of(kind, self.layer)
-            layers = f"layer {first}" if last == first + 1 else f"layers {first} to {last - 1}"
             effect = float(result.effect[tuple(result.kinds).index(kind), self.layer, self.position])
             if not np.isfinite(effect):
                 lines.append(f"{letter}This cell of a partial map is not computed yet.")
@@ -268,7 +268,7 @@ class CausalTracing(MapPanel):
             value = amount(effect)
             interval = _intervals(result, kind)[self.layer * len(result.tokens) + self.position]
             lines.append(
-                f"{letter}{PUT_BACK[kind]} {layers} at {escape(at_token(self.position, result.tokens))} restores "
+                f"{letter}{_restored(result, kind, self.layer, self.position)} restores "
                 f"<b>{value}</b> of {amount(result.total_effect)} ({interval})."
             )
         return "<br>".join(lines)
@@ -287,6 +287,29 @@ def _intervals(result: CausalTraceResult, kind: str) -> list[str]:
         else:
             texts.append(f"95% interval {amount(float(low))} to {amount(float(high))}")
     return texts
+
+
+def _restored(result: CausalTraceResult, kind: str, layer: int, position: int) -> str:
+    """What a cell restores, for HTML."""
+    first, last = result.layers_of(kind, layer)
+    layers = f"layer {first}" if last == first + 1 else f"layers {first} to {last - 1}"
+    return f"{PUT_BACK[kind]} {layers} at {escape(at_token(position, result.tokens))}"
+
+
+def _after_noise(result: CausalTraceResult) -> Any:
+    """The effects at the positions that see the noise; before them all are 0."""
+    return result.effect[..., np.asarray(result.positions) >= result.subject[0]]
+
+
+def _largest(result: CausalTraceResult) -> str:
+    """The largest effect but for the state of the last token, the prediction itself; empty if none is computed."""
+    sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
+    sizes[tuple(result.kinds).index("state"), :, -1] = -1.0
+    if sizes.max() < 0:
+        return ""
+    at = tuple(int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
+    cell = _restored(result, result.kinds[at[0]], at[1], at[2])
+    return f"<b>{amount(float(result.effect[at]))}</b>, {cell[:1].lower()}{cell[1:]}"
 
 
 def _in_words(letter: str, result: CausalTraceResult) -> str:
