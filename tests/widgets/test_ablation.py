@@ -860,7 +860,7 @@ def test_a_partial_result_without_numbers_is_drawn_and_not_saved(wire: Any, pair
 def test_a_partial_map_names_the_largest_exact_cell(pair: Any, ablate: Any) -> None:
     panel = ablate(pair.base, pair.tuned)
     current, results = panel.current, panel.results
-    assert "Strongest: A: <b>" in current.words.value
+    assert "Strongest: A <b>" in current.words.value
     effect = np.full_like(results[0].effect, np.nan)
     effect[1, 2, 3], effect[0, 1, 4] = -4.5, 2.0
     parts = replace(results[0], effect=effect, strongest_first=True, partial=True), results[1]

@@ -198,7 +198,7 @@ def strongest(
         order = "Strongest expected first" if result.strongest_first else "Layer by layer"
         exact = f"{order if result.partial else 'Complete'}: {np.isfinite(effects).sum():,} of {effects.size:,}"
         so_far = f", the largest{' so far' * result.partial}: {words}" if words else ""
-        lines.append(f"{letter}{exact} cells exact{so_far}.")
+        lines.append(f"{letter and letter.strip() + ': '}{exact} cells exact{so_far}.")
     return "<br> ".join(lines)
 
 

@@ -54,9 +54,8 @@ class ModuleAblation(Removal):
             },
             off_scale=0 if not self.first_token_scales and any(result.sink for result in results) else -1,
         )  # fmt: skip
-        self.draw_words(
-            strongest(results, _largest) + (f"<br>{SINK}" if any(result.sink for result in results) else "")
-        )
+        sink = f"<br>{SINK}" if any(result.sink for result in results) else ""
+        self.draw_words(strongest(results, _largest) + sink)
 
     def draw_selection(self) -> None:
         row = self.layer if self.layer_chosen or self.kind in KIND_LABELS else -1

@@ -219,9 +219,9 @@ class CausalTracing(MapPanel):
             notes=lambda view: {kind: cell_notes(view, results, partial(_intervals, kind=kind)) for kind in TRACED},
         )  # fmt: skip
         self._shade(arrays)
-        self.words.value = "<br>".join(
-            [*map(_in_words, pair_view.letters(results), results), strongest(results, _largest, _after_noise), SHADING]
-        )
+        cells = strongest(results, _largest, _after_noise)
+        runs = map(_in_words, pair_view.letters(results), results)
+        self.words.value = "<br>".join(filter(None, [*runs, cells, SHADING]))
         shown_if(self.words, True)
 
     def draw_selection(self) -> None:
