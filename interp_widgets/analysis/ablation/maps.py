@@ -162,7 +162,7 @@ def ablate_modules(
         by_position = cells.reshape(len(at_layers), len(at_positions), count)[:, np.argsort(order)]
         return np.ascontiguousarray(rearrange(by_position, "layer position kind -> kind layer position"))
 
-    def result(effect: Floats, common: Floats | None, **run: bool) -> AblationResult:
+    def result(effect: Floats, common: Floats | None, **run: Any) -> AblationResult:
         return AblationResult(
             effect=by_kind(effect),
             common=None if common is None else by_kind(common),
@@ -239,7 +239,7 @@ def ablate_heads(
         rows = torch.arange(len(cells)).repeat_interleave(len(at))
         return [study.replacement.patch("head", layer, rows, at.repeat(len(cells)), cells[rows])]
 
-    def result(effect: Floats, common: Floats | None, **run: bool) -> HeadAblationResult:
+    def result(effect: Floats, common: Floats | None, **run: Any) -> HeadAblationResult:
         fields = study.fields(layers=str(at_layers), position=where)
         return HeadAblationResult(
             effect=effect,
@@ -321,7 +321,7 @@ def ablate_neurons(
         rows = torch.arange(len(cells))
         return [study.replacement.patch("neuron", layer, rows, torch.full_like(rows, fed), index[cells])]
 
-    def result(effect: Floats, common: Floats | None, **run: bool) -> NeuronAblationResult:
+    def result(effect: Floats, common: Floats | None, **run: Any) -> NeuronAblationResult:
         return NeuronAblationResult(
             effect=effect[0],
             common=None if common is None else common[0],
