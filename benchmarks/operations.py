@@ -107,7 +107,7 @@ def counted(row: Row, pair: iw.ModelPair) -> list[str]:
     row(pair, lambda done, total: None)
     with strict.counting() as counts:
         row(pair, lambda done, total: reports.append(done))
-    numbers = [counts.operations, counts.copies, counts.uploads, counts.manual_run, len(reports)]
+    numbers = [counts.operations, counts.copies, counts.uploads, counts.waits, len(reports)]
     return [f"{number:,}" for number in numbers]
 
 

@@ -212,8 +212,8 @@ class GridView(ValueView):
         for i, k in enumerate(grid.ks):
             for j, top in enumerate(grid.top_ks):
                 value = mean[i, j]
-                manual_run = grid.partial and top <= k and not known[i, j].any()
-                texts.append(f"{value:.0%}" if np.isfinite(value) else "…" if manual_run else "")
+                unfinished = grid.partial and top <= k and not known[i, j].any()
+                texts.append(f"{value:.0%}" if np.isfinite(value) else "…" if unfinished else "")
                 if top > k:
                     notes.append("top-K above k")
                 elif not np.isfinite(value):
