@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --shape small --device cpu --repeats 1          # to see that it runs
 
 Each row runs once to warm up, which compares the equations with the model where they are new, then three times:
-seconds are the median, memory the peak of tensors beyond the model. *passes*: the time in plain passes of the transformers
+seconds are the median, memory the peak of tensors beyond it. *passes*: the time in plain passes of the transformers
 model over the same text (one sequence, logits of all positions). *of peak*: the operations that the row has to do, by
 its own count, over those that the device does in this time in a matrix product of 8,192 × 8,192 in the model's type.
 """

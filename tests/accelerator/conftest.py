@@ -1,7 +1,7 @@
 """Builds the pretend accelerator before its tests; on a machine without the tools they are skipped, in CI they fail.
 
-`pytest` alone leaves this folder out (``norecursedirs``): name it, or run ``make test-accelerator``. On a machine with a
-GPU, ``INTERP_WIDGETS_ACCELERATOR=cuda:0 make test-accelerator`` holds every analysis on it against the CPU.
+`pytest` alone leaves this folder out (``norecursedirs``): name it, or run ``make test-accelerator``. On a machine with
+a GPU, ``INTERP_WIDGETS_ACCELERATOR=cuda:0 make test-accelerator`` holds every analysis on it against the CPU.
 """
 
 from __future__ import annotations
