@@ -29,7 +29,7 @@ from interp_widgets.checksums import ROOM, is_sealed, sealed
 from interp_widgets.data.files import existing_file, opened, parse_json, read_tensors, short
 
 from .network import Network
-from .patching import Patch, patched_passes
+from .patching import PassPatch, patched_passes
 from .placement import has_plain_weights
 from .weights import own_weight
 
@@ -209,7 +209,7 @@ class ModelEdit:
                 written = _WrittenLayer(model.tl_model, layer, edit)
                 undo.callback(written.take_away)
                 written.write()
-            patches = [Patch("resid", at, _change(edit), keeps_bos=True) for at, edit in self.streams.items()]
+            patches = [PassPatch("resid", at, _change(edit), keeps_bos=True) for at, edit in self.streams.items()]
             undo.enter_context(patched_passes(model, patches, all_threads=True))
             model.applied.append((self.name, undo))
             failed.pop_all()

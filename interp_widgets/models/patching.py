@@ -1,8 +1,12 @@
-"""`Patch`: the change of activations behind ablation, causal tracing, steering, erasing and edits of the stream.
+"""The change of activations behind ablation, causal tracing, steering, erasing and edits of the stream.
 
 A patch names a site of a layer, positions, and the value that goes there. In a map the engine runs many cells, each
-with its own patches, as one batch (`interp_widgets.models.engine.patched`). Inside `patched_passes`, patches apply to
-every pass of the thread, also during generation.
+with its own patches, as one batch (`interp_widgets.models.engine.patched`): a `Patch`. A `PassPatch` acts inside
+`patched_passes` on every pass of the thread, also during generation.
+
+`positions` count every token that is read, the BOS too, as the engine does. What acts on passes of any text, with and
+without a BOS, names `text_positions`: 0 is the first token after a BOS, -1 the BOS, and new tokens go on counting.
+`as_text_positions` converts.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ HEAD_INPUTS: tuple[Site, ...] = ("q", "k", "v", "pattern")
 """The sites inside of attention."""
 
 Change = Callable[[Tensor, Tensor], Tensor]
-"""Maps a value (batch, rows, ...) and the positions of its rows (batch, rows) to a new value of the same shape."""
+"""Maps a value (batch, rows, ...) and the text positions of its rows (batch, rows) to a new value of the same shape."""
 
 _SITE_HOOKS = {
     "resid": "hook_resid_pre",
@@ -56,7 +60,7 @@ _ALLOWED = re.compile(
 
 @dataclass(frozen=True)
 class Patch:
-    """Values that replace those of one site at one layer. No (cell, position, index) may occur twice.
+    """Values that replace those of one site at one layer in cells of a map. No (cell, position, index) may occur twice.
 
     Indices of cells, positions and heads or neurons are on the CPU, which avoids synchronising with a GPU.
     """
@@ -64,19 +68,15 @@ class Patch:
     site: Site
     layer: int
     """0..n_layers - 1; for "resid" also n_layers, the stream that the final norm reads."""
-    values: Tensor | Callable[[Tensor], Tensor]
+    values: Tensor
     """(n, width) on the model's device: width d_model, for "head", "q", "k" and "v" d_head, for "neuron" 1, for
-    "pattern" the tokens that are attended to; inside `patched_passes` also (1, width) for all positions, or a function
-    of the old values (..., width)."""
-    positions: Tensor | None = None
-    """(n,) position of each row: in a map counted with the BOS, inside `patched_passes` without it; None there for all.
-    For "pattern" the position that attends."""
-    cells: Tensor | None = None
-    """(n,) the cell of a map that each row belongs to."""
+    "pattern" the tokens that are attended to."""
+    positions: Tensor
+    """(n,) position of each row, a BOS counted; for "pattern" the position that attends."""
+    cells: Tensor
+    """(n,) the cell that each row belongs to."""
     index: Tensor | None = None
-    """(n,) head or neuron of each row; inside `patched_passes` a single one, (1,)."""
-    keeps_bos: bool = False
-    """Inside `patched_passes`, whether a patch of all positions leaves out the BOS."""
+    """(n,) head or neuron of each row."""
 
     def __post_init__(self) -> None:
         for name in ("cells", "positions", "index"):
@@ -84,26 +84,10 @@ class Patch:
             if numbers is not None and numbers.device.type != "cpu":
                 object.__setattr__(self, name, numbers.cpu())
 
-    # ---- in a map
-
-    @property
-    def cells_and_positions(self) -> tuple[Tensor, Tensor]:
-        """(n,) the cell and (n,) the position of every row."""
-        if self.cells is None or self.positions is None:
-            raise ValueError("a patch of a map needs the cell and the position of every row")
-        return self.cells, self.positions
-
-    @property
-    def rows(self) -> Tensor:
-        """(n, width) the values of a map's cells."""
-        if not isinstance(self.values, Tensor):
-            raise ValueError("a patch of a map needs the values of every row")
-        return self.values
-
     def write(self, value: Tensor, *indices: Tensor) -> None:
         """Write the rows into ``value`` (..., width) at ``indices`` (n,) of its leading axes; a flat axis of heads or
         neurons is split first."""
-        rows = self.rows.to(value.dtype)
+        rows = self.values.to(value.dtype)
         if self.index is None:
             value[indices] = rows
             return
@@ -111,52 +95,77 @@ class Patch:
             value = value.unflatten(-1, (-1, rows.shape[-1]))
         value[(*indices, self.index)] = rows
 
-    def pick(self, chosen: Tensor, renamed: Tensor) -> Patch:
+    def pick(self, chosen: Tensor, new_cells: Tensor) -> Patch:
         """The rows where ``chosen`` (n,) is true, with other cell numbers (old -> new)."""
-        cells, positions = self.cells_and_positions
         numbers = chosen.nonzero()[:, 0]
         index = None if self.index is None else self.index[numbers]
         return replace(
-            self, cells=renamed[cells[numbers]], positions=positions[numbers], values=self.rows[numbers], index=index
+            self,
+            cells=new_cells[self.cells[numbers]],
+            positions=self.positions[numbers],
+            values=self.values[numbers],
+            index=index,
         )
 
-    # ---- inside a with
+
+@dataclass(frozen=True)
+class PassPatch:
+    """A change of one site at one layer in every pass inside `patched_passes`, also during generation."""
+
+    site: Site
+    """Of those outside of attention."""
+    layer: int
+    """As in `Patch`."""
+    values: Tensor | Callable[[Tensor], Tensor]
+    """(n, width) as in `Patch`, on the model's device, or (1, width) for all positions; or a function of the old values
+    (..., width)."""
+    text_positions: Tensor | None = None
+    """(n,) text position of each row, on the CPU; None for all."""
+    index: int | None = None
+    """Head or neuron."""
+    keeps_bos: bool = False
+    """Whether a patch of all positions leaves out the BOS."""
 
     @functools.cached_property
     def _row_numbers(self) -> Tensor:
-        """The row of ``values`` for each position, -1 where nothing is replaced.
+        """The row of ``values`` for each text position, -1 where nothing is replaced.
 
-        Entry 0 is the BOS, at position -1; the last entry stands for all later positions.
+        Entry 0 is the BOS, at -1; the last entry stands for all later positions.
         """
-        positions = torch.empty(0, dtype=torch.long) if self.positions is None else self.positions
-        table = torch.full((max(positions.tolist(), default=-1) + 3,), -1, dtype=torch.long)
+        chosen = torch.empty(0, dtype=torch.long) if self.text_positions is None else self.text_positions
+        table = torch.full((max(chosen.tolist(), default=-1) + 3,), -1, dtype=torch.long)
         several = isinstance(self.values, Tensor) and len(self.values) > 1
-        table[positions + 1] = torch.arange(len(positions)) if several else 0
+        table[chosen + 1] = torch.arange(len(chosen)) if several else 0
         return table
 
-    def within(self, value: Tensor, grid: Tensor) -> Tensor:
-        """``value`` (batch, rows, ...) with the patch applied; ``grid`` (batch, rows) are the positions of its rows."""
-        heads = self.index is not None
-        if heads and value.ndim == 3:  # neurons
+    def change(self, value: Tensor, text_positions: Tensor) -> Tensor:
+        """A `Change`: ``value`` with the patch applied."""
+        single = self.index is not None
+        if single and value.ndim == 3:  # neurons
             value = value[..., None]
-        if self.positions is None:
-            hit = grid >= 0 if self.keeps_bos else torch.ones_like(grid, dtype=torch.bool)
-            number = torch.zeros_like(grid)
+        if self.text_positions is None:
+            hit = text_positions >= 0 if self.keeps_bos else torch.ones_like(text_positions, dtype=torch.bool)
+            number = torch.zeros_like(text_positions)
         else:
-            table = self._row_numbers.to(grid.device)
-            number = table[(grid + 1).clamp(0, len(table) - 1)]
+            table = self._row_numbers.to(text_positions.device)
+            number = table[(text_positions + 1).clamp(0, len(table) - 1)]
             hit, number = number >= 0, number.clamp(min=0)
         if isinstance(self.values, Tensor):
             new = self.values.to(value.dtype)[number]
-            new = new.unsqueeze(2) if heads else new
+            new = new.unsqueeze(2) if single else new
         else:
             new = self.values(value)
         mask = hit[..., None]
-        if self.index is not None:
-            chosen = torch.arange(value.shape[2], device=value.device) == int(self.index[0])
+        if single:
+            chosen = torch.arange(value.shape[2], device=value.device) == self.index
             mask = (mask & chosen)[..., None]
         changed = torch.where(mask, new, value)
         return changed[..., 0] if self.site == "neuron" else changed
+
+
+def as_text_positions(positions: Tensor, n_bos: Tensor | int) -> Tensor:
+    """Positions in a sequence that begins with ``n_bos`` BOS tokens, 0 or 1, as text positions."""
+    return positions - n_bos
 
 
 # ---- sites and hooks
@@ -196,13 +205,13 @@ def site_changes(
 
 
 def patched_passes(
-    model: Network, patches: Sequence[Patch], *, all_threads: bool = False
+    model: Network, patches: Sequence[PassPatch], *, all_threads: bool = False
 ) -> AbstractContextManager[None]:
     """Context manager that applies patches in every pass of this thread through the model; see `interventions`.
 
     Where two patches change the same value, the later one acts last.
     """
-    changes = [change for patch in patches for change in site_changes(model, patch.site, patch.layer, patch.within)]
+    changes = [change for patch in patches for change in site_changes(model, patch.site, patch.layer, patch.change)]
     return interventions(model, changes, all_threads=all_threads)
 
 
@@ -231,8 +240,8 @@ def interventions(
     Args:
         model: a `Model`.
         changes: pairs of a hook name and a function. The function gets the value, (batch, rows, ...), and the integer
-            positions of its rows, (batch, rows), counted from 0 without a BOS, which is at -1. A sequence has a BOS if
-            its first token's embedding is that of the BOS (in passes without visible embeddings, such as
+            text positions of its rows, (batch, rows), in which a BOS is at -1. A sequence has a BOS if its first
+            token's embedding is that of the BOS (in passes without visible embeddings, such as
             TransformerLens's own generation: if the model's policy adds one). With a cache the rows are the new tokens,
             and their positions continue those in the cache. Allowed in every block are hook_resid_pre, hook_resid_mid,
             hook_resid_post, hook_attn_out, hook_mlp_out, hook_mlp_in (the residual stream as the MLP's branch reads it,
@@ -319,16 +328,16 @@ class _Pass(threading.local):
             self._front = self._usual if self._fed is None else self._fed
         self._fed = None
 
-    def positions(self, value: Tensor) -> Tensor:
-        """(batch, rows) positions of a value's rows, without the BOS."""
-        rows = torch.arange(self._first, self._first + value.shape[1], device=value.device)
-        return rows.expand(value.shape[0], -1) - self._front
+    def text_positions(self, value: Tensor) -> Tensor:
+        """(batch, rows) text positions of a value's rows."""
+        positions = torch.arange(self._first, self._first + value.shape[1], device=value.device)
+        return as_text_positions(positions.expand(value.shape[0], -1), self._front)
 
     def bound(self, name: str, change: Change) -> Callable[[Tensor, Any], Tensor]:
-        """The change as a hook function, with its positions."""
+        """The change as a hook function, with the text positions."""
 
         def act(value: Tensor, hook: Any) -> Tensor:
-            changed = change(value, self.positions(value))
+            changed = change(value, self.text_positions(value))
             if not isinstance(changed, Tensor) or changed.shape != value.shape:
                 got = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
                 raise ValueError(f"the change of {name} must return a tensor of shape {tuple(value.shape)}, got {got}")

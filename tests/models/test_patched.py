@@ -11,7 +11,7 @@ from torch import Tensor
 
 from interp_widgets.models import Model, engine, load_model
 from interp_widgets.models.engine import Trace, patched, trace
-from interp_widgets.models.patching import HEAD_INPUTS, Patch
+from interp_widgets.models.patching import HEAD_INPUTS, PassPatch, Patch, as_text_positions, patched_passes
 from interp_widgets.models.stopping import stopping
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model
@@ -73,7 +73,7 @@ def width(model: Model, part: str) -> int:
 
 def edit_of(patch: Patch, row: int, n_layers: int) -> tuple[str, Callable[[Tensor], Tensor]]:
     """One row of a patch as an edit of a hook of the whole model."""
-    at, new = int(patch.positions[row]), patch.rows[row]
+    at, new = int(patch.positions[row]), patch.values[row]
     index = None if patch.index is None else int(patch.index[row])
     last = patch.site == "resid" and patch.layer == n_layers
     name = f"blocks.{n_layers - 1}.hook_resid_post" if last else f"blocks.{patch.layer}.{HOOKS[patch.site]}"
@@ -116,6 +116,24 @@ def every_place(model: Model, part: str, layer: int) -> Patch:
     by_head |= dict.fromkeys(("head", "q", "pattern"), at % model.n_heads)
     index = {**by_head, "neuron": 3 * at}.get(part)
     return Patch(part, layer, random(len(IDS), width(model, part), seed=layer), at, at, index)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n_bos", [0, 1])
+def test_maps_count_the_bos_and_passes_count_the_text(n_bos: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A patch of a map and one of passes change the same row, which they call by two numbers where there is a BOS."""
+    model = tiny_model("gpt2", "bridge", dtype=torch.float64)
+    monkeypatch.setattr(model, "bos_token_id", 2)
+    ids = [2] * n_bos + IDS
+    at, value = torch.tensor([4]), random(1, model.d_model)
+    clean = trace(model, embeddings(model, ids))
+    (wanted,) = resumed(model, clean, [Patch("mlp", 1, value, at, torch.tensor([0]))], 1)
+
+    def in_passes(text_positions: Tensor) -> Tensor:
+        with patched_passes(model, [PassPatch("mlp", 1, value, text_positions)]):
+            return model.run(ids).logits[0, -1]
+
+    assert largest(in_passes(as_text_positions(at, n_bos)) - wanted) < floor(model) * largest(wanted)
+    assert (largest(in_passes(at) - wanted) > 1e-3) == bool(n_bos)
 
 
 @pytest.mark.parametrize("part", ["resid", "attn", "mlp", "head", "neuron", "q", "k", "v", "pattern"])

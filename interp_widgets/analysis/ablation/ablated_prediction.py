@@ -20,7 +20,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import forward
-from interp_widgets.models.patching import Patch, patched_passes
+from interp_widgets.models.patching import PassPatch, patched_passes
 from interp_widgets.models.top_k import ranked
 
 
@@ -114,9 +114,9 @@ def ablated_prediction(
 
 
 @torch.no_grad()
-def _log_probabilities(prompt: Prompt, patches: Sequence[Patch]) -> Tensor:
+def _log_probabilities(prompt: Prompt, patches: Sequence[PassPatch]) -> Tensor:
     """(d_vocab,) natural log-probabilities of the next token, float64 on the CPU."""
-    unchanged = Patch("resid", 0, lambda value: value)
+    unchanged = PassPatch("resid", 0, lambda value: value)
     with patched_passes(prompt.model, [unchanged, *patches]):
         last = torch.tensor([len(prompt.ids) - 1], device=prompt.model.device)
         logits = forward(prompt.model, prompt.embeddings(), positions=last)[0, 0].cpu().double()

@@ -22,7 +22,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.chat import PromptInput, is_chat
-from interp_widgets.models.patching import Patch, Site, patched_passes, site_hook
+from interp_widgets.models.patching import PassPatch, Site, patched_passes, site_hook
 
 Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
 """What is removed: a layer's attention output, its MLP output, both (the whole block), the attention output from the
@@ -172,7 +172,7 @@ def as_list(ablations: Any) -> list[Ablation]:
     return listed
 
 
-def patches_of(model: Model, ablations: Iterable[Ablation] | Ablation) -> list[Patch]:
+def patches_of(model: Model, ablations: Iterable[Ablation] | Ablation) -> list[PassPatch]:
     """The patches that ablations compile to, checked against the model."""
     listed = as_list(ablations)
     for ablated in listed:
@@ -227,18 +227,17 @@ def _row_shape(model: Model, ablated: Ablation) -> tuple[int, ...]:
     return {"head": (model.capabilities.head_width,), "neuron": ()}.get(ablated.kind, (model.d_model,))
 
 
-def _patches(model: Model, ablated: Ablation) -> list[Patch]:
+def _patches(model: Model, ablated: Ablation) -> list[PassPatch]:
     """The patches of one checked ablation."""
     row = _row_shape(model, ablated)
     value = np.zeros(row) if ablated.value is None else ablated.value
     rows = torch.tensor(value if value.ndim > len(row) else value[None], device=model.device, dtype=model.dtype)
     rows = rows[:, None] if ablated.kind == "neuron" else rows
     positions = None if ablated.positions is None else torch.tensor(ablated.positions)
-    number = None if ablated.index is None else torch.tensor([ablated.index])
-    patch = partial(Patch, layer=ablated.layer, positions=positions, keeps_bos=ablated.replacement == "mean")
+    patch = partial(PassPatch, layer=ablated.layer, text_positions=positions, keeps_bos=ablated.replacement == "mean")
     if ablated.kind == "both":  # the block as a whole adds the value to the stream
         return [patch("attn", values=torch.zeros_like(rows)), patch("mlp", values=rows)]
-    return [patch(ablated.kind, values=rows, index=number)]
+    return [patch(ablated.kind, values=rows, index=ablated.index)]
 
 
 # ---- means and other prompts

@@ -73,11 +73,11 @@ def estimate(
     device = trace.embeddings.device
     change, share = (torch.zeros(cells, dtype=torch.float32, device=device) for _ in range(2))
     for patch in patches:
-        cell, position = (numbers.to(device) for numbers in patch.cells_and_positions)
+        cell, position = patch.cells.to(device), patch.positions.to(device)
         row = torch.zeros_like(cell) if sequence is None else sequence.to(device)[cell]
         index = (row, position) if patch.index is None else (row, position, patch.index.to(device))
         before = trace.value(patch.site, patch.layer)
-        moved = wide(patch.rows) - wide(before[index])
+        moved = wide(patch.values) - wide(before[index])
         change.index_add_(0, cell, (moved * at[patch.site, patch.layer][index]).sum(-1).to(change.dtype))
         whole = _around(trace, patch.site, patch.layer)[row, position]
         part = moved.norm(dim=-1) / wide(whole).flatten(1).norm(dim=-1).clamp(min=1e-9)

@@ -421,7 +421,7 @@ class AblationRun:
             for row in sorted(set(rows.tolist())):
                 places = (rows == row).nonzero()[:, 0]
                 of_layer = patches(layers[row], chunk[places] % cells)
-                found += [replace(patch, cells=places[patch.cells_and_positions[0]]) for patch in of_layer]
+                found += [replace(patch, cells=places[patch.cells]) for patch in of_layer]
             return found
 
         groups = list(torch.split(torch.arange(len(layers) * cells), cells))

@@ -23,7 +23,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import encode, has_hooks, read_values, residual_streams
-from interp_widgets.models.patching import Patch, patched_passes
+from interp_widgets.models.patching import PassPatch, as_text_positions, patched_passes
 from interp_widgets.models.profile import TOKENS
 from interp_widgets.models.stopping import stopping
 
@@ -302,7 +302,7 @@ def _loss(model: Model, prompt: Prompt, layer: int, position: int, plan: tuple[i
             new[..., dimension] = number
             return new
 
-        patches = [Patch("resid", layer, replaced, positions=torch.tensor([position - prompt.offset]))]
+        patches = [PassPatch("resid", layer, replaced, as_text_positions(torch.tensor([position]), prompt.offset))]
     with patched_passes(model, patches):
         hidden = encode(model, prompt.embeddings(), positions=slice(0, len(prompt.ids) - 1))
         log_prob = read(model, hidden, Targets("log_prob", prompt.fed_ids()[0, 1:]))

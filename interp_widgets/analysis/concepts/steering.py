@@ -17,7 +17,7 @@ from interp_widgets.analysis._core.directions import span_basis
 from interp_widgets.analysis._core.tensors import wide_type
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.patching import Patch, patched_passes
+from interp_widgets.models.patching import PassPatch, patched_passes
 
 
 @checked
@@ -140,6 +140,6 @@ def _units(model: Model, direction: ArrayLike | Tensor, *, single: bool) -> Tens
 
 def _stream_patches(
     model: Model, layer: SupportsIndex | Sequence[SupportsIndex], change: Callable[[Tensor], Tensor], positions: Any
-) -> list[Patch]:
+) -> list[PassPatch]:
     chosen = _position_tensor(positions)
-    return [Patch("resid", each, change, chosen) for each in distinct_streams(model, layer)]
+    return [PassPatch("resid", each, change, chosen) for each in distinct_streams(model, layer)]

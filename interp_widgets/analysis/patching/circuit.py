@@ -370,7 +370,7 @@ class _Study:
                 head = torch.tensor([self.nodes[number].head for number in numbers])[column]
                 head = head.repeat_interleave(len(positions))
                 made.append(Patch(kind, layer, corrupted[at, head], at, row, head))
-            return [patch for patch in made if len(patch.rows)]
+            return [patch for patch in made if len(patch.values)]
 
         def write(hidden: Tensor, cells: Tensor) -> None:
             values[cells] = pair.read(hidden, pair.clean).to(values.dtype)

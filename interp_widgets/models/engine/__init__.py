@@ -688,11 +688,8 @@ def patched(
             return hidden
         new_index = torch.full((cells,), -1)
         new_index[chosen] = torch.arange(len(chosen))
-        kept = [
-            patch.pick(rows & live[patch.cells_and_positions[0]], new_index)
-            for patch, rows in zip(patches, seen, strict=True)
-        ]
-        kept = [patch for patch in kept if len(patch.cells_and_positions[0])]
+        kept = [patch.pick(rows & live[patch.cells], new_index) for patch, rows in zip(patches, seen, strict=True)]
+        kept = [patch for patch in kept if len(patch.cells)]
         sequences = start[chosen]
         if trace.native and route.equations is not None:
             moved = native.patched(route.equations, trace, kept, sequences)
@@ -741,7 +738,7 @@ def _effective(network: Network, trace: Trace, patches: Sequence[Patch], start: 
     CPU, like the patches' indices."""
     seen, differs = [], []
     for patch in patches:
-        cells, positions = patch.cells_and_positions
+        cells, positions = patch.cells, patch.positions
         rows = torch.full_like(positions, _exists(network, trace, patch), dtype=torch.bool)
         last = patch.layer == trace.n_layers - 1 and patch.site not in ("resid", "k", "v")
         after_attention = patch.layer == trace.n_layers or last
@@ -751,13 +748,13 @@ def _effective(network: Network, trace: Trace, patches: Sequence[Patch], start: 
         first = start[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)
         numbers = (first, positions) if patch.index is None else (first, positions, patch.index)
         indices = torch.stack(numbers).to(trace.embeddings.device).unbind()  # together: each upload synchronises
-        differs.append((trace.value(patch.site, patch.layer)[indices] != patch.rows).any(-1))
+        differs.append((trace.value(patch.site, patch.layer)[indices] != patch.values).any(-1))
     live = torch.zeros(len(start), dtype=torch.bool)
     if not patches:
         return live, seen
     all_differ = torch.cat(differs).cpu().split([len(rows) for rows in seen])
     for patch, rows, changed in zip(patches, seen, all_differ, strict=True):
-        live[patch.cells_and_positions[0][rows & changed]] = True
+        live[patch.cells[rows & changed]] = True
     return live, seen
 
 

@@ -554,7 +554,7 @@ def patched(
 def _patch_hook(patch: Patch) -> Callable[..., Tensor]:
     def write(value: Tensor, hook: Any) -> Tensor:
         new = value.clone()
-        patch.write(new.transpose(1, 2) if patch.site == "pattern" else new, *patch.cells_and_positions)
+        patch.write(new.transpose(1, 2) if patch.site == "pattern" else new, patch.cells, patch.positions)
         return new
 
     return write

@@ -329,10 +329,8 @@ def patched(
     Layers and positions before the first patch keep the trace's values and reuse its keys and values. In the first
     block after a patch, only the patched rows get new queries, keys and values.
     """
-    start, begin = (
-        min(patch.layer for patch in patches),
-        min(int(patch.cells_and_positions[1].min()) for patch in patches),
-    )
+    start = min(patch.layer for patch in patches)
+    begin = min(int(patch.positions.min()) for patch in patches)
     n_layers, tokens, reads = trace.n_layers, trace.tokens, equations.first_read
     device = trace.embeddings.device
     cells = _Cells(trace, sequence.to(device), begin)
@@ -348,8 +346,8 @@ def patched(
         start += 1
         entering = [patch for patch in patches if patch.layer == start and patch.site == "resid"]
     elif start < n_layers and len(entering) == 1 and not inside:
-        numbers, positions = _to_device(device, *entering[0].cells_and_positions)
-        rows, entering = _ChangedRows(numbers, positions, entering[0].rows), []
+        numbers, positions = _to_device(device, entering[0].cells, entering[0].positions)
+        rows, entering = _ChangedRows(numbers, positions, entering[0].values), []
     stream = cells.whole(start, rows)
     for patch in entering:
         _write(patch, stream, begin)
@@ -406,8 +404,7 @@ def patched(
 
 def _write(patch: Patch, value: Tensor, first: int) -> None:
     """Apply a patch to the values (cells, rows, ...) of the positions from ``first`` on."""
-    cells, positions = patch.cells_and_positions
-    patch.write(value, *_to_device(value.device, cells, positions - first))
+    patch.write(value, *_to_device(value.device, patch.cells, patch.positions - first))
 
 
 _PATTERN_ROWS = 1024
@@ -420,12 +417,10 @@ def _write_pattern(patch: Patch, z: Tensor, values: Tensor, first: int) -> None:
     if patch.index is None:
         raise ValueError("a patch of attention patterns needs the head of every row")
     by_head = z.unflatten(-1, (-1, values.shape[-1]))
-    cells, positions, index = _to_device(
-        z.device, patch.cells_and_positions[0], patch.cells_and_positions[1] - first, patch.index
-    )
+    cells, positions, index = _to_device(z.device, patch.cells, patch.positions - first, patch.index)
     shared = index // (by_head.shape[2] // values.shape[1])
     for part in torch.arange(len(cells), device=z.device).split(_PATTERN_ROWS):
-        mixed = patch.rows[part].to(values.dtype)[:, None] @ values[cells[part], shared[part]]
+        mixed = patch.values[part].to(values.dtype)[:, None] @ values[cells[part], shared[part]]
         by_head[cells[part], positions[part], index[part]] = mixed[:, 0]
 
 
@@ -500,9 +495,7 @@ class SelectedRows(Sequence[KeysValues]):
 
 def _after_first_block(block: Block, trace: Trace, patches: Sequence[Patch], sequence: Tensor) -> _ChangedRows:
     """The changed rows after the first patched block; its input is unchanged, so each row is independent."""
-    numbers = [
-        cells * trace.tokens + positions for cells, positions in (patch.cells_and_positions for patch in patches)
-    ]
+    numbers = [patch.cells * trace.tokens + patch.positions for patch in patches]
     keys = torch.cat(numbers).unique()
     cells, positions = keys // trace.tokens, keys % trace.tokens
     sequences = sequence[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)

@@ -139,7 +139,7 @@ def head_writes(network: Network, trace: Trace, patches: Sequence[Patch], cells:
     def replacing(patch: Patch) -> Callable[..., Tensor]:
         def act(value: Tensor, hook: Any) -> Tensor:
             new = value.clone()
-            patch.write(new, *patch.cells_and_positions)
+            patch.write(new, patch.cells, patch.positions)
             return new
 
         return act
@@ -161,7 +161,7 @@ def head_writes(network: Network, trace: Trace, patches: Sequence[Patch], cells:
         modules.encode(network, embeddings, positions=slice(-1, None), whole=trace.hooked, split=split)
     written = torch.empty_like(trace.attn[0]).repeat(cells, 1, 1)
     for patch in patches:
-        rows = patch.cells_and_positions[0].unique().to(written.device)
+        rows = patch.cells.unique().to(written.device)
         written[rows] = kept[patch.layer][rows].to(written.dtype)
     return written
 
