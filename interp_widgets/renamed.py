@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -21,10 +23,15 @@ OLD_NAMES = {
 class OldAttribute(property):
     """An attribute of a class under its old name."""
 
+    new: str
 
-def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
-    """Give the warning that a name has changed, at the caller's caller."""
-    warnings.warn(f"{old} is called {new} now: rename it", DeprecationWarning, stacklevel=stacklevel)
+
+def warn_renamed(old: str, new: str) -> None:
+    """Give the warning that a name has changed, at the line outside this package that uses it."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == __name__.split(".")[0]:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"{old} is called {new} now: rename it", DeprecationWarning, stacklevel=level)
 
 
 def renamed(**names: str) -> Callable[[T], T]:
@@ -51,22 +58,39 @@ def renamed(**names: str) -> Callable[[T], T]:
     return decorate
 
 
+def old_attributes(kind: type) -> dict[str, str]:
+    """Old and new names of a class's attributes, also those that it inherits."""
+    members = {name: inspect.getattr_static(kind, name) for one in kind.__mro__ for name in vars(one)}
+    return {name: member.new for name, member in members.items() if isinstance(member, OldAttribute)}
+
+
+def rename_keywords(owner: str, names: dict[str, str], options: dict[str, Any]) -> None:
+    """Give the keywords of a call their new names; TypeError if one is given under both."""
+    for old in names.keys() & options.keys():
+        if names[old] in options:
+            raise TypeError(f"{owner} got both {old}= and {names[old]}=: leave {old}= out, which is its old name")
+        warn_renamed(f"{owner}({old}=)", f"{owner}({names[old]}=)")
+        options[names[old]] = options.pop(old)
+
+
 def _attribute(owner: str, old: str, new: str) -> OldAttribute:
     def read(self: Any) -> Any:
         warn_renamed(f"{owner}.{old}", f"{owner}.{new}")
         return getattr(self, new)
 
-    return OldAttribute(read, doc=f"The old name of `{new}`, until the next release.")
+    def write(self: Any, value: Any) -> None:
+        warn_renamed(f"{owner}.{old}", f"{owner}.{new}")
+        setattr(self, new, value)
+
+    attribute = OldAttribute(read, write, doc=f"The old name of `{new}`, until the next release.")
+    attribute.new = new
+    return attribute
 
 
 def _keywords(function: Any, name: str, names: dict[str, str]) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        for old in names.keys() & options.keys():
-            if names[old] in options:
-                raise TypeError(f"{name} got both {old}= and {names[old]}=: leave {old}= out, which is its old name")
-            warn_renamed(f"{name}({old}=)", f"{name}({names[old]}=)")
-            options[names[old]] = options.pop(old)
+        rename_keywords(name, names, options)
         return function(*args, **options)
 
     return call

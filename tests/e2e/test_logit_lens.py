@@ -55,13 +55,13 @@ def test_journey(opened: Any) -> None:
     tip = nb.page.locator(".iw-tip:popover-open")
     expect(tip).to_contain_text("next: ")
     nb.page.mouse.click(*cell(nb, row, column))
-    nb.wait_py("(lens.reading, lens.position)", (row, column))
+    nb.wait_py("(lens.lens_layer, lens.position)", (row, column))
     expect(story).to_contain_text("Interference: the target “·John”")
     nb.page.mouse.move(2, 2)
     nb.page.keyboard.press("ArrowDown")
     expect(caption).to_contain_text(f"at layer {row + 1}")
     nb.page.keyboard.press("Enter")
-    nb.wait_py("(lens.reading, lens.layer)", (row + 1, row + 1))
+    nb.wait_py("(lens.lens_layer, lens.layer)", (row + 1, row + 1))
 
     # a listed token is followed
     panel.locator(".iw-table tbody tr").nth(1).click()
@@ -139,6 +139,6 @@ def test_every_word_of_a_long_text_can_be_read(opened: Any) -> None:
     nb.page.keyboard.press("Home")
     assert view()[1] == 0
     nb.page.mouse.click(*cell(nb, 3, 2))
-    nb.wait_py("(lens.reading, lens.position)", (3, 2))
+    nb.wait_py("(lens.lens_layer, lens.position)", (3, 2))
     nb.py(code="lens.select_cell(-1, lens.result[0].n_positions - 1)")
     assert view()[3] == columns, "the view follows the selection"

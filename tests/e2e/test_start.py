@@ -49,7 +49,7 @@ def test_first_journey(start: Any) -> None:
     assert nb.py("explorer.response") == nb.py(f"pair.tuned.generate({PROMPT!r})")
 
     # Generate, by the other model
-    nb.py(code="explorer.writer = 'A'")
+    nb.py(code="explorer.generated_by = 'A'")
     panel.get_by_role("button", name="Generate").click()
     nb.wait_py("explorer.response", nb.py(f"pair.base.generate({PROMPT!r})"))
     nb.done()

@@ -382,7 +382,7 @@ def test_writing_can_be_cancelled(pair: Any, ablate: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pair.base, "generate_ids", endless)
     panel.current.select(0, kind="mlp", position=2)
-    panel.current.write_without(panel.current.picked)
+    panel.current.generate_without(panel.current.picked)
     panel.go()
     assert entered.wait(120)
     panel.cancel()
@@ -782,7 +782,7 @@ def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, abl
         with pytest.raises(RuntimeError, match="the user's hook failed"):
             panel.run(fresh=True)
         panel.current.select(0, kind="attn", position=LAST)
-        panel.current.write_without(panel.current.picked)
+        panel.current.generate_without(panel.current.picked)
         panel.go()
         assert panel.wait(120)
         assert "the user's hook failed" in panel.status.error

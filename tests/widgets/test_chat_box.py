@@ -37,7 +37,7 @@ def chat_of(panel: Any) -> Any:
         (TokenDecompositionExplorer, {}),
         (AblationPanel, {"tab": "heads"}),
         (FFNConceptBrowser, {"tab": "neurons"}),
-        (SaliencyExplorer, {"response": " Tokyo", "write_anew": False}),
+        (SaliencyExplorer, {"response": " Tokyo", "regenerate": False}),
     ],
 )
 def test_a_panel_alone_takes_messages(kind: Any, options: Any, wire: Any) -> None:

@@ -71,7 +71,7 @@ def view(sources: dict[type, tuple[Any, dict[str, Any]]]) -> Iterator[Callable[.
         (FFNConceptBrowser, {"component": 99}, "component must be in 0..4 for the 5 components computed, got 99"),
         (MoDRoutingViewer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
         (LogitLensExplorer, {"position": 99}, "position must be in 0..4 for the tokens of prompt and response, got 99"),
-        (LogitLensExplorer, {"reading": 99}, "reading must be in 0..6 for the layers and the output"),
+        (LogitLensExplorer, {"lens_layer": 99}, "lens_layer must be in 0..6 for the layers and the output"),
         (LogitLensExplorer, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
         (AblationPanel, {"position": 99}, "position must be in 0..4 for the tokens that the model has read, got 99"),
         (AblationPanel, {"prompt_token": 99}, "prompt_token must be in 0..4 for the tokens of this prompt, got 99"),
@@ -104,7 +104,7 @@ def test_what_is_there_is_kept(view: Callable[..., Any]) -> None:
     assert view(SaliencyExplorer, response_token=1).response_token == 1
     assert view(HeadWordBrowser, dimension=3).dimension == 3
     assert view(HeadWordBrowser, word="THE").word == "the"
-    for kind, chosen in ((FFNConceptBrowser, {"component": 4}), (LogitLensExplorer, {"position": 3, "reading": 6})):
+    for kind, chosen in ((FFNConceptBrowser, {"component": 4}), (LogitLensExplorer, {"position": 3, "lens_layer": 6})):
         panel = view(kind, **chosen)
         assert not panel.status.error
         assert {name: getattr(panel, name) for name in chosen} == chosen
@@ -126,7 +126,7 @@ def test_a_later_choice_is_told_too_and_a_good_one_ends_it(view: Callable[..., A
     [
         (FFNConceptBrowser, "component", 3, 5, "component must be in 0..4 for the 5 components"),
         (LogitLensExplorer, "position", 2, 99, "position must be in 0..4"),
-        (LogitLensExplorer, "reading", 2, 99, "reading must be in 0..6"),
+        (LogitLensExplorer, "lens_layer", 2, 99, "lens_layer must be in 0..6"),
         (LogitLensExplorer, "prompt_token", 2, 99, "prompt_token must be in 0..4"),
         (AblationPanel, "position", 2, 99, "position must be in 0..4"),
         (AttentionExplorer, "attended", 2, 99, "attended must be in 0..5"),
@@ -185,9 +185,9 @@ def test_a_choice_in_a_text_that_is_not_there_yet_waits_for_it(view: Callable[..
 
 
 def test_several_wrong_choices_are_all_taken_back(view: Callable[..., Any]) -> None:
-    panel = view(LogitLensExplorer, position=99, reading=98)
+    panel = view(LogitLensExplorer, position=99, lens_layer=98)
     assert "must be in" in panel.status.error
-    assert (panel.position, panel.reading) == (-1, -1)
+    assert (panel.position, panel.lens_layer) == (-1, -1)
 
 
 def test_what_was_chosen_in_results_before_is_no_error(view: Callable[..., Any]) -> None:

@@ -87,7 +87,7 @@ def test_the_map_marks_where_predictions_settle_and_targets_are_lost(pair: Any, 
     panel.select_cell(row, column)
     assert (
         f"Interference: the target “·John” is likeliest at layer {row - 1}, lost at layer {row}"
-        in panel.map.story.value
+        in panel.map.description.value
     )
     assert "lost here" in panel.map.heat.notes[row * result.n_positions + column]
 
@@ -136,12 +136,12 @@ def test_the_story_of_a_position(pair: Any, explore: Any) -> None:
     commit = int(result.commit_layer[column])
     assert 0 < commit < result.n_layers, "else the sentence below is another"
     said = f"“·Paris” ({result.probability[-1, column]:.3f}) becomes the likeliest token at layer {commit} and stays"
-    assert said in panel.map.story.value
-    assert "No interference." in panel.map.story.value
+    assert said in panel.map.description.value
+    assert "No interference." in panel.map.description.value
     panel.target = " Rome"
     settle(panel)
     best = int(panel.result.target_rank[:, column].min())
-    assert f"“·Rome” is never the likeliest: its best rank is {best}" in panel.map.story.value
+    assert f"“·Rome” is never the likeliest: its best rank is {best}" in panel.map.description.value
 
 
 def test_each_colouring_shows_its_numbers(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_a_click_lists_the_cell_and_draws_its_position(pair: Any, explore: Any, 
     panel = explore(pair.base)
     no_runs(panel, monkeypatch)
     wire.type(panel.map.heat, pinned=[2, 3], cross=[2, 3])
-    assert (panel.reading, panel.position, panel.layer, panel.prompt_token) == (2, 3, 2, 3)
+    assert (panel.lens_layer, panel.position, panel.layer, panel.prompt_token) == (2, 3, 2, 3)
     assert [(row[1], row[2]) for row in panel.about.table.rows] == [
         (token.replace(" ", "·"), chance) for token, chance in panel.result.top(2, 3)
     ]
@@ -218,7 +218,7 @@ def test_a_click_lists_the_cell_and_draws_its_position(pair: Any, explore: Any, 
     assert ranks.source.data["value"] == (panel.result.target_rank[:, 3] + 1).tolist()
     # the output's row is a layer that the workbench does not have
     wire.type(panel.map.heat, pinned=[6, 4], cross=[6, 4])
-    assert (panel.reading, panel.layer) == (6, 5)
+    assert (panel.lens_layer, panel.layer) == (6, 5)
     assert "at the output" in panel.about.table.caption
     # and a second click lets go
     wire.type(panel.map.heat, pinned=[], cross=[])
@@ -368,7 +368,7 @@ def test_opens_on_either_backend_and_precision(explore: Any, family: str, backen
 def test_models_of_different_depth(explore: Any, pair: Any) -> None:
     shallow = tiny_model("gpt2")
     deep = load_model(tiny_hf("gpt2", n_layers=4), tokenizer=tiny_tokenizer("gpt2"), device="cpu")
-    panel = explore(shallow, deep, prompt="one two three", view="B", reading=4)
+    panel = explore(shallow, deep, prompt="one two three", view="B", lens_layer=4)
     assert panel.map.heat.shape[0] == 5
     assert panel.layer <= shallow.n_layers - 1
     panel.view = "A"
@@ -459,7 +459,7 @@ def test_odd_texts_are_shown_as_they_are(pair: Any, explore: Any, prompt: str) -
     assert panel.status.state == "done", panel.status.error
     for column in range(panel.result.n_positions):
         panel.select_cell(1, column)
-        assert "<img" not in panel.map.story.value
+        assert "<img" not in panel.map.description.value
         assert "<|eos" not in panel.about.numbers.value
     assert panel.map.heat.column_labels == list(panel.result.tokens)
 

@@ -204,6 +204,31 @@ def test_a_closed_panel_takes_no_orders(wire: Any) -> None:
         panel.run()
 
 
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "value"),
+    [
+        (SaliencyExplorer, "writer", "generated_by", "A"),
+        (SaliencyExplorer, "write_anew", "regenerate", False),
+        (LogitLensExplorer, "reading", "lens_layer", 3),
+    ],
+)
+def test_options_have_their_old_names_for_one_release(kind: Any, old: str, new: str, value: Any, wire: Any) -> None:
+    model = demo_pair().base
+    with pytest.warns(DeprecationWarning, match=rf"{kind.__name__}\({old}=\) is called {kind.__name__}\({new}=\)"):
+        panel = kind(model, **{old: value})
+    assert getattr(panel, new) == value
+    assert old not in panel.options()
+    usual = kind.class_traits()[new].default_value
+    with pytest.warns(DeprecationWarning, match=rf"\.{old} is called \w+\.{new} now") as caught:
+        setattr(panel, old, usual)
+    with pytest.warns(DeprecationWarning):
+        assert getattr(panel, old) == getattr(panel, new) == usual
+    assert {warning.filename for warning in caught} == {__file__}
+    panel.close()
+    with pytest.raises(TypeError, match=f"got both {old}= and {new}="):
+        kind(model, **{old: value, new: value})
+
+
 def test_hooks_have_their_old_names_for_one_release() -> None:
     with pytest.warns(DeprecationWarning, match="Slow.waits is called manual_run now"):
 

@@ -218,7 +218,7 @@ def test_no_page_tells_its_reader_to_do_what_needs_a_kernel(
 def test_instructions_are_on_the_screen_and_in_no_page(opened: Callable[..., Any], pair: Any, tmp_path: Path) -> None:
     panel = opened("LogitLensExplorer", pair.base)
     assert panel.about.table.instruction == "click one to follow it"
-    panel.map.story.value += instruction("; click a cell")
+    panel.map.description.value += instruction("; click a cell")
     page = panel.save(tmp_path / "page.html")
     assert instructions(page) == []
     assert "Likeliest tokens after" in " ".join(read(page.read_text(encoding="utf-8")))

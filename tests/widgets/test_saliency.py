@@ -506,7 +506,7 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
 
 def test_generate_writes_a_response(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned, max_new_tokens=5)
-    panel.write()
+    panel.generate()
     assert panel.wait(120)
     assert panel.response == pair.tuned.generate(PROMPT, max_new_tokens=5)
     assert panel.result.importance.shape[1] == len(panel["map"].response_strip.tokens)
@@ -547,7 +547,7 @@ def test_a_response_of_another_writer_is_not_taken_from_the_cache(pair: Any, exp
     ],
 )
 def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, change: Any, sentence: str) -> None:
-    panel = explore(pair.tuned, write_anew=False)
+    panel = explore(pair.tuned, regenerate=False)
     good = panel.result
     with panel.hold():  # one change: the target alone is complete, and another test may have cached its answer
         for name, value in change.items():
@@ -598,7 +598,7 @@ def test_200_rapid_moves_of_a_slider_end_where_they_end(pair: Any, explore: Any,
 
 
 def test_a_second_click_during_a_run_takes_its_place(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    panel = explore(pair.tuned, write_anew=False)
+    panel = explore(pair.tuned, regenerate=False)
     entered, stopped = threading.Event(), threading.Event()
     real = panel["map"].compute
 
@@ -807,7 +807,7 @@ def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
 
 
 def test_a_prompt_that_does_not_fit_is_a_hint_at_its_box_and_the_map_is_dim(pair: Any, explore: Any, wire: Any) -> None:
-    panel = settle(explore(pair.tuned, write_anew=False))
+    panel = settle(explore(pair.tuned, regenerate=False))
     shown, plot = panel.result, panel["map"].plot
     for text, says in (("word " * 600, "the model reads 512: shorten it"), ("", "prompt is empty")):
         panel.prompt = text

@@ -452,6 +452,19 @@ def test_a_panel_without_results_shades_no_texts(
     assert screen.texts._error == ""
 
 
+def test_options_saved_under_old_names_are_read(base: Model, file: Path, opened: Any, tmp_path: Path) -> None:
+    def with_old_names(fields: dict[str, Any]) -> None:
+        texts, lens = options(fields, "texts"), options(fields, "logit_lens")
+        del texts["generated_by"], texts["regenerate"], lens["lens_layer"]
+        texts.update(writer="A", write_anew=False)
+        lens.update(reading=3)
+
+    screen = opened(base, path=crafted(file, tmp_path / "old.npz", with_old_names)).screen
+    assert (screen.texts.generated_by, screen.texts.regenerate) == ("A", False)
+    assert screen["logit_lens"].lens_layer == 3
+    assert hidden(screen.note)
+
+
 def test_tabs_that_have_not_been_opened_again_are_saved_as_they_were(
     base: Model, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

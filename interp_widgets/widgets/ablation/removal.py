@@ -71,7 +71,7 @@ class AblatedTokens(NextTokens):
             W.Button(
                 description="Generate without it", tooltip="Generate text with and without this part, side by side"
             ),
-            lambda: panel.write_without(self._picked()),
+            lambda: panel.generate_without(self._picked()),
         )
         shown_if(self.generate, panel.stack is not None)
         super().__init__(panel, self.add, self.generate)
@@ -228,7 +228,7 @@ class Removal(MapPanel):
             raise ValueError(f"{spec.describe(self.texts.axis)}, is in the list already")
         self.ablations = (*self.ablations, Listed(spec))
 
-    def write_without(self, spec: AblationSpec) -> None:
+    def generate_without(self, spec: AblationSpec) -> None:
         """Open the Text tab with only this ablation switched on."""
         others = tuple(replace(listed, on=False) for listed in self.ablations if listed.picked != spec)
         self.stack.open_tab("text", ablations=(*others, Listed(spec)))

@@ -337,7 +337,7 @@ class TextInputs:
 
     # writing ----------------------------------------------------------------------------------------------------------
 
-    def write(self) -> None:
+    def generate(self) -> None:
         """Let the model (of two, the second) write a response, greedily."""
         owner = self._owner
         owner.require("prompt")
@@ -456,15 +456,15 @@ class TextBoxes:
         names = [OWN, *(preset.name for preset in PRESETS)]
         self.example = W.Dropdown(description="Example", options=names, value=self._example_name())
         owner.watch(self.example, "value", self._example_chosen)
-        write = W.Button(description="Generate", tooltip="Let the model write a response to this prompt")
-        owner.on_click(write, texts.write)
+        generate = W.Button(description="Generate", tooltip="Let the model write a response to this prompt")
+        owner.on_click(generate, texts.generate)
         self.strip = TokenStrip(label="Response", instruction="click a token to study its prediction", max_lines=3)
         owner.bind(self.strip, "response_token", key="selected")
         self._answer = W.VBox([self.strip])
         shown_if(self._answer, False)
         owner.watch(owner, ["prompt", "target"], lambda _: self._name_example())
         self.chat = ChatPrompt(owner, owner.controls["prompt"])
-        after = {"prompt": [self.chat.messages.box], "target": [write, self.chat.button]}
+        after = {"prompt": [self.chat.messages.box], "target": [generate, self.chat.button]}
         rows = owner.controls.rows("prediction", before={"target": [self.example]}, after=after)
         self.rows = [*rows, self._answer]
 

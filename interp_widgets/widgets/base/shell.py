@@ -16,6 +16,7 @@ from interp_widgets.arguments import message_of
 from interp_widgets.data.files import short
 from interp_widgets.models import Model
 from interp_widgets.models.pair import distinct_names
+from interp_widgets.renamed import old_attributes, rename_keywords
 from interp_widgets.widgets.views.base import View
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 
@@ -234,6 +235,7 @@ class Shell(Worded, W.VBox):
     # inside -----------------------------------------------------------------------------------------------------------
 
     def _check_keywords(self, traits: dict[str, Any]) -> None:
+        rename_keywords(type(self).__name__, old_attributes(type(self)), traits)
         allowed = self.options()
         for name in traits:
             if name not in allowed and name != "layout":

@@ -14,6 +14,7 @@ import traitlets as T
 
 from interp_widgets.data.presets import Preset
 from interp_widgets.models import Model
+from interp_widgets.renamed import old_attributes, renamed
 
 from . import tidy
 from .fields import Controls, field
@@ -72,6 +73,7 @@ class Stack(Shell):
             return
         shared: dict[str, Any] = {}
         for kind in cls.panels.values():
+            renamed(**old_attributes(kind))(cls)
             shared |= {name: kind.class_traits()[name] for name in kind.options() if name not in shared}
         tab = {"tab": field({name: name.title() for name in cls.panels}, next(iter(cls.panels)), argument=None)}
         for name, trait in tab.items() | {name: copy.copy(trait) for name, trait in shared.items()}.items():

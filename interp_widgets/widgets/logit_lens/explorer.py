@@ -9,6 +9,7 @@ from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis.logit_lens import Cost, LogitLensResult, logit_lens, logit_lens_cost
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
+from interp_widgets.renamed import renamed
 
 from ..base import pair_view
 from ..base.description import Description
@@ -24,6 +25,7 @@ LEAST_TOP = 10
 """Minimum number of top tokens computed per cell, so that shorter lists need no run."""
 
 
+@renamed(reading="lens_layer")
 class LogitLensExplorer(PredictionPanel):
     """What the model would say next if it stopped at a layer, for every layer and every position of a text.
 
@@ -68,7 +70,7 @@ class LogitLensExplorer(PredictionPanel):
     )  # fmt: skip
     position = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, validated_by_result=True)
     """Selected column: a token of prompt and response, from 0 without a BOS; -1: the one before the predicted token."""
-    reading = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, validated_by_result=True)
+    lens_layer = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, validated_by_result=True)
     """Selected row: the stream entering that layer, `n_layers` for the model's output; -1 for the output."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -91,8 +93,8 @@ class LogitLensExplorer(PredictionPanel):
         )
         if self.position < 0 and self.response_token < 0:
             self.position = self.prompt_token
-        if self.reading < 0 < self.layer:
-            self.reading = self.layer
+        if self.lens_layer < 0 < self.layer:
+            self.lens_layer = self.layer
         self.watch(self, ["prompt", "response", "response_token"], self._forget_position)
         self.watch(self, "prompt_token", self._prompt_token_linked)
         self.watch(self, "layer", self._layer_linked)
@@ -125,7 +127,7 @@ class LogitLensExplorer(PredictionPanel):
         self.n_prompt_tokens = len(prompt) - (results[0].bos_id is not None)
         self.fit_side(results[0].n_positions)
         cell = self.cell
-        self.map.paint(Drawing(self.color, self.threshold, self.n_prompt_tokens), self.reading, cell[1])
+        self.map.paint(Drawing(self.color, self.threshold, self.n_prompt_tokens), self.lens_layer, cell[1])
         self.about.paint(cell, self.top)
 
     def describe_selection(self) -> Description | None:
@@ -143,7 +145,7 @@ class LogitLensExplorer(PredictionPanel):
         return {
             "prompt_token": (self.n_prompt_tokens, "the tokens of this prompt"),
             "position": (columns, "the tokens of prompt and response"),
-            "reading": (last + 1, "the layers and the output, which comes last"),
+            "lens_layer": (last + 1, "the layers and the output, which comes last"),
         }
 
     # what is saved ----------------------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ class LogitLensExplorer(PredictionPanel):
         if not 0 <= column < count:
             ahead = max(self.response_token, 0) if self.n_prompt_tokens < count else 0
             column = min(max(self.n_prompt_tokens - 1 + ahead, 0), count - 1)
-        return (self.reading if 0 <= self.reading <= last else last), column
+        return (self.lens_layer if 0 <= self.lens_layer <= last else last), column
 
     def select_cell(self, row: int, column: int) -> None:
         """Select a cell of the map, -1 for the model's output and for the position before the predicted token.
@@ -193,7 +195,7 @@ class LogitLensExplorer(PredictionPanel):
                 self.prompt_token = column
             if row >= 0:
                 self.layer = min(row, self.models[0].n_layers - 1)
-            self.reading, self.position = row, column
+            self.lens_layer, self.position = row, column
             self.target = target  # a new selection keeps the target
         self.redraw()
 
@@ -216,8 +218,8 @@ class LogitLensExplorer(PredictionPanel):
             self.position = -1
 
     def _layer_linked(self, change: Any) -> None:
-        if min(self.reading, self.models[0].n_layers - 1) != change.new:
-            self.reading = change.new
+        if min(self.lens_layer, self.models[0].n_layers - 1) != change.new:
+            self.lens_layer = change.new
 
 
 def translators_at(path: str) -> File | None:

@@ -46,14 +46,14 @@ class LensMap:
 
     def __init__(self, panel: PredictionPanel, select: Callable[[int, int], None]) -> None:
         self.panel, self.select = panel, select
-        self.story = W.HTML("")
-        self.story.add_class("iw-after")
+        self.description = W.HTML("")
+        self.description.add_class("iw-after")
         self.maps = pair_view.SideBySide(panel, self._heatmap)
         self.heat = self.maps.views[0]
         self.key = W.HTML(KEY)
         self.key.add_class("iw-hint")
-        shown_if(self.story, panel.screen is None)  # a screen shows this text beside the panel
-        self.parts = [self.story, self.maps.box]
+        shown_if(self.description, panel.screen is None)  # a screen shows this text beside the panel
+        self.parts = [self.description, self.maps.box]
         for heat in self.maps.views:
             panel.on_user(heat, "pinned", self._pinned)
             panel.on_user(heat, "cross", self.maps.follow)
@@ -68,8 +68,8 @@ class LensMap:
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
-    def paint(self, drawing: Drawing, reading: int, column: int) -> None:
-        """Update the map to the panel's results and the selected cell; a `reading` out of range is the output."""
+    def paint(self, drawing: Drawing, row: int, column: int) -> None:
+        """Update the map to the panel's results and the selected cell; a `row` out of range is the output."""
         panel = self.panel
         painted = (panel.results, panel.shown, drawing)
         if painted != self._painted:  # a new selection alone need not send the map again
@@ -78,7 +78,7 @@ class LensMap:
             self.key.value = " · ".join([KEY, REPEATED] if any(heat.muted for heat in self.maps.shown) else [KEY])
             shown_if(self.key, panel.shown != "difference")
         self._painted = painted
-        self._paint_selection(reading, column)
+        self._paint_selection(row, column)
 
     def _paint(self, view: str, heat: Heatmap, drawing: Drawing) -> None:
         panel = self.panel
@@ -110,17 +110,17 @@ class LensMap:
             if response:
                 heat.x_label += " (marked: the response)"
 
-    def _paint_selection(self, reading: int, column: int) -> None:
+    def _paint_selection(self, row: int, column: int) -> None:
         """Show the selected cell, and describe its position."""
         results = self.panel.results
-        self.story.value = "<br>".join(
+        self.description.value = "<br>".join(
             f"<b>{start}</b>{escape(describe_prediction(result, column))}"
             for start, result in zip(pair_view.all_starts(results), results, strict=True)
         )
         for heat in self.maps.shown:
             if heat.shape[0]:  # the output comes last, in models of different depths too
                 last = heat.shape[0] - 1
-                heat.cross = heat.pinned = [reading if 0 <= reading <= last else last, column]
+                heat.cross = heat.pinned = [row if 0 <= row <= last else last, column]
 
     def _notes(self, view: str, shown: tuple[LogitLensResult, ...]) -> list[str]:
         """Tooltips, cached for moves of a slider."""

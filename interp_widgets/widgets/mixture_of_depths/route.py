@@ -75,7 +75,7 @@ class MixtureRouting(MixtureReading):
         self.mixture_boxes = [W.Dropdown(description=f"Mixture{letter}", options=[("", 0)]) for letter in letters]
         hint = W.HTML("0: as tuned")
         self.inputs.children = self.controls.rows(before={"routes": self.mixture_boxes}, after={"routes": [hint]})
-        self.state, self.key_line, self.story = W.HTML(""), W.HTML(KEY), W.HTML("")
+        self.state, self.key_line, self.description = W.HTML(""), W.HTML(KEY), W.HTML("")
         self.strips = pair_view.SideBySide(
             self, lambda: TokenStrip(empty="No prompt yet", max_lines=4, legend=True, mark_name="they differ")
         )
@@ -94,8 +94,10 @@ class MixtureRouting(MixtureReading):
             shown_if(second, False)
         self.strips.box.add_class("iw-after")
         shown_if(self.strips.box, self.screen is None)  # a screen has its own above the panels
-        shown_if(self.story, self.screen is None)  # and shows this text beside the panel
-        self.arrange([self.strips.box, self.maps.box, self.key_line], spare=[self.state, self.story, *self.table_boxes])
+        shown_if(self.description, self.screen is None)  # and shows this text beside the panel
+        self.arrange(
+            [self.strips.box, self.maps.box, self.key_line], spare=[self.state, self.description, *self.table_boxes]
+        )
         self._filling = False  # True while the program, not the user, fills the drop-down lists
         self._list_mixtures()
         for slot, box in enumerate(self.mixture_boxes):
@@ -190,7 +192,7 @@ class MixtureRouting(MixtureReading):
                 heat.cross = [int(result.main_route[at]), at]  # the route with the largest weight
         slots, letters = pair_view.shown_indices(self), self._letters("{}: ")
         shown = [(letters[slot], self.results[slot], min(at, self.results[slot].n_positions - 1)) for slot in slots]
-        self.story.value = "<br>".join(f"{letter}{_story(result, at)}" for letter, result, at in shown)
+        self.description.value = "<br>".join(f"{letter}{_routing_text(result, at)}" for letter, result, at in shown)
         for index, table in enumerate(self.tables):
             shown_if(self.table_boxes[index], index < len(shown))
             if index < len(shown):
@@ -204,7 +206,9 @@ class MixtureRouting(MixtureReading):
         if any(result.n_positions <= at for result in self.results):
             return None
         starts = pair_view.all_starts(self.results)
-        lines = tuple(f"{start}{plain(_story(result, at))}" for start, result in zip(starts, self.results, strict=True))
+        lines = tuple(
+            f"{start}{plain(_routing_text(result, at))}" for start, result in zip(starts, self.results, strict=True)
+        )
         heading = f"Router weights at “{visible(first.tokens[at])}”"
         if any(result.layers != first.layers for result in self.results):
             return Description(heading, lines)
@@ -371,7 +375,7 @@ def _tip(result: RoutingResult, at: int) -> str:
     )
 
 
-def _story(result: RoutingResult, at: int) -> str:
+def _routing_text(result: RoutingResult, at: int) -> str:
     token, chance = _top(result, None, at)
     last, last_chance = _top(result, result.k - 1, at)
     agree = token == last

@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 
 import ipywidgets as W
 
+from interp_widgets.renamed import renamed
+
 from ..base.chat_box import ChatPrompt
 from ..base.opening import opening_of
 from ..base.stack import Stack
@@ -15,6 +17,7 @@ from .dataset import DatasetSaliency
 from .saliency_map import SaliencyMap
 
 
+@renamed(write="generate")
 class SaliencyExplorer(Stack):
     """Which prompt tokens each response token depends on: map, token strips, density, checks and data sets.
 
@@ -52,11 +55,11 @@ class SaliencyExplorer(Stack):
         method = self.controls.row("method", "target", "foil", "steps")
         texts, folded = [], [self.controls.row("baseline", "draws", "random_seed")]
         if self.screen is None:  # else the texts are written above all panels
-            generate = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
+            button = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
             self.chat = ChatPrompt(self, self.controls["prompt"])
             texts = self.controls.rows("texts", after={"prompt": [self.chat.messages.box]})
-            method.children = (self.on_click(generate, self.write), self.chat.button, *method.children)
-            folded.append(self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed"))
+            method.children = (self.on_click(button, self.generate), self.chat.button, *method.children)
+            folded.append(self.controls.row("generated_by", "regenerate", "max_new_tokens", "temperature", "seed"))
         fold = self.controls.fold(method, folded)
         self.inputs.children = [*texts, method, fold]
         self.watch(self, "prompt", self._other_prompt)
@@ -64,13 +67,13 @@ class SaliencyExplorer(Stack):
     def _other_prompt(self, _: Any) -> None:
         """Clear what belongs to the previous prompt, even before the map has been opened."""
         self.instruction = None
-        if self.write_anew:
+        if self.regenerate:
             self.response = ""
         if "map" not in self._opened:  # else the map clears them once it has the new tokens
             self.prompt_token = self.response_token = -1
             self.set_trait("marks", [])
 
-    def write(self) -> None:
+    def generate(self) -> None:
         """Generate a new response to the prompt, and attribute it."""
         self.open_tab("map", response="")
         self.go()

@@ -242,8 +242,8 @@ class Screen(Shell):
         """Make a panel or stack on this screen, as the session has it or else with its defaults."""
         saved = self._saved.pop(name, None)
         options: dict[str, Any] = {"view": self.view}
-        if kind is not Texts and "write_anew" in kind.options():
-            options["write_anew"] = False  # the texts above do
+        if kind is not Texts and "regenerate" in kind.options():
+            options["regenerate"] = False  # the texts above do
         if saved is None:
             return kind(self.workbench, screen=self, **options)
         title = self.tools[name].title if name in self.tools else kind.title

@@ -25,6 +25,7 @@ from interp_widgets.models import load_model
 from interp_widgets.models.chat import ChatText
 from interp_widgets.models.loading import needs_the_hub
 from interp_widgets.models.state import FACTS, State, facts_of, state_key
+from interp_widgets.renamed import old_attributes
 
 from ..base.controls import LONGEST_PATH
 from ..base.identity import PATIENCE
@@ -238,8 +239,9 @@ def _as_then(answer: Any, models: Sequence[Any], now: Present) -> dict[int, Stat
 def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
     """The saved options of a tab that it still has, without personal ones; ValueError for one that cannot be read."""
     known, declared = set(kind.options()) - set(SHARED), kind.fields()  # the workbench has the shared ones
-    options = {}
-    for name, value in saved.options.items():
+    new_names, options = old_attributes(kind), {}
+    for saved_as, value in saved.options.items():
+        name = new_names.get(saved_as, saved_as)
         if name not in known:
             continue
         try:

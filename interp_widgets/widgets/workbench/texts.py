@@ -57,13 +57,13 @@ class Texts(WrittenResponse):
         self._axes: tuple[Any, ...] = ()
         examples = {"opening": self._opening.prompt, **{one.name: one.prompt for one in PRESETS}}
         self.example = W.Dropdown(description="Example", options=[OWN, *examples])
-        self.write_button = W.Button(description="Regenerate", tooltip="Let the model write the response again")
-        self.on_click(self.write_button, self.write)
-        written = self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed")
+        self.generate_button = W.Button(description="Regenerate", tooltip="Let the model write the response again")
+        self.on_click(self.generate_button, self.generate)
+        written = self.controls.row("generated_by", "regenerate", "max_new_tokens", "temperature", "seed")
         self.text = W.VBox([self.controls.row("prompt")])  # a row by itself is shown whenever its control is
         chat = ChatPrompt(self, self.text)
         self.chat, self.chat_button = chat.messages, chat.button
-        beside = row(self.chat_button, self.example, self.write_button)
+        beside = row(self.chat_button, self.example, self.generate_button)
         beside.add_class("iw-end")
         self.add_class("iw-texts")
         sides = W.VBox([self.text, self.chat.box]), self.controls.row("response")
@@ -100,8 +100,8 @@ class Texts(WrittenResponse):
             "response_token": (len(first.response_tokens), "the tokens of this response"),
         }
 
-    def write(self) -> None:
-        """Let the model write a response that replaces the present one."""
+    def generate(self) -> None:
+        """Let the model generate a response that replaces the present one."""
         with self.hold():
             self.response_token, self.response = -1, ""
         self.go()
