@@ -109,7 +109,7 @@ def test_an_answer_that_ends_at_once_is_a_result(pair: Any, panel: str) -> None:
     else:
         shown = LogitLensExplorer(bench)
         assert shown.wait(120)
-        shown.texts.generate()
+        shown.texts.generate_response()
         assert shown.wait(120)
     status = shown.status_line if panel == "screen" else shown.status
     assert not status.error

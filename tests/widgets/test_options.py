@@ -221,7 +221,7 @@ def test_options_have_their_old_names_for_one_release(kind: Any, old: str, new: 
     usual = kind.class_traits()[new].default_value
     with pytest.warns(DeprecationWarning, match=rf"\.{old} is called \w+\.{new} now") as caught:
         setattr(panel, old, usual)
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match=old):
         assert getattr(panel, old) == getattr(panel, new) == usual
     assert {warning.filename for warning in caught} == {__file__}
     panel.close()

@@ -114,7 +114,7 @@ def test_a_token_beyond_the_response_is_a_sentence(pair: Any) -> None:
 
 def test_write_fills_the_response(pair: Any, tell: Any) -> None:
     panel = settled(tell(pair.base))
-    panel.texts.generate()
+    panel.texts.generate_response()
     settled(panel)
     assert panel.response.startswith(" Paris")
     assert panel.response_token == 0
@@ -128,7 +128,7 @@ def test_an_empty_prompt_is_a_sentence(pair: Any, tell: Any, wire: Any) -> None:
     assert "the prompt is empty" in complaint(panel)
     assert panel.result == shown
     with pytest.raises(ValueError, match="the prompt is empty"):
-        panel.texts.generate()
+        panel.texts.generate_response()
 
 
 def test_a_workbench_decides_over_defaults(pair: Any, tell: Any) -> None:

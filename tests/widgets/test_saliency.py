@@ -506,7 +506,7 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
 
 def test_generate_writes_a_response(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned, max_new_tokens=5)
-    panel.generate()
+    panel.generate_response()
     assert panel.wait(120)
     assert panel.response == pair.tuned.generate(PROMPT, max_new_tokens=5)
     assert panel.result.importance.shape[1] == len(panel["map"].response_strip.tokens)

@@ -337,7 +337,7 @@ class TextInputs:
 
     # writing ----------------------------------------------------------------------------------------------------------
 
-    def generate(self) -> None:
+    def generate_response(self) -> None:
         """Let the model (of two, the second) write a response, greedily."""
         owner = self._owner
         owner.require("prompt")
@@ -457,7 +457,7 @@ class TextBoxes:
         self.example = W.Dropdown(description="Example", options=names, value=self._example_name())
         owner.watch(self.example, "value", self._example_chosen)
         generate = W.Button(description="Generate", tooltip="Let the model write a response to this prompt")
-        owner.on_click(generate, texts.generate)
+        owner.on_click(generate, texts.generate_response)
         self.strip = TokenStrip(label="Response", instruction="click a token to study its prediction", max_lines=3)
         owner.bind(self.strip, "response_token", key="selected")
         self._answer = W.VBox([self.strip])

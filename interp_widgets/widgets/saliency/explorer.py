@@ -17,7 +17,7 @@ from .dataset import DatasetSaliency
 from .saliency_map import SaliencyMap
 
 
-@renamed(write="generate")
+@renamed(write="generate_response")
 class SaliencyExplorer(Stack):
     """Which prompt tokens each response token depends on: map, token strips, density, checks and data sets.
 
@@ -58,7 +58,7 @@ class SaliencyExplorer(Stack):
             button = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
             self.chat = ChatPrompt(self, self.controls["prompt"])
             texts = self.controls.rows("texts", after={"prompt": [self.chat.messages.box]})
-            method.children = (self.on_click(button, self.generate), self.chat.button, *method.children)
+            method.children = (self.on_click(button, self.generate_response), self.chat.button, *method.children)
             folded.append(self.controls.row("generated_by", "regenerate", "max_new_tokens", "temperature", "seed"))
         fold = self.controls.fold(method, folded)
         self.inputs.children = [*texts, method, fold]
@@ -73,7 +73,7 @@ class SaliencyExplorer(Stack):
             self.prompt_token = self.response_token = -1
             self.set_trait("marks", [])
 
-    def generate(self) -> None:
+    def generate_response(self) -> None:
         """Generate a new response to the prompt, and attribute it."""
         self.open_tab("map", response="")
         self.go()

@@ -58,7 +58,7 @@ class Texts(WrittenResponse):
         examples = {"opening": self._opening.prompt, **{one.name: one.prompt for one in PRESETS}}
         self.example = W.Dropdown(description="Example", options=[OWN, *examples])
         self.generate_button = W.Button(description="Regenerate", tooltip="Let the model write the response again")
-        self.on_click(self.generate_button, self.generate)
+        self.on_click(self.generate_button, self.generate_response)
         written = self.controls.row("generated_by", "regenerate", "max_new_tokens", "temperature", "seed")
         self.text = W.VBox([self.controls.row("prompt")])  # a row by itself is shown whenever its control is
         chat = ChatPrompt(self, self.text)
@@ -100,7 +100,7 @@ class Texts(WrittenResponse):
             "response_token": (len(first.response_tokens), "the tokens of this response"),
         }
 
-    def generate(self) -> None:
+    def generate_response(self) -> None:
         """Let the model generate a response that replaces the present one."""
         with self.hold():
             self.response_token, self.response = -1, ""
