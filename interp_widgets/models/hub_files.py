@@ -7,7 +7,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ import torch
 from ..arguments import short as described
 from ..atomic import at_home
 from ..data.files import short
+from .config_values import check_values, padding_past_vocabulary
 from .errors import LoadError, refusing, sentence
 from .gguf_files import gguf_file_in, read_gguf
 from .library_messages import issue, quiet
 from .memory import is_out_of_memory
 from .placement import is_offloaded
 from .pypi_models import PYPI_MODELS, fetch_model
-from .twin import LIMITS
 from .weight_files import (
     CONVERSION,
     INDEX,
@@ -107,7 +107,8 @@ def open_source(
         own = tokenizer if tokenizer is not None else _tokenizer_beside(source)
         opened = Source(source, _name_of(source), own, owned=False)
     config = opened.hf_model.config.get_text_config()
-    _check_lengths(config.to_dict(), f"the config of {opened.name}")
+    if opened.files is None:  # the config.json of a folder is checked before the model is built
+        check_values(config.to_dict(), f"the config of {opened.name}")
     if opened.tokenizer is not None:
         check_tokenizer(opened.tokenizer, opened.hf_model.get_input_embeddings().weight.shape[0], opened.name)
     return opened
@@ -283,14 +284,6 @@ def _looks_like_path(text: str) -> bool:
     return text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1 or not text
 
 
-def _check_lengths(config: Mapping[str, Any], owner: str) -> None:
-    """Raise a LoadError where a configuration declares no positions at all."""
-    for name in LIMITS:
-        limit = config.get(name)
-        if isinstance(limit, int) and limit < 1:
-            raise LoadError(f"{name} in {owner} must be at least 1, got {limit}: correct it")
-
-
 def check_transformers_model(source: Any) -> None:
     """Raise a TypeError unless this is a transformers model, and a LoadError unless it is a decoder-only one."""
     names = {base.__name__ for base in type(source).__mro__}
@@ -388,8 +381,7 @@ def check_folder(folder: Path) -> WeightFiles:
             f"{folder} needs its own Python code to load, which is never run here: use a model that transformers knows"
         )
     files = read_headers(folder)
-    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
-        _check_lengths(part, f"the config.json of {folder}")
+    check_values(config, f"the config.json of {folder}")
     check_sizes(config, files)
     if any(folder.glob("adapter_model.*")):
         issue(f"{folder} holds a LoRA adapter beside a whole model, which is loaded without it")
@@ -463,7 +455,10 @@ def read_model(
         except Exception as error:  # transformers, safetensors and the hub's client raise errors of many types
             if is_out_of_memory(error):
                 raise
-            raise LoadError(f"transformers cannot load {source}: {_with_report(error, messages)}") from error
+            fault = None
+            if local and "Padding_idx" in str(error):
+                fault = padding_past_vocabulary(read_config(Path(source)), f"the config.json of {source}")
+            raise LoadError(fault or f"transformers cannot load {source}: {_with_report(error, messages)}") from error
     if local:
         difference = check_report(read_headers(Path(source)), report, allow_mismatch=allow_mismatch)
         if difference is not None:

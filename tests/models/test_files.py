@@ -246,8 +246,8 @@ def test_messages_do_not_come_after_an_error() -> None:
         ({"num_key_value_heads": 10**6}, "declares num_key_value_heads = 1000000"),
         ({"vocab_size": 10**9}, "declares vocab_size = 1000000000"),
         ({"num_labels": float("nan")}, "declares num_labels = nan"),
-        ({"max_position_embeddings": 0}, "max_position_embeddings in .* must be at least 1, got 0"),
-        ({"max_position_embeddings": -1}, "max_position_embeddings in .* must be at least 1, got -1"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings in .* must be a whole number of at least 1, got 0"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings in .* must be a whole number of at least 1, got -1"),
     ],
 )  # fmt: skip
 def test_sizes_that_cannot_be_are_refused_by_what_the_file_holds(
@@ -261,7 +261,9 @@ def test_sizes_that_cannot_be_are_refused_by_what_the_file_holds(
 def test_positions_of_a_model_in_memory() -> None:
     hf_model = copy.deepcopy(tiny_hf("llama"))
     hf_model.config.max_position_embeddings = 0
-    with pytest.raises(LoadError, match=r"max_position_embeddings in the config of .* must be at least 1, got 0"):
+    with pytest.raises(
+        LoadError, match=r"max_position_embeddings in the config of .* must be a whole number of at least 1, got 0"
+    ):
         load_model(hf_model)
 
 
