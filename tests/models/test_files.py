@@ -245,7 +245,7 @@ def test_messages_do_not_come_after_an_error() -> None:
         ({"num_labels": 10**9}, "declares num_labels = 1000000000"),
         ({"num_key_value_heads": 10**6}, "declares num_key_value_heads = 1000000"),
         ({"vocab_size": 10**9}, "declares vocab_size = 1000000000"),
-        ({"num_labels": float("nan")}, "declares num_labels = nan"),
+        ({"num_labels": float("nan")}, "num_labels in .* must be a whole number of at least 0, got nan"),
         ({"max_position_embeddings": 0}, "max_position_embeddings in .* must be a whole number of at least 1, got 0"),
         ({"max_position_embeddings": -1}, "max_position_embeddings in .* must be a whole number of at least 1, got -1"),
     ],
