@@ -242,6 +242,7 @@ from .widgets.attention import AttentionExplorer as AttentionExplorer
 from .widgets.base.fields import Bounds as Bounds
 from .widgets.base.fields import field as field
 from .widgets.base.panel import Panel as Panel
+from .widgets.base.stack import Stack as Stack
 from .widgets.bias import BiasWorkbench as BiasWorkbench
 from .widgets.clusters import ClusterExplorer as ClusterExplorer
 from .widgets.concepts import ConceptBrowser as ConceptBrowser

@@ -448,6 +448,8 @@ def test_progress_partial_results_and_cancel() -> None:
     counts = [int(np.isfinite(part.effect).sum()) for part in parts]
     assert counts == sorted(set(counts))
     assert counts[0] == 0
+    assert parts[0].measures()["mlp_token"] == ""
+    assert whole.measures()["mlp_token"] != ""
     assert counts[-1] < whole.effect.size
     for part in parts:
         known = np.isfinite(part.effect)

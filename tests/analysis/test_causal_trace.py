@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -244,6 +245,16 @@ def test_default_window_and_layers() -> None:
 # ---- progress, saving, cost
 
 
+def test_a_kind_without_numbers_yet_has_no_largest_effect() -> None:
+    whole = causal_trace(tiny_model("gpt2"), TEXT, SUBJECT, samples=2)
+    restored = np.array(whole.restored)
+    restored[1] = np.nan
+    measured, wanted = replace(whole, restored=restored, partial=True).measures(), whole.measures()
+    assert np.isnan([measured.pop("mlp_effect"), measured.pop("mlp_layer")]).all()
+    assert measured.pop("mlp_token") == ""
+    assert measured == {name: value for name, value in wanted.items() if not name.startswith("mlp")}
+
+
 def test_progress_partial_results_and_cancel() -> None:
     model = tiny_model("gpt2")
     steps, parts = list[tuple[int, int]](), list[CausalTraceResult]()
@@ -257,6 +268,8 @@ def test_progress_partial_results_and_cancel() -> None:
     assert 1 <= len(parts) <= 5
     for part in parts:
         assert part.partial
+        measured, computed = part.measures(), dict(zip(part.kinds, np.isfinite(part.effect).any((1, 2)), strict=True))
+        assert {kind: np.isfinite(measured[f"{kind}_effect"]) for kind in part.kinds} == computed
         done = np.isfinite(part.restored)
         assert not done.all()
         np.testing.assert_array_equal(part.restored[done], whole.restored[done])

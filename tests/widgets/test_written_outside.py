@@ -11,8 +11,7 @@ import pytest
 import torch
 import traitlets as T
 
-from interp_widgets import Bounds, Head, Layer, Matrix, Panel, Result, field
-from interp_widgets.widgets.base.stack import Stack
+from interp_widgets import Bounds, Head, Layer, Matrix, Panel, Result, Stack, field
 from interp_widgets.widgets.views import Heatmap
 from tests.shipped import demo_pair
 from tests.waiting import LIMIT

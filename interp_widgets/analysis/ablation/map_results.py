@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
@@ -12,6 +13,18 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
+
+
+def largest_effect(
+    kind: str, effects: NDArray[np.floating[Any]], layers: Sequence[int], tokens: Sequence[str]
+) -> dict[str, float | int | str]:
+    """The largest of a map's effects (layers, positions) with its layer and token, as measures of one kind of part; NaN
+    and "" where the map has no number yet."""
+    effect, layer, token = math.nan, math.nan, ""
+    if not np.isnan(effects).all():
+        row, column = map(int, np.unravel_index(int(np.nanargmax(effects)), effects.shape))
+        effect, layer, token = float(effects[row, column]), layers[row], tokens[column]
+    return {f"{kind}_effect": effect, f"{kind}_layer": layer, f"{kind}_token": token}
 
 
 @record
@@ -100,15 +113,11 @@ class AblationResult(NextTokenEffect):
         return np.asarray(self.effect[tuple(self.kinds).index(kind)])
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """For each kind the largest effect with its layer and token, and the metric before."""
+        """For each kind the largest effect with its layer and token (NaN and "" where a partial result has no number),
+        and the metric before."""
         row: dict[str, float | int | str | bool | None] = {"target_token": self.target_token}
         for kind, effects in zip(self.kinds, self.effect, strict=True):
-            layer, position = map(int, np.unravel_index(int(np.nanargmax(effects)), effects.shape))
-            row |= {
-                f"{kind}_effect": float(effects[layer, position]),
-                f"{kind}_layer": self.layers[layer],
-                f"{kind}_token": self.tokens[position],
-            }
+            row |= largest_effect(kind, effects, self.layers, self.tokens)
         return row | {"clean": self.clean}
 
     def to_frame(self) -> DataFrame:
@@ -142,10 +151,11 @@ class HeadAblationResult(NextTokenEffect):
         return tuple((self.layers[i // heads], i % heads) for i in order)
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The largest effect of a head, that head, and the metric before."""
-        ((layer, head),) = self.strongest(1)
-        effect = float(self.effect[list(self.layers).index(layer), head])
-        name = f"{layer}.{head}"
+        """The largest effect of a head with its name (NaN and "" where a partial result has no number), and the metric
+        before."""
+        effect, name = math.nan, ""
+        for layer, head in self.strongest(1):
+            effect, name = float(self.effect[list(self.layers).index(layer), head]), f"{layer}.{head}"
         return {"target_token": self.target_token, "effect": effect, "head": name, "clean": self.clean}
 
     def to_frame(self) -> DataFrame:

@@ -22,6 +22,7 @@ from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import MANY_CHUNKS, STRONGEST, run_cells, strongest_first
 from interp_widgets.analysis.ablation.estimates import can_estimate, estimate, gradients_of
+from interp_widgets.analysis.ablation.map_results import largest_effect
 from interp_widgets.analysis.ablation.metric import NextTokenMetric, next_token_metric
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
@@ -150,17 +151,13 @@ class CausalTraceResult(PromptResult):
         return (layer, layer + 1) if kind == "state" else window_layers(layer, self.window, self.n_layers)
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """The total effect of the noise, and for each kind the largest effect with its layer and token."""
+        """The total effect of the noise, and for each kind the largest effect with its layer and token (NaN and ""
+        where a partial result has no number)."""
         row: dict[str, float | int | str | bool | None] = {
             "target_token": self.target_token, "total_effect": self.total_effect, "clean": self.clean,
         }  # fmt: skip
         for kind, effects in zip(self.kinds, self.effect, strict=True):
-            layer, position = map(int, np.unravel_index(int(np.nanargmax(effects)), effects.shape))
-            row |= {
-                f"{kind}_effect": float(effects[layer, position]),
-                f"{kind}_layer": self.layers[layer],
-                f"{kind}_token": self.traced_tokens[position],
-            }
+            row |= largest_effect(kind, effects, self.layers, self.traced_tokens)
         return row
 
     def to_frame(self) -> pd.DataFrame:

@@ -37,25 +37,24 @@ class Stack(Shell):
     panel; `stack["name"]` is the panel of a tab. A panel that misses something in the models
     (`missing_requirement`) gets no tab.
 
-    >>> import types
-    >>> from interp_widgets.widgets.base.fields import field
-    >>> def power(model, *, n, exponent=2):
-    ...     return n**exponent
-    >>> class Squares(Panel):
-    ...     title, analysis = "Squares", staticmethod(power)
-    ...     n = field(int, 3, label="Number")
-    >>> class Powers(Squares):
-    ...     title = "Powers"
-    ...     exponent = field(int, 5, label="Exponent")
-    >>> class Numbers(Stack):
-    ...     title, panels = "Numbers", {"squares": Squares, "powers": Powers}
-    >>> stack = Numbers(types.SimpleNamespace(name="a model", device="cpu"), n=2)
-    >>> stack.result, stack.exponent
-    (4, 5)
-    >>> stack.tab = "powers"
-    >>> stack.wait(), stack.result, stack["squares"].n
-    (True, 32, 2)
-    >>> stack.close()
+    Example:
+        >>> def power(model, *, n, exponent=2):
+        ...     return n**exponent
+        >>> class Squares(Panel):
+        ...     title, analysis = "Squares", staticmethod(power)
+        ...     n = field(int, 3, label="Number")
+        >>> class Powers(Squares):
+        ...     title = "Powers"
+        ...     exponent = field(int, 5, label="Exponent")
+        >>> class Numbers(Stack):
+        ...     title, panels = "Numbers", {"squares": Squares, "powers": Powers}
+        >>> stack = Numbers(model, n=2)
+        >>> stack.result, stack.exponent
+        (4, 5)
+        >>> stack.tab = "powers"
+        >>> stack.wait(), stack.result, stack["squares"].n
+        (True, 32, 2)
+        >>> stack.close()
     """
 
     panels: ClassVar[Mapping[str, type[Panel]]] = {}
