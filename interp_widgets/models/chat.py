@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 from torch import Tensor
 
+from ..data.files import short
 from .chat_process import RENDERER, TemplateFailure
 
 Messages = Sequence[Mapping[str, str]]
@@ -179,11 +180,30 @@ def write_chat(tokenizer: Any, messages: Messages, name: str) -> Chat:
     chat = Chat(plain, rendered(tokenizer, plain, answers=True), tokenizer)
     if chat.left_out:
         number = chat.left_out[0]
-        raise ValueError(
-            f"the chat template of {name} leaves message {number} out: it does not know the role "
-            f"{plain[number]['role']!r}"
-        )
+        raise ValueError(f"the chat template of {name} leaves message {number} out: {_why_left_out(chat, number)}")
     return chat
+
+
+def _why_left_out(chat: Chat, number: int) -> str:
+    """Why a template omits a message: its place, its role, or the template itself."""
+    role = chat.messages[number]["role"]
+    if _writes(chat.tokenizer, role):
+        return f"it writes the role {role!r}, but not this message, which may be for its place among the others"
+    if _writes(chat.tokenizer, _PROBE[0]["role"]):
+        return f"it does not know the role {role!r}"
+    _, written = chat._literals
+    if written:
+        return f"it writes message {written[0]}, but not this one, for its place or its role {role!r}"
+    return f"it writes no message at all, only {short(ascii(chat.text))}"
+
+
+def _writes(tokenizer: Any, role: str) -> bool:
+    """Whether a template writes a message of this role on its own."""
+    alone = ({"role": role, "content": "a"},)
+    try:
+        return not Chat(alone, rendered(tokenizer, alone, answers=True), tokenizer).left_out
+    except ValueError:  # it takes no chat of this message alone
+        return False
 
 
 def with_template(tokenizer: Any, template: str, name: str) -> Any:

@@ -16,6 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+_DIGITS = sys.get_int_max_str_digits()
+"""Most digits of a number that Python writes."""
+
 
 def renderer() -> Callable[..., Any]:
     """transformers' function that renders a template, without the rest of transformers where that is possible."""
@@ -44,7 +47,16 @@ def answer(render: Callable[..., Any], request: dict[str, Any], longest: int) ->
     except MemoryError:
         return {"kind": "limit", "reason": "it takes too much memory", "line": None}
     except Exception as error:
-        return {"kind": "error", "reason": _short(f"{type(error).__name__}: {error}"), "line": _line(error)}
+        reason = f"{type(error).__name__}: {error}"
+        if "set_int_max_str_digits" in reason:
+            return {
+                "kind": "limit",
+                "reason": f"it writes a number of more than {_DIGITS} digits",
+                "line": _line(error),
+            }
+        if traceback.extract_tb(error.__traceback__)[-1].name == "strftime_now":
+            reason = f"the format that it gives strftime_now is not valid ({reason})"
+        return {"kind": "error", "reason": _short(reason), "line": _line(error)}
     if len(text) > longest:
         return {"kind": "limit", "reason": f"it writes more than {longest:,} characters", "line": None}
     return {"text": text}

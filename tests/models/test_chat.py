@@ -184,6 +184,38 @@ def test_a_message_that_the_template_leaves_out_is_told() -> None:
         model.tokens(lost)
 
 
+@pytest.mark.parametrize(
+    ("template", "roles", "reason"),
+    [
+        (
+            "{{ messages[-1].content }}",
+            ["user", "user"],
+            "leaves message 0 out: it writes the role 'user', but not this",
+        ),
+        ("{{ messages[-1].content }}", ["system", "user"], "leaves message 0 out: it writes the role 'system'"),
+        (
+            "{{ messages | length }}",
+            ["user", "assistant"],
+            "leaves message 0 out: it writes no message at all, only '2'",
+        ),
+        ("{{ '' }}", ["tool"], "leaves message 0 out: it writes no message at all, only ''"),
+        (
+            "{% if messages[0].role == 'user' %}{{ messages[0].content }}{% endif %}",
+            ["tool"],
+            "not know the role 'tool'",
+        ),
+        ("{{ messages[1].content }}", ["tool", "user"], "leaves message 0 out: it writes message 1, but not this"),
+    ],
+)
+def test_why_a_message_is_left_out(
+    template: str, roles: list[str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = chat_model("chatml", "bridge")
+    monkeypatch.setattr(model.tokenizer, "chat_template", template)
+    with pytest.raises(ValueError, match=reason):
+        model.chat([{"role": role, "content": f"words {i}"} for i, role in enumerate(roles)])
+
+
 @pytest.mark.seconds
 def test_a_model_without_a_template_says_how_to_pass_one() -> None:
     plain = tiny_model("llama", "bridge")

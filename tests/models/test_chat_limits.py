@@ -23,6 +23,11 @@ FAULTY = {
     "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}": "RecursionError",
     "{{ messages.a.b.c }}": "has no attribute",
     "{{ ''.__class__.__mro__ }}": "unsafe",
+    "{{ 10 ** 5000 }}": "cannot write these messages: it writes a number of more than 4300 digits",
+    "{{ strftime_now('\\ud800') }}": r"that it gives strftime_now is not valid \(UnicodeEncodeError: .*line 1",
+    "{{ strftime_now(5) }}": r"the format that it gives strftime_now is not valid \(TypeError: strftime",
+    "{{ 10**10**8 }}": "leaves message 0 out: it writes no message at all, only '100000",
+    "{{ strftime_now('%!') }}": "leaves message 0 out: it writes no message at all, only '%!'",
     "{{ raise_exception('two\n lines.') }}": "refuses these messages: two lines$",
 }
 ENDLESS = {
