@@ -25,6 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import interp_widgets as iw
 from interp_widgets.analysis.ablation.maps import ablation_cost
+from interp_widgets.analysis.ablation.tracing import causal_trace_cost
 from interp_widgets.analysis.hidden_states import last_states_cost
 from interp_widgets.analysis.logit_lens.lens import logit_lens_cost
 from interp_widgets.analysis.patching.activation import activation_patching_cost
@@ -110,9 +111,10 @@ def rows(model: iw.Model) -> dict[str, tuple[int, Callable[[], Any], Callable[[]
         "neurons of a layer in the middle, 32 tokens": (
             32, lambda: iw.ablate_neurons(model, short, target, layer=model.n_layers // 2), None,
         ),
-        "tracing, 32 tokens": (32, lambda: iw.causal_trace(model, short, (4, 7), target), None),
+        "tracing, 32 tokens": (
+            32, lambda: iw.causal_trace(model, short, (4, 7), target), lambda: causal_trace_cost(model, 33, first=5),
+        ),
         "patching stream, attention, MLP; 32 tokens": patch(("resid_pre", "attn", "mlp")),
-        "patching five sites, 32 tokens": patch(("resid_pre", "attn", "mlp", "head", "pattern")),
         "patching five sites, estimated": patch(("resid_pre", "attn", "mlp", "head", "pattern"), "attribution"),
         "decomposition, 128 tokens": (
             128, lambda: iw.decompose_tokens(model, prompt[:128]), lambda: decomposition_cost(model, 129),
@@ -123,6 +125,7 @@ def rows(model: iw.Model) -> dict[str, tuple[int, Callable[[], Any], Callable[[]
             lambda: last_states_cost(model, [14] * 1000, model.n_layers // 2),
         ),
         "50 tokens written": (32, writing, None),
+        "patching five sites, 32 tokens": patch(("resid_pre", "attn", "mlp", "head", "pattern")),
     }  # fmt: skip
 
 
@@ -145,6 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
     model = iw.load_model(hf, device=given.device, dtype=dtype)
     print(model, f"loaded in {time.perf_counter() - start:.1f} s", model.self_check.summary(), flush=True)
+    start = time.perf_counter()
+    print(f"weights {model.weight_hash[:12]}, hashed in {time.perf_counter() - start:.1f} s")
     on_gpu = given.device != "cpu"
     if on_gpu:
         print(torch.cuda.get_device_name() if given.device.startswith("cuda") else given.device)

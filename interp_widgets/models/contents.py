@@ -25,7 +25,9 @@ SAMPLES, SAMPLE_BYTES, SMALL_BYTES = 64, 64, 2**16
 """For a larger model: number and size in bytes of the samples of a tensor; tensors up to the last number are read
 completely."""
 _CHUNK = 2**22
-"""Number of words of an accelerator's memory that are summed at a time."""
+"""Number of words of an accelerator's memory that have weights of their own."""
+_CHUNKS = 8
+"""Most chunks that are summed at a time: 256 MB of products."""
 
 
 class Storages:
@@ -150,8 +152,13 @@ def _weighted_sums(storages: Sequence[Any]) -> list[Tensor]:
             within, between = torch.arange(min(_CHUNK, most)), torch.arange(_CHUNK, _CHUNK + most // _CHUNK + 4)
             tables[words.device] = _weights(within.to(words.device)), _weights(between.to(words.device))
         weights, outer = tables[words.device]
-        sums = [(chunk.long() * weights[: len(chunk)]).sum()[None] for chunk in words.split(_CHUNK) if len(chunk)]
-        parts = torch.cat([*sums, _words(storage, torch.uint8)[len(words) * 4 :].long()])
+        whole = len(words) // _CHUNK * _CHUNK
+        sums = [(chunks * weights).sum(-1) for chunks in words[:whole].view(-1, _CHUNK).split(_CHUNKS) if len(chunks)]
+        if whole < len(words):
+            sums.append((words[whole:] * weights[: len(words) - whole]).sum()[None])
+        if storage.nbytes() % 4:
+            sums.append(_words(storage, torch.uint8)[len(words) * 4 :].long())
+        parts = torch.cat(sums) if sums else outer[:0]
         totals.append((parts * outer[: len(parts)]).sum()[None].view(torch.uint8))
     return totals
 
