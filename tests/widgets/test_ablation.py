@@ -30,7 +30,7 @@ from interp_widgets.analysis.ablation import (
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.compute.memory import Forecast, Speedometer
 from interp_widgets.data.presets import PRESETS
-from interp_widgets.widgets.ablation.ablation_spec import AblationSpec
+from interp_widgets.widgets.ablation.ablation_spec import AblationSpec, at_token
 from interp_widgets.widgets.ablation.maps import amount
 from interp_widgets.widgets.ablation.tracing import PUT_BACK
 from interp_widgets.widgets.base.answers import Outcome
@@ -887,6 +887,113 @@ def test_a_trace_names_the_strongest_cell_beside_the_last_state(pair: Any, ablat
     layers, restored = result.layers_of(result.kinds[kind], int(layer)), PUT_BACK[result.kinds[kind]]
     assert f"{restored[0].lower()}{restored[1:]} layer{'' if layers[1] - layers[0] == 1 else 's'} {layers[0]} " in words
     assert f"({position})" in words.split("Strongest: ")[1]
+    restored = np.full_like(result.restored, np.nan)
+    restored[..., : result.subject[0], :] = result.corrupted
+    part = replace(result, restored=restored, strongest_first=True, partial=True)
+    panel.current._put(
+        Outcome(panel.current.shown_request, (part,), 0.0, partial=True, states=panel.current.shown_states)
+    )
+    assert "cells exact.<br>" in panel.current.words.value, "before the subject nothing can be the largest"
+
+
+# ---- a part of the maps
+
+
+@pytest.mark.parametrize(
+    ("positions", "columns"), [("last", [8]), ("Eiffel Tower", [1, 2]), ("2-4 0", [2, 3, 4, 0]), ("-1", [8])]
+)
+def test_modules_of_some_layers_and_positions(pair: Any, ablate: Any, wire: Any, positions: str, columns: Any) -> None:
+    panel = ablate(*pair, layers="1-2 -1", positions=positions, view="A")
+    whole = ablate_modules(pair.base, PROMPT, TARGET).effect[:, [1, 2, 5]][:, :, columns]
+    result, tab = panel.results[0], panel["modules"]
+    assert (result.layers, result.positions) == ((1, 2, 5), tuple(columns))
+    np.testing.assert_allclose(result.effect, whole, atol=1e-4)
+    heat = maps(panel)["mlp"]
+    assert heat.row_labels == ["1", "2", "5"]
+    assert heat.column_labels == list(result.tokens)
+    pin(wire, panel, heat, 2, len(columns) - 1)
+    assert (panel.layer, panel.position, panel.kind) == (5, columns[-1], "mlp")
+    assert heat.pinned == [2, len(columns) - 1]
+    assert f"MLP of layer 5 at {at_token(columns[-1], result.prompt_tokens)}" in tab.next_token.table.caption
+    assert "log-probability" in tab.next_token.table.caption, "the effect is that of the picked cell"
+    panel.position = 6
+    assert heat.pinned == []
+    assert heat.cross == [2, -1]
+    assert f"layers=[1, 2, 5], positions={columns}" in panel.current.code(panel.current.request())
+    panel.view = "difference"
+    assert heat.row_labels == ["1", "2", "5"]
+    kind, row, column = np.unravel_index(np.abs(result.effect).argmax(), result.effect.shape)
+    spec = AblationSpec(result.kinds[kind], result.layers[row], result.positions[column])
+    assert spec.where(result.prompt_tokens) in tab.words.value
+    with panel.hold():
+        panel.layers = panel.positions = ""
+    settle(panel)
+    assert maps(panel)["mlp"].shape == [6, 9]
+    assert "layers" not in panel.current.code(panel.current.request())
+
+
+def test_heads_of_some_layers(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair.base, tab="heads", layers="4-5")
+    np.testing.assert_allclose(panel.result.effect, ablate_heads(pair.base, PROMPT, TARGET).effect[4:], atol=1e-4)
+    heat = maps(panel, "heads")["head"]
+    pin(wire, panel, heat, 1, 3)
+    assert (panel.layer, panel["heads"].head, heat.pinned) == (5, 3, [1, 3])
+    assert "head 3 of layer 5" in panel.current.next_token.table.caption.lower()
+    row, head = np.unravel_index(np.abs(panel.result.effect).argmax(), (2, 6))
+    assert f"head {head} of layer {4 + row}" in words(panel)
+    assert not hasattr(panel["heads"], "positions"), "heads have a position of their own"
+
+
+def test_tracing_of_some_layers_and_positions(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(*pair, tab="tracing", samples=2, layers="3 1", positions="Tower is located", view="A")
+    result, whole = panel.results[0], causal_trace(pair.base, PROMPT, SUBJECT, TARGET, samples=2)
+    np.testing.assert_allclose(result.effect, whole.effect[:, [3, 1]][:, :, 2:5], atol=1e-4)
+    heat = maps(panel, "tracing")["mlp"]
+    assert heat.column_marks == [[0, 1]], "of the subject one token is in the map"
+    pin(wire, panel, heat, 1, 2)
+    assert (panel.layer, panel.position) == (1, 4)
+    effect = float(whole.effect[whole.kinds.index("mlp"), 1, 4])
+    assert f"The clean MLP output of layer 1 at {at_token(4, result.tokens)} restores <b>{amount(effect)}</b>" in (
+        panel.current.cell.value
+    )
+    panel.view = "difference"
+    assert heat.row_labels == ["3", "1"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "hint"),
+    [
+        ("layers", "first", "the layers must be numbers such as 20-29 or 3 7 -1, got 'first'"),
+        ("layers", "5-3", "the layers must be numbers"),
+        ("layers", "6", "layer must be in -6..5 for this 6-layer model, got 6"),
+        ("positions", "Berlin", "positions 'Berlin' is not in the prompt"),
+        ("positions", "9", "position must be in -9..8 for this prompt of 9 tokens, got 9"),
+        ("positions", "4-2", "a span must begin before it ends"),
+        ("positions", "1 1", "positions must be different, got 1 twice"),
+    ],
+)
+def test_a_part_that_is_not_there_is_a_hint(pair: Any, ablate: Any, option: str, value: str, hint: str) -> None:
+    panel = ablate(pair.base)
+    setattr(panel, option, value)
+    settle(panel)
+    assert hint in panel["modules"].controls.hints[option]
+
+
+def test_a_part_of_a_long_map_takes_a_part_of_its_time(pair: Any, ablate: Any) -> None:
+    prompt = " ".join([PROMPT] * 30)
+    panel = ablate(pair.base, prompt=prompt, live_seconds=0)
+    for tab in ("modules", "tracing"):
+        current = panel[tab]
+        if tab == "tracing":
+            current.subject = SUBJECT
+        whole = current.cost(current.request(), pair.base).flops
+        current.positions = "last"
+        few = current.cost(current.request(), pair.base).flops
+        current.layers = "-1"
+        assert whole > (20 if tab == "modules" else 2) * few
+        assert few > current.cost(current.request(), pair.base).flops
+        with panel.hold():
+            panel.layers = panel.positions = ""
 
 
 def test_a_dear_run_waits_for_run(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from interp_widgets import PatchingPanel, Workbench, activation_patching, patched_prediction
 from interp_widgets.analysis.patching import ActivationPatchingResult
-from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED
+from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED, part
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
@@ -142,6 +142,61 @@ def test_runs_that_agree_leave_every_cell_hatched_and_say_so(patch: Any) -> None
     assert "there is nothing to recover, and every cell is hatched" in tab.words.value
     assert np.isnan(matrix(tab, "attn")).all()
     assert "Largest" not in tab.words.value
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_some_layers_and_positions(pair: Any, patch: Any, wire: Any, direction: Any) -> None:
+    longer = "Yes, the capital of Italy is"
+    panel = patch(*pair, corrupted=longer, direction=direction, layers="0 3-4", positions="of France", view="A")
+    tab = panel["map"]
+    whole = activation_patching(
+        pair.base, CLEAN, longer, alignment="ends", direction=direction, answer=tab.results[0].answers[0],
+        foil=tab.results[0].foils[0],
+    )  # fmt: skip
+    clean = whole.source_positions if direction == "denoising" else whole.positions
+    columns = [list(clean).index(at) for at in (2, 3)]
+    for site, values in whole.recovered.items():
+        np.testing.assert_allclose(matrix(tab, site), values[[0, 3, 4]][:, columns], atol=1e-4)
+    heat = tab.maps.maps["attn"]
+    assert heat.row_labels == ["0", "3", "4"]
+    wire.type(heat, pinned=[1, 1])
+    settle(tab)
+    assert (tab.layer, tab.position, heat.pinned) == (3, 3, [1, 1])
+    assert "layer 3 at “·France/Italy” (3)" in tab.cell_words.value
+    assert part(float(whole.recovered["attn"][3, columns[1]])) in tab.cell_words.value
+    panel.view = "difference"
+    assert heat.row_labels == ["0", "3", "4"]
+
+
+def test_heads_and_pairs_of_some_layers(pair: Any, patch: Any, wire: Any) -> None:
+    panel = patch(pair.tuned, tab="heads", layers="2 0")
+    tab = panel["heads"]
+    found = activation_patching(pair.tuned, CLEAN, CORRUPTED, sites=["head"], positions=[-1]).recovered["head"][..., 0]
+    np.testing.assert_allclose(matrix(tab, "head"), found[[2, 0]], atol=1e-4)
+    layer, head = np.unravel_index(found[[2, 0]].argmax(), (2, 6))
+    assert f"<b>{part(float(found[[2, 0]].max()))}</b>, {(2, 0)[layer]}.{head}" in tab.words.value
+    wire.type(tab.maps.maps["head"], pinned=[1, 3])
+    settle(tab)
+    assert (tab.layer, tab.head) == (0, 3)
+    assert part(float(found[0, 3])) in tab.cell_words.value
+    panel.tab = "pairs"
+    tab = panel["pairs"]
+    tab.pairs = LINES
+    settle(panel)
+    assert tab.maps.maps["pairs"].row_labels == ["2", "0"]
+    wire.type(tab.maps.maps["pairs"], pinned=[1, 3])
+    settle(tab)
+    assert "recovered at layer 0, token 3" in tab.table.caption
+    each = tab.result.each["resid_pre"][:, 1, 3]
+    assert [row[-1] for row in tab.table.rows] == pytest.approx(each.tolist(), abs=1e-5)
+    tab.layers = "9"
+    settle(tab)
+    assert "layer must be in -6..5" in tab.controls.hints["layers"]
+
+
+def test_positions_that_are_aligned_with_none_are_a_hint(pair: Any, patch: Any) -> None:
+    panel = patch(pair.base, prompt="Yes, the capital of France is", corrupted=CORRUPTED, positions="Yes")
+    assert "aligned with none in the other prompt" in panel["map"].controls.hints["positions"]
 
 
 def test_two_models_share_answer_and_foil_and_scale(pair: Any, patch: Any) -> None:

@@ -18,7 +18,7 @@ from ..base.fields import field
 from ..base.prediction import checked, position_in
 from ..base.request import Request
 from .ablation_spec import AblationSpec, at_token
-from .maps import UNITS, Maps, amount, cell_notes, shared_part, shared_parts, strongest
+from .maps import UNITS, Maps, amount, cell_notes, place, shared_part, shared_parts, strongest
 from .removal import Removal
 
 LISTED = 3
@@ -89,7 +89,10 @@ class HeadAblation(Removal):
         at = dict(request.arguments)["position"]
         length = len(request.inputs[0].read_by(model))
         places = None if at is None else [at]
-        return ablation_cost(model, length, what="heads", positions=places, metric=dict(request.arguments)["metric"])
+        return ablation_cost(
+            model, length, what="heads", layers=dict(request.arguments).get("layers"), positions=places,
+            metric=dict(request.arguments)["metric"],
+        )  # fmt: skip
 
     def draw(self, results: tuple[HeadAblationResult, ...], request: Request) -> None:
         first = results[0]
@@ -100,7 +103,7 @@ class HeadAblation(Removal):
         title = f"Attention heads at {where}{rest}"
         self.maps.paint(
             arrays, heads, unit=UNITS[first.metric], titles={"head": title},
-            notes=lambda view: {"head": cell_notes(view, results, shared_parts)},
+            notes=lambda view: {"head": cell_notes(view, results, shared_parts)}, layers=first.layers,
         )  # fmt: skip
         self.draw_words(strongest(results, _largest))
 
@@ -137,8 +140,9 @@ class HeadAblation(Removal):
     def effect_of(self, spec: AblationSpec) -> tuple[float, ...]:
         effects = []
         for result in self.results:
-            inside = spec.layer < result.effect.shape[0] and (spec.head or 0) < result.effect.shape[1]
-            effects.append(float(result.effect[spec.layer, spec.head]) if inside else float("nan"))
+            row = place(spec.layer, result.layers)
+            inside = row >= 0 and (spec.head or 0) < result.effect.shape[1]
+            effects.append(float(result.effect[row, spec.head]) if inside else float("nan"))
         return tuple(effects)
 
 
@@ -147,8 +151,9 @@ def _largest(result: HeadAblationResult) -> str:
     sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
     order = np.argsort(-sizes, axis=None, kind="stable")[:LISTED]
     cells = [np.unravel_index(int(flat), sizes.shape) for flat in order]
+    named = [f"head {at[1]} of layer {result.layers[at[0]]}" for at in cells]
     return "; ".join(
-        f"<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, head {at[1]} of layer {at[0]}"
-        for at in cells
+        f"<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, {name}"
+        for at, name in zip(cells, named, strict=True)
         if sizes[at] >= 0
     )

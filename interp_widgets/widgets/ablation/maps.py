@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from html import escape
@@ -11,13 +12,16 @@ import ipywidgets as W
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.checks import layer_indices
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.arguments import short
 from interp_widgets.figures.labels import power_of_ten, visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.fields import Bounds, field
-from ..base.prediction import PredictionPanel
+from ..base.fields import Bounds, field, hint_at
+from ..base.prediction import PredictionPanel, checked
 from ..base.workbench import in_model
 from ..views import Heatmap
 
@@ -39,9 +43,21 @@ METRIC_NAMES = {
 }
 
 
+LAYERS = field(
+    str, label="Layers", placeholder="all", more=True, width="short",
+    help="Only these layers, such as 20-29 or 3 7 -1 (the last); empty: all",
+)  # fmt: skip
+POSITIONS = field(
+    str, label="Positions", placeholder="all", more=True,
+    help="Only these tokens: last, words of the prompt, or numbers such as 4 or 3-8; empty: all",
+)  # fmt: skip
+"""A part of a map, which takes a part of the time; panels with these options read them by `of_part`."""
+
+
 class MapPanel(PredictionPanel):
     """Base of the panels whose results are maps over the layers."""
 
+    layers = LAYERS
     color_range = field(
         Annotated[float, Bounds(0.05, 1.0, 0.05, slider=True, shown_as=".0%")], 1.0, label="Full colour at",
         more=True, redraws=True, help="Fraction of the largest effect at which the colour saturates",
@@ -64,6 +80,9 @@ class MapPanel(PredictionPanel):
         self.observe(lambda _: setattr(self, "layer_chosen", True), "layer")
         super().__init__(model, tuned, **options)
 
+    def arguments(self) -> dict[str, Any]:
+        return of_part(self, super().arguments())
+
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         read = len(self.texts.axis), "the tokens that the model has read"
         return {"position": read, "prompt_token": (self.texts.n_prompt_tokens, "the tokens of this prompt")}
@@ -75,6 +94,79 @@ class MapPanel(PredictionPanel):
                 self.layer, self.layer_chosen = min(layer, self.models[0].n_layers - 1), True
             for name, value in others.items():
                 setattr(self, name, value)
+
+
+def numbers_of(text: str) -> tuple[int, ...] | None:
+    """The numbers in a text, ``3-8`` with both ends; None if it has anything else.
+
+    >>> numbers_of("3-5, 9 -1"), numbers_of("3 - 4 -1"), numbers_of("last"), numbers_of("8-3")
+    ((3, 4, 5, 9, -1), (3, 4, -1), None, ())
+    """
+    parts = re.split(r"[\s,;]+", re.sub(r"(?<=\d)(?:-|\s*–\s*|\s+-\s+)(?=\d)", "–", text.strip(" ,;")))
+    found: list[int] = []
+    for part in parts:
+        if not re.fullmatch(r"[-−]?\d{1,6}|\d{1,6}–\d{1,6}", part):
+            return None
+        first, _, last = part.replace("−", "-").partition("–")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
+
+
+def of_part(panel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of an analysis with `LAYERS` and `POSITIONS` as numbers, and without those that are empty."""
+    readers = {"layers": chosen_layers, "positions": chosen_positions}
+    typed = {name: value for name, value in arguments.items() if name in readers and isinstance(value, str)}
+    chosen = {name: readers[name](panel) for name, value in typed.items() if value.strip()}
+    return {name: value for name, value in arguments.items() if name not in typed} | chosen
+
+
+def chosen_layers(panel: Any) -> tuple[int, ...]:
+    """The layers named in `panel.layers`, counted from 0; a hint where a model does not have them."""
+    with hint_at("layers"):
+        numbers = numbers_of(panel.layers)
+        if not numbers:
+            raise ValueError(f"the layers must be numbers such as 20-29 or 3 7 -1, got {short(panel.layers)}")
+        chosen = layer_indices(panel.models[0], numbers)
+        for model in panel.models[1:]:
+            layer_indices(model, chosen)
+        return chosen
+
+
+def chosen_positions(panel: Any) -> tuple[int, ...]:
+    """The positions named in `panel.positions`, as the first model reads the texts; a hint where there are none."""
+    model, text = panel.models[0], panel.positions
+    context = checked(panel.prediction(), model)
+    with hint_at("positions"):
+        if text.strip() == "last":
+            return (context.n_shown - 1,)
+        numbers = numbers_of(text)
+        if numbers == ():
+            raise ValueError(f"a span must begin before it ends, such as 3-8, got {short(text)}")
+        return read_prompt(model, panel.prompt).positions(text) if numbers is None else context.positions(numbers)
+
+
+def fed_positions(model: Model, ids: Sequence[int], positions: Sequence[int] | None) -> list[int] | None:
+    """Positions of a prompt, without the BOS, among the tokens that the model is fed; None for None."""
+    bos = int(model.begins_with_bos(ids))
+    return None if positions is None else [at if at < 0 else at + bos for at in positions]
+
+
+def subset(numbers: Sequence[int]) -> tuple[int, ...]:
+    """The layers or positions of a map; empty where it has all of them from 0 on.
+
+    >>> subset((0, 1, 2)), subset((3, 4))
+    ((), (3, 4))
+    """
+    return () if tuple(numbers) == tuple(range(len(numbers))) else tuple(numbers)
+
+
+def place(number: int, numbers: Sequence[int]) -> int:
+    """The row of a layer or the column of a position in a map of these; -1 if the map leaves it out.
+
+    >>> place(4, (3, 4)), place(9, (3, 4)), place(-1, (3, 4))
+    (1, -1, -1)
+    """
+    return tuple(numbers).index(number) if number in tuple(numbers) else -1
 
 
 class Maps:
@@ -96,8 +188,12 @@ class Maps:
         self._columns = "iw-maps-3" if in_row == 3 else "iw-maps"
         self.grid.add_class("iw-pairs")
         self.grid.add_class(self._columns)
-        self.on_pin: Callable[[str, int, int], object] = lambda name, row, column: None
-        """Called with map name, row and column when a cell is pinned, and with -1, -1 when it is unpinned."""
+        self.on_pin: Callable[[str, int, int], object] = lambda name, layer, column: None
+        """Called with map name, layer and column when a cell is pinned, and with -1, -1 when it is unpinned."""
+        self.layers: tuple[int, ...] = ()
+        """The layers of the rows; empty for all from 0 on."""
+        self.positions: tuple[int, ...] = ()
+        """The same of the columns."""
         for name, pair in self.pairs.items():
             for heat in pair.views:
                 panel.on_user(heat, "pinned", partial(self._pinned, name))
@@ -106,10 +202,12 @@ class Maps:
     def paint(
         self, arrays: Mapping[str, Sequence[Array]], columns: Sequence[str], *, unit: str, titles: Mapping[str, str],
         notes: Callable[[str], Mapping[str, Sequence[str]]] | None = None, marks: Sequence[Sequence[int]] = (),
-        off_scale: int = -1, end: float | None = None,
+        off_scale: int = -1, end: float | None = None, layers: Sequence[int] = (), positions: Sequence[int] = (),
     ) -> None:  # fmt: skip
         """Set the numbers: per map one (layers, columns) array per model; `notes` returns the tooltips of a view, and
-        the column `off_scale` does not set the scale of the colours, nor does any where its `end` is given."""
+        the column `off_scale` does not set the scale of the colours, nor does any where its `end` is given. `layers`
+        and `positions` are those of a part of a map."""
+        self.layers, self.positions = subset(layers), subset(positions)
         scaled = [
             [np.delete(array, off_scale, 1) if 0 <= off_scale < array.shape[1] > 1 else array for array in each]
             for each in arrays.values()
@@ -131,13 +229,16 @@ class Maps:
                     heat.value_label = unit + (", B − A" if view == "difference" else "")
                     heat.numbers_from = max(self.panel.threshold * largest, 1e-12)
                     heat.set_matrix(
-                        shown, columns=list(columns[: shown.shape[1]]), vmin=-full, vmax=full, signed=True,
+                        shown, rows=list(map(str, self.layers or range(len(shown)))),
+                        columns=list(columns[: shown.shape[1]]), vmin=-full, vmax=full, signed=True,
                         notes=[] if notes is None else list(notes(view)[name]),
                     )  # fmt: skip
                     heat.column_marks = [list(span) for span in marks]
 
-    def select(self, row: int, column: int, pinned: str = "") -> None:
+    def select(self, layer: int, column: int, pinned: str = "") -> None:
         """Move the cursor of all maps to a cell (-1: a whole row or column), and pin it in one of them."""
+        row = place(layer, self.layers) if self.layers else layer
+        column = place(column, self.positions) if self.positions else column
         for name, pair in self.pairs.items():
             for heat in pair.shown:
                 rows, columns = heat.shape
@@ -154,7 +255,9 @@ class Maps:
         return stack_scenes([heat.scene(width=width) for heat in shown], columns=columns)
 
     def _pinned(self, name: str, change: Any) -> None:
-        self.on_pin(name, *(change.new or (-1, -1)))
+        row, column = change.new or (-1, -1)
+        layer = self.layers[row] if self.layers and row >= 0 else row
+        self.on_pin(name, layer, self.positions[column] if self.positions and column >= 0 else column)
 
     def _moved(self, change: Any) -> None:
         """Move the cursors of all maps together, so that their readouts can be compared."""

@@ -17,7 +17,18 @@ from ..base.description import Description, decimals, plain
 from ..base.fields import field
 from ..base.request import Request
 from .ablation_spec import KIND_LABELS, AblationSpec
-from .maps import UNITS, Maps, amount, cell_notes, shared_part, shared_parts, strongest
+from .maps import (
+    POSITIONS,
+    UNITS,
+    Maps,
+    amount,
+    cell_notes,
+    fed_positions,
+    place,
+    shared_part,
+    shared_parts,
+    strongest,
+)
 from .removal import Removal
 
 SINK = (
@@ -31,6 +42,7 @@ class ModuleAblation(Removal):
 
     title = "Module ablation"
     analysis = staticmethod(ablate_modules)
+    positions = POSITIONS
     first_token_scales = field(
         bool, False, label="First token sets the scale", more=True, redraws=True,
         help="Colours reach to the largest effect at any token, also where the first one carries the attention sink",
@@ -42,7 +54,11 @@ class ModuleAblation(Removal):
         return maps
 
     def cost(self, request: Request, model: Model) -> Any:
-        return ablation_cost(model, len(request.inputs[0].read_by(model)), metric=dict(request.arguments)["metric"])
+        ids, options = request.inputs[0].read_by(model), dict(request.arguments)
+        return ablation_cost(
+            model, len(ids), layers=options.get("layers"),
+            positions=fed_positions(model, ids, options.get("positions")), metric=options["metric"],
+        )  # fmt: skip
 
     def draw(self, results: tuple[AblationResult, ...], request: Request) -> None:
         arrays = {kind: [np.asarray(result.of(kind), dtype=np.float64) for result in results] for kind in KIND_LABELS}
@@ -52,7 +68,8 @@ class ModuleAblation(Removal):
                 kind: cell_notes(view, results, partial(shared_parts, at=results[0].kinds.index(kind)))
                 for kind in KIND_LABELS
             },
-            off_scale=0 if not self.first_token_scales and any(result.sink for result in results) else -1,
+            off_scale=max(map(_sink_column, results)) if not self.first_token_scales else -1,
+            layers=results[0].layers, positions=results[0].positions,
         )  # fmt: skip
         sink = f"<br>{SINK}" if any(result.sink for result in results) else ""
         self.draw_words(strongest(results, _largest) + sink)
@@ -66,13 +83,14 @@ class ModuleAblation(Removal):
         if not self.results:
             return None
         at, rows = self.position, []
-        inside = -1 <= at < len(self.results[0].tokens)
-        layer = self.layer if self.layer < self.models[0].n_layers else 0
+        tokens, layer = self.results[0].prompt_tokens, self.layer if self.layer < self.models[0].n_layers else 0
+        at = len(tokens) - 1 if at < 0 else at
         letters = pair_view.letters(self.results)
-        for kind, label in KIND_LABELS.items() if inside else ():
-            values = [decimals(float(result.of(kind)[layer, at])) for result in self.results]
-            rows.append((label, *values))
-        where = f"“{visible(self.results[0].tokens[at])}”" if inside else ""
+        for kind, label in KIND_LABELS.items():
+            values = self.effect_of(AblationSpec(kind, layer, at))
+            if not np.isnan(values).all():
+                rows.append((label, *map(decimals, values)))
+        where = f"“{visible(tokens[at])}”" if at < len(tokens) else ""
         return Description(
             f"Without each module of layer {layer} at {where}",
             (plain(strongest(self.results, _largest)),),
@@ -89,8 +107,8 @@ class ModuleAblation(Removal):
     def effect_of(self, spec: AblationSpec) -> tuple[float, ...]:
         effects = []
         for result in self.results:
-            inside = spec.layer < len(result.layers) and 0 <= (spec.position or 0) < len(result.positions)
-            effects.append(float(result.of(spec.kind)[spec.layer, spec.position]) if inside else float("nan"))
+            cell = place(spec.layer, result.layers), place(spec.position or 0, result.positions)
+            effects.append(float(result.of(spec.kind)[cell]) if min(cell) >= 0 else float("nan"))
         return tuple(effects)
 
     def _titles(self, results: tuple[AblationResult, ...]) -> dict[str, str]:
@@ -101,13 +119,19 @@ class ModuleAblation(Removal):
         return titles
 
 
+def _sink_column(result: AblationResult) -> int:
+    """The column of a first token that carries the sink; -1 for none."""
+    return place(0, result.positions) if result.sink else -1
+
+
 def _largest(result: AblationResult) -> str:
     """The largest effect of a map, as HTML; empty if none is computed."""
     sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
-    if result.sink and len(result.positions) > 1:
-        sizes[..., 0] = -1.0
+    if _sink_column(result) >= 0 and len(result.positions) > 1:
+        sizes[..., _sink_column(result)] = -1.0
     if sizes.max() < 0:
         return ""
     at = tuple(int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
-    where = escape(AblationSpec(result.kinds[at[0]], at[1], at[2]).where(result.tokens))
+    spec = AblationSpec(result.kinds[at[0]], result.layers[at[1]], result.positions[at[2]])
+    where = escape(spec.where(result.prompt_tokens))
     return f"<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, {where}"

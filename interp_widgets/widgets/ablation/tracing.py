@@ -25,7 +25,18 @@ from ..base.prediction import checked
 from ..base.request import PerModel, Request
 from ..views import TokenStrip
 from .ablation_spec import at_token
-from .maps import MapPanel, Maps, amount, cell_notes, quoted, strongest
+from .maps import (
+    POSITIONS,
+    MapPanel,
+    Maps,
+    amount,
+    cell_notes,
+    fed_positions,
+    place,
+    quoted,
+    strongest,
+    subset,
+)
 
 TRACED = {"state": "State", "mlp": "MLPs", "attn": "Attention"}
 """The restored activation."""
@@ -76,6 +87,7 @@ class CausalTracing(MapPanel):
         Annotated[int, Bounds(1, lambda panel: min(model.n_layers for model in panel.models))], 1, label="Window",
         width="short", help="Layers whose MLP or attention outputs are restored together; by default a fifth of them",
     )  # fmt: skip
+    positions = POSITIONS
     span = field(Span())
     """Tokens [start, end) that get the noise instead, if they were marked; or empty."""
     traced = field(T.Enum(("", *TRACED), default_value=""), selects=True)
@@ -125,7 +137,8 @@ class CausalTracing(MapPanel):
         prompt = read_prompt(model, request.inputs[0].read_by(model))
         return causal_trace_cost(
             model, len(prompt.ids), window=options["window"], samples=options["samples"],
-            first=prompt.offset + request.inputs[1].span[0],
+            first=prompt.offset + request.inputs[1].span[0], layers=options.get("layers"),
+            positions=fed_positions(model, prompt.ids, options.get("positions")),
         )  # fmt: skip
 
     # the subject ------------------------------------------------------------------------------------------------------
@@ -215,7 +228,8 @@ class CausalTracing(MapPanel):
             "attn": f"Attention{around}{rest}",
         }
         self.maps.paint(
-            arrays, first.tokens, unit=UNIT, titles=titles, marks=[first.subject],
+            arrays, first.traced_tokens, unit=UNIT, titles=titles, marks=_subject_columns(first),
+            layers=first.layers, positions=first.positions,
             notes=lambda view: {kind: cell_notes(view, results, partial(_intervals, kind=kind)) for kind in TRACED},
         )  # fmt: skip
         self._shade(arrays)
@@ -259,14 +273,15 @@ class CausalTracing(MapPanel):
         kind = self.traced
         lines = []
         for letter, result in self._seen(self.shown) if kind else []:
-            if self.layer >= result.n_layers or not 0 <= self.position < len(result.tokens):
+            row, column = place(self.layer, result.layers), place(self.position, result.positions)
+            if min(row, column) < 0:
                 continue
-            effect = float(result.effect[tuple(result.kinds).index(kind), self.layer, self.position])
+            effect = float(result.effect[tuple(result.kinds).index(kind), row, column])
             if not np.isfinite(effect):
                 lines.append(f"{letter}This cell of a partial map is not computed yet.")
                 continue
             value = amount(effect)
-            interval = _intervals(result, kind)[self.layer * len(result.tokens) + self.position]
+            interval = _intervals(result, kind)[row * len(result.positions) + column]
             lines.append(
                 f"{letter}{_restored(result, kind, self.layer, self.position)} restores "
                 f"<b>{value}</b> of {amount(result.total_effect)} ({interval})."
@@ -296,6 +311,12 @@ def _restored(result: CausalTraceResult, kind: str, layer: int, position: int) -
     return f"{PUT_BACK[kind]} {layers} at {escape(at_token(position, result.tokens))}"
 
 
+def _subject_columns(result: CausalTraceResult) -> list[list[int]]:
+    """The spans of columns that are the subject's."""
+    inside = [column for column, at in enumerate(result.positions) if at in range(*result.subject)]
+    return [[column, column + 1] for column in inside] if subset(result.positions) else [list(result.subject)]
+
+
 def _after_noise(result: CausalTraceResult) -> Any:
     """The effects at the positions that see the noise; before them all are 0."""
     return result.effect[..., np.asarray(result.positions) >= result.subject[0]]
@@ -304,11 +325,13 @@ def _after_noise(result: CausalTraceResult) -> Any:
 def _largest(result: CausalTraceResult) -> str:
     """The largest effect but for the state of the last token, the prediction itself; empty if none is computed."""
     sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
-    sizes[tuple(result.kinds).index("state"), :, -1] = -1.0
+    sizes[..., np.asarray(result.positions) < result.subject[0]] = -1.0
+    if (last := place(len(result.tokens) - 1, result.positions)) >= 0:
+        sizes[tuple(result.kinds).index("state"), :, last] = -1.0
     if sizes.max() < 0:
         return ""
     at = tuple(int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
-    cell = _restored(result, result.kinds[at[0]], at[1], at[2])
+    cell = _restored(result, result.kinds[at[0]], result.layers[at[1]], result.positions[at[2]])
     return f"<b>{amount(float(result.effect[at]))}</b>, {cell[:1].lower()}{cell[1:]}"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from interp_widgets.analysis.patching import ActivationPatchingResult
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..ablation.maps import Maps
+from ..ablation.maps import Maps, place
 from ..base import pair_view
 from ..base.controls import Whole, shown_if
 from ..base.description import Description, Step, plain
@@ -134,7 +134,7 @@ class PatchedHeads(PatchPanel):
             heat.x_label = heat.column_name = axis
         self.maps.paint(
             {"head": [self.map_of(result) for result in results]}, heads, unit=UNIT, titles={"head": title},
-            end=self.color_range,
+            end=self.color_range, layers=first.layers,
         )  # fmt: skip
         shared = f"{self.models[0].n_heads} heads share {first.recovered[site].shape[1]} keys and values." * (
             axis != "head" and first.recovered[site].shape[1] != self.models[0].n_heads
@@ -168,7 +168,7 @@ class PatchedHeads(PatchPanel):
         if not self.head_picked or not self.results:
             return None
         smallest = [min(sizes) for sizes in zip(*(self.map_of(one).shape for one in self.results), strict=True)]
-        if self.layer >= smallest[0] or self.head >= smallest[1]:
+        if self.layer not in self.results[0].layers or self.head >= smallest[1]:
             return None
         return Cell(self.site, self.layer, self.head, self.results[0].positions[0])
 
@@ -187,7 +187,7 @@ class PatchedHeads(PatchPanel):
         for index in pair_view.shown_indices(self):
             if index < len(self.results):
                 result, letter = self.results[index], pair_view.letters(self.results)[index]
-                value = float(self.map_of(result)[self.layer, self.head])
+                value = float(self.map_of(result)[place(self.layer, result.layers), self.head])
                 where = "" if self.site == "pattern" else at(result, 0)
                 lines.append(letter + put_in(result, self.cell_name, where, value))
         return lines
@@ -210,6 +210,8 @@ def strongest(panel: PatchedHeads, results: tuple[ActivationPatchingResult, ...]
     for letter, result in zip(pair_view.letters(results), results, strict=True):
         values = panel.map_of(result)
         best = [cell[:2] for cell in result.strongest(result.sites[0], LISTED)]
-        named = [f"<b>{part(float(values[layer, head]))}</b>, {layer}.{head}" for layer, head in best]
+        named = [
+            f"<b>{part(float(values[place(layer, result.layers), head]))}</b>, {layer}.{head}" for layer, head in best
+        ]
         lines += [letter + "; ".join(named)] if named else []
     return f"Largest (layer.head): {'. '.join(lines)}." if lines else ""

@@ -20,7 +20,7 @@ from interp_widgets.analysis.patching.pairs import Alignment, PromptPair
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
-from ..ablation.maps import METRIC_NAMES, MapPanel, amount, quoted
+from ..ablation.maps import METRIC_NAMES, MapPanel, amount, fed_positions, quoted
 from ..ablation.removal import METRIC_LABELS
 from ..base import pair_view
 from ..base.controls import shown_if
@@ -182,11 +182,10 @@ class PatchPanel(MapPanel):
     def cost(self, request: Request, model: Model) -> Any:
         options = dict(request.arguments)
         run = request.inputs[1 if options["direction"] == "denoising" else 0].read_by(model)
-        positions = options.get("positions")
-        fed = (
-            None if positions is None else [at if at < 0 else at + int(model.begins_with_bos(run)) for at in positions]
-        )
-        return activation_patching_cost(model, len(run), options["sites"], positions=fed, metric=options["metric"])
+        return activation_patching_cost(
+            model, len(run), options["sites"], layers=options.get("layers"),
+            positions=fed_positions(model, run, options.get("positions")), metric=options["metric"],
+        )  # fmt: skip
 
     # the tokens -------------------------------------------------------------------------------------------------------
 

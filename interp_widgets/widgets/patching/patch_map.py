@@ -12,11 +12,11 @@ import traitlets as T
 from interp_widgets.analysis.patching import ActivationPatchingResult
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..ablation.maps import Maps
+from ..ablation.maps import POSITIONS, Maps, place
 from ..base import pair_view
 from ..base.controls import shown_if
 from ..base.description import Description, plain
-from ..base.fields import field
+from ..base.fields import Incomplete, field, variant
 from .next_token import Cell, PatchedTokens
 from .options import (
     SITES,
@@ -38,6 +38,10 @@ class PatchMap(PatchPanel):
     """Which values carry the answer: three maps, layer × position."""
 
     title, tab_name = "Patching map", "Map"
+    positions = variant(
+        POSITIONS,
+        help="Only these tokens of the clean prompt: last, its words, or numbers such as 4 or 3-8; empty: all",
+    )
     picked_site = field(T.Enum(("", *MAPS), default_value=""), selects=True)
     """The map whose cell is picked; empty for none."""
 
@@ -58,12 +62,23 @@ class PatchMap(PatchPanel):
     def sites(self) -> tuple[str, ...]:
         return self.mapped
 
-    def _pinned(self, site: str, layer: int, column: int) -> None:
+    def arguments(self) -> dict[str, Any]:
+        arguments = super().arguments()
+        if "positions" in arguments:
+            _, _, alignment = self.both_prompts()
+            corrupted = dict(zip(alignment.clean, alignment.corrupted, strict=True))
+            chosen = [at for at in arguments["positions"] if at in corrupted]
+            if not chosen:
+                raise Incomplete("positions", "these tokens are aligned with none in the other prompt: name others")
+            denoising = self.direction == "denoising"
+            arguments["positions"] = tuple(corrupted[at] if denoising else at for at in chosen)
+        return arguments
+
+    def _pinned(self, site: str, layer: int, at: int) -> None:
         if layer < 0 or not self.results:
             self.picked_site = ""
-            return
-        positions = clean_positions(self.results[0])
-        self.select(layer, picked_site=site, position=positions[column] if 0 <= column < len(positions) else -1)
+        else:
+            self.select(layer, picked_site=site, position=at)
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -72,7 +87,7 @@ class PatchMap(PatchPanel):
         self.maps.paint(
             {site: [np.asarray(result.recovered[site], float) for result in results] for site in self.mapped},
             column_labels(results[0]), unit=UNIT, titles={site: SITES[site] + rest for site in self.mapped},
-            end=self.color_range,
+            end=self.color_range, layers=results[0].layers, positions=clean_positions(results[0]),
         )  # fmt: skip
         self.draw_words(
             strongest(results, self.mapped), "One pair of prompts has no interval: the tab Pairs tests cells on many."
@@ -82,8 +97,7 @@ class PatchMap(PatchPanel):
         super().draw_selection()
         if self.results:
             picked = self.picked_site if self.column >= 0 else ""
-            row = self.layer if self.layer_chosen or picked else -1
-            self.maps.select(row, self.column, picked)
+            self.maps.select(self.layer if self.layer_chosen or picked else -1, self.position, picked)
         lines = self.cells_in_words()
         self.cell_words.value = "<br>".join(lines)
         shown_if(self.cell_words, bool(lines))
@@ -118,10 +132,11 @@ class PatchMap(PatchPanel):
                 continue
             result, letter = self.results[index], pair_view.letters(self.results)[index]
             values = result.recovered[self.picked_site]
-            if self.layer >= values.shape[0] or self.column >= values.shape[1]:
+            row = place(self.layer, result.layers)
+            if row < 0 or self.column >= values.shape[1]:
                 continue
             where = f" layer {self.layer}{at(result, self.column)}"
-            value = float(values[self.layer, self.column])
+            value = float(values[row, self.column])
             lines.append(letter + put_in(result, WORDS[self.picked_site], where, value))
         return lines
 

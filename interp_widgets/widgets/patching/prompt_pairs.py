@@ -15,7 +15,7 @@ from interp_widgets.data.prompt_pairs import ContrastPair, capital_pairs, pair_o
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..ablation.maps import Maps, amount, cell_notes
+from ..ablation.maps import LAYERS, Maps, amount, cell_notes, of_part, place
 from ..base import pair_view
 from ..base.controls import shown_if
 from ..base.fields import Bounds, Lines, Seed, field, hint_at, variant
@@ -48,6 +48,7 @@ class PatchedPairs(Panel):
         offers=lambda panel: sites_of_all(panel.models),
     )  # fmt: skip
     direction, metric = (variant(one, new_row=False) for one in metric_fields())
+    layers = LAYERS
     pair_seed = field(Seed, label="Seed", width="short", argument="seed", more=True, help="Of the bootstrap")
     color_range, threshold = PatchPanel.color_range, PatchPanel.threshold
     layer = field(in_model(), selects=True)
@@ -106,7 +107,8 @@ class PatchedPairs(Panel):
     def request(self) -> Request:
         pairs, model = self.contrast_pairs(), self.models[0]
         self.require()
-        options = {name: value for name, value in self.arguments().items() if name not in ("pairs", "pair_column")}
+        arguments = of_part(self, self.arguments())
+        options = {name: value for name, value in arguments.items() if name not in ("pairs", "pair_column")}
         options |= {"sites": (self.pair_site,), "alignment": "ends"}
         for name in ("answer", "foil"):
             texts = [getattr(pair, name) for pair in pairs]
@@ -122,8 +124,8 @@ class PatchedPairs(Panel):
         options = dict(request.arguments)
         run = request.inputs[1 if options["direction"] == "denoising" else 0]
         return activation_patching_cost(
-            model, len(read_prompt(model, run[0]).ids), options["sites"], positions=options.get("positions"),
-            pairs=len(run), metric=options["metric"],
+            model, len(read_prompt(model, run[0]).ids), options["sites"], layers=options.get("layers"),
+            positions=options.get("positions"), pairs=len(run), metric=options["metric"],
         )  # fmt: skip
 
     def _uploaded(self, change: Any) -> None:
@@ -155,7 +157,7 @@ class PatchedPairs(Panel):
         self.maps.paint(
             {"pairs": arrays}, columns, unit=f"{UNIT}, mean",
             titles={"pairs": f"{PAIR_SITES[site]}: mean of {_count(len(first.clean), 'pair')}{rest}"},
-            notes=lambda view: {"pairs": self._notes(view)}, end=self.color_range,
+            notes=lambda view: {"pairs": self._notes(view)}, end=self.color_range, layers=first.layers,
         )  # fmt: skip
         for view, heat in self.maps.pairs["pairs"].drawn():
             p = self._p(view)
@@ -223,8 +225,8 @@ class PatchedPairs(Panel):
     def draw_selection(self) -> None:
         if not self.results:
             return
-        sizes = [_flat(result.recovered[result.sites[0]]).shape for result in self.results]
-        inside = all(self.layer < rows and self.pair_column < columns for rows, columns in sizes)
+        columns = [_flat(result.recovered[result.sites[0]]).shape[1] for result in self.results]
+        inside = self.layer in self.results[0].layers and self.pair_column < min(columns)
         column = self.pair_column if inside else -1
         self.maps.select(self.layer if column >= 0 else -1, column, "pairs" if column >= 0 else "")
         shown = [index for index in pair_view.shown_indices(self) if index < len(self.results)]
@@ -257,7 +259,7 @@ class PatchedPairs(Panel):
             cells += [result.answer_tokens[at], "" if result.foil_tokens is None else result.foil_tokens[at]]
             cells += [float(result.clean[at]), float(result.corrupted[at])]
             if column >= 0:
-                value = float(_flat(result.each[result.sites[0]][at])[self.layer, column])
+                value = float(_flat(result.each[result.sites[0]][at])[place(self.layer, result.layers), column])
                 cells.append(value if np.isfinite(value) else None)
         return cells
 
