@@ -604,6 +604,7 @@ CASES: list[dict[str, Any]] = [
     {"metric": "kl", "replacement": "resample", "tab": "heads"},
     {"tab": "heads", "heads_at": 3},
     {"tab": "tracing", "samples": 2, "noise": 2.0, "noise_seed": 1},
+    {"tab": "tracing", "samples": 2, "layers": "0 2-3", "positions": "last"},
     {"prompt": "The Eiffel Tower is located in", "response": " the city of Paris", "response_token": 2,
      "replacement": "resample", "corrupted": "The Burj Khalifa is located in"},
     {"prompt": "The Eiffel Tower is located in", "response": " the city of Paris", "response_token": 2,
