@@ -151,7 +151,7 @@ def _largest(result: HeadAblationResult) -> str:
     sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
     order = np.argsort(-sizes, axis=None, kind="stable")[:LISTED]
     cells = [np.unravel_index(int(flat), sizes.shape) for flat in order]
-    named = [f"head {at[1]} of layer {result.layers[at[0]]}" for at in cells]
+    named = [f"head {at[1]} of layer {result.layers[int(at[0])]}" for at in cells]
     return "; ".join(
         f"<b>{amount(float(result.effect[at]))}</b>{shared_part(result, at)}, {name}"
         for at, name in zip(cells, named, strict=True)
