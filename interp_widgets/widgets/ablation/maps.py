@@ -193,7 +193,7 @@ class Maps:
         self.layers: tuple[int, ...] = ()
         """The layers of the rows; empty for all from 0 on."""
         self.positions: tuple[int, ...] = ()
-        """The same of the columns."""
+        """The positions of the columns; empty for all from 0 on."""
         for name, pair in self.pairs.items():
             for heat in pair.views:
                 panel.on_user(heat, "pinned", partial(self._pinned, name))
