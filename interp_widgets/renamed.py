@@ -18,6 +18,15 @@ OLD_NAMES = {
     "normalise_importance": "normalize_importance",
 }
 """Old and new names of the package itself."""
+OLD_MODULES = {"interp_widgets.widgets.bias.judge": "interp_widgets.widgets.bias.edit_comparison"}
+"""Old and new names of modules whose functions or classes are in sessions and in the keys of shipped results: files have
+the old ones."""
+
+
+def module_in_files(value: Any) -> str:
+    """The name that the module of a function or class has in files."""
+    module = str(value.__module__)
+    return next((old for old, new in OLD_MODULES.items() if new == module), module)
 
 
 class OldAttribute(property):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data.files import short
 from .errors import LoadError
-from .twin import LIMITS
+from .small_copy import LIMITS
 
 _TEXT_PARTS = ("text_config", "decoder", "generator")
 """Where transformers looks for the language model in the config of a model that also reads pictures or sound."""

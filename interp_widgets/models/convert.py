@@ -20,7 +20,7 @@ from .hooks import differentiable
 from .library_messages import quiet
 from .memory import is_out_of_memory
 from .placement import is_offloaded, is_placed, kept_elsewhere
-from .twin import position_limit
+from .small_copy import position_limit
 
 # Rotary tables are stored per layer, so a 128k context would cost gigabytes before the first token
 LONGEST_TABLE = 8192

@@ -4,7 +4,7 @@ A pass from token ids and a pass from token embeddings are compared with transfo
 cache is compared with the model's own full pass. A gradient is compared with finite differences, and an edit at a hook
 must change the output where it should and nowhere else. If the configuration declares a length past which a model
 computes differently, and the model is too large to run that far, a small random model of the same configuration
-(`twin`) is converted and checked in the same way.
+(`small_copy`) is converted and checked in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import convert, twin
+from . import convert, small_copy
 from .devices import accumulation_dtype
 from .engine.modules import cached_steps
 from .hooks import embedding_hook, run_hooked
@@ -88,8 +88,8 @@ class SelfCheck:
     length: int = 0
     """Tokens per prompt of the check."""
     past: SelfCheck | None = None
-    """The check of the twin, past every length that the configuration declares; None if this check reaches past all of
-    them, or if ``past_fault`` says why there is none."""
+    """The check of the small copy, past every length that the configuration declares; None if this check reaches past
+    all of them, or if ``past_fault`` says why there is none."""
     past_fault: str = ""
     """Why lengths past the declared ones were not compared, as a clause."""
 
@@ -160,10 +160,10 @@ class SelfCheck:
         return f"{PAST} {self.past._cache_reason()}"
 
 
-def long_context_faults(twin_check: SelfCheck) -> tuple[str, ...]:
-    """The faults in the check of a twin, worded for the model that it stands for."""
-    where = f"{PAST} (seen on {twin_check.length} tokens of a small random copy)"
-    return tuple(f"{where} {fault}" for fault in twin_check.faults)
+def long_context_faults(copy_check: SelfCheck) -> tuple[str, ...]:
+    """The faults in the check of a small copy, worded for the model that it stands for."""
+    where = f"{PAST} (seen on {copy_check.length} tokens of a small random copy)"
+    return tuple(f"{where} {fault}" for fault in copy_check.faults)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def check_ids(d_vocab: int, n_ctx: int, length: int = LENGTH) -> Tensor:
 def prompts_for(hf_model: Any) -> Tensor:
     """The prompts of the check of a transformers model: past every declared length if that is cheap, else 48 tokens."""
     config = hf_model.config.get_text_config()
-    limit, past = twin.position_limit(config), twin.length_past(config)
+    limit, past = small_copy.position_limit(config), small_copy.length_past(config)
     affordable = past <= MAX_LENGTH and past * hf_model.num_parameters() <= MAX_WORK
     length = max(LENGTH, past) if affordable else LENGTH
     return check_ids(config.vocab_size, length if limit is None else limit, length)
@@ -340,30 +340,31 @@ def first_line(error: BaseException) -> str:
 
 
 def check_past(hf_model: Any, length: int, backend: Backend, processed: bool) -> SelfCheck | str | None:
-    """The check of a model's twin; or a clause why there is none; or None if ``length`` tokens reach past all bounds.
+    """The check of a model's small copy; or a clause why there is none; or None if ``length`` tokens reach past all
+    bounds.
 
-    The twin of a configuration is checked once per process. Errors of TransformerLens for an architecture that it
+    The small copy of a configuration is checked once per process. Errors of TransformerLens for an architecture that it
     cannot convert are passed on.
     """
     config = hf_model.config
-    if length >= twin.length_past(config.get_text_config()):
+    if length >= small_copy.length_past(config.get_text_config()):
         return None
     if config.get_text_config() is not config:
         return "its configuration has several parts"
-    return _check_twin((type(hf_model), type(config)), twin.config_key(config), backend, processed)
+    return _check_copy((type(hf_model), type(config)), small_copy.config_key(config), backend, processed)
 
 
 @functools.lru_cache(maxsize=64)
-def _check_twin(classes: tuple[Any, Any], key: str, backend: Backend, processed: bool) -> SelfCheck | str:
+def _check_copy(classes: tuple[Any, Any], key: str, backend: Backend, processed: bool) -> SelfCheck | str:
     model_class, config_class = classes
     device, dtype = torch.device("cpu"), torch.float32
     # configuration classes may raise any error
     try:
-        config = twin.twin_config(config_class.from_dict(json.loads(key)))
-        hf_model, length = twin.make_twin(model_class, config), twin.length_past(config)
+        config = small_copy.small_config(config_class.from_dict(json.loads(key)))
+        hf_model, length = small_copy.make_copy(model_class, config), small_copy.length_past(config)
         convert.feed_rows(hf_model)
         with few_threads(hf_model.num_parameters(), trial=True):
-            reference = reference_of(hf_model, check_ids(twin.D_VOCAB, length, length), gradient=True)
+            reference = reference_of(hf_model, check_ids(small_copy.D_VOCAB, length, length), gradient=True)
     except Exception as error:
         if is_out_of_memory(error):
             raise

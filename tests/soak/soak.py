@@ -48,9 +48,9 @@ from interp_widgets.arguments import short
 from interp_widgets.compute.cache import results
 from interp_widgets.compute.worker import Cancelled, _workers
 from interp_widgets.widgets.base.fields import hidden
+from interp_widgets.widgets.base.lifetime import descendants
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.shell import Shell
-from interp_widgets.widgets.base.tidy import descendants
 from interp_widgets.widgets.views import Heatmap, Table, TokenStrip
 from interp_widgets.widgets.workbench.tools import TOOLS
 from tests.maps_alike import unlike_maps

@@ -14,7 +14,7 @@ import ipywidgets as W
 import pytest
 from traitlets import TraitError
 
-from interp_widgets.widgets.base import tidy
+from interp_widgets.widgets.base import lifetime
 
 NAN = float("nan")
 ODD: tuple[Any, ...] = (
@@ -42,7 +42,7 @@ def odd_messages(panel: Any, seed: str, count: int) -> Iterator[tuple[Any, dict[
     """Widgets of a panel, as they are then, and a message for each."""
     rng = random.Random(seed)
     for _ in range(count):
-        widgets = list(dict.fromkeys(tidy.descendants(panel)))
+        widgets = list(dict.fromkeys(lifetime.descendants(panel)))
         views = [one for one in widgets if not type(one).__module__.startswith("ipywidgets")]
         widget = rng.choice(views if views and rng.random() < 0.6 else widgets)
         if getattr(widget, "description", "") in PRESSED:

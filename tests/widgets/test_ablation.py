@@ -110,7 +110,7 @@ def test_opens_with_four_maps_of_its_first_example_on_one_scale(pair: Any, ablat
 )  # fmt: skip
 def test_what_is_asked_is_computed(pair: Any, ablate: Any, traits: Any, options: Any) -> None:
     panel = ablate(pair.base)
-    with panel.hold():
+    with panel.batch_changes():
         for name, value in traits.items():
             setattr(panel, name, value)
     settle(panel)
@@ -690,7 +690,7 @@ def test_a_refusal_outlives_a_forecast_that_is_corrected(
         panel = ablate(pair.base, prompt=prompt)
         with monkeypatch.context() as slow:
             slow.setattr(Speedometer, "seconds", lambda self, kind, device, flops, **_: 1000.0)
-            with panel.hold():
+            with panel.batch_changes():
                 panel.tab, panel.heads_at = "heads", 40
             settle(panel)
             assert "must be in" in complaint(panel)
@@ -734,7 +734,7 @@ def test_a_tab_without_a_result_has_nothing_to_save(pair: Any, ablate: Any, tmp_
 def test_bad_input_is_a_sentence_and_the_maps_stay(pair: Any, ablate: Any, traits: Any, message: str) -> None:
     panel = ablate(pair.base)
     good, before = panel.result, {name: getattr(panel, name) for name in (*traits, *EXAMPLE)}
-    with panel.hold():
+    with panel.batch_changes():
         for name, value in traits.items():
             setattr(panel, name, value)
     settle(panel)
@@ -746,7 +746,7 @@ def test_bad_input_is_a_sentence_and_the_maps_stay(pair: Any, ablate: Any, trait
         with pytest.raises(ValueError, match=message):
             panel.run()
     assert panel["modules"].result is good
-    with panel.hold():
+    with panel.batch_changes():
         for name, value in before.items():
             setattr(panel, name, value)
     settle(panel)

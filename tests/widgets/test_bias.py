@@ -671,7 +671,7 @@ def test_no_edit_is_judged_on_an_edited_model(base: Any, view: Any) -> None:
 
 
 def test_a_change_that_rounds_to_zero_has_no_sign() -> None:
-    from interp_widgets.widgets.bias.judge import _interval
+    from interp_widgets.widgets.bias.edit_comparison import _interval
 
     assert _interval(0.0, (0.0, -0.0), sign="+") == "0.0 (0.0 to 0.0)"
     assert _interval(-0.01, (-1.5, 2.0), sign="+") == "0.0 (−1.5 to +2.0)"

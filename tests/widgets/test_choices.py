@@ -154,7 +154,7 @@ def test_an_option_that_is_refused_keeps_the_last_good_value(
     settle(panel)
     assert message in panel.status.error
     assert getattr(panel, option) == good
-    with panel.hold():  # and beside another change
+    with panel.batch_changes():  # and beside another change
         setattr(panel, option, wrong)
         panel.view = "A"
     assert getattr(panel, option) == good
@@ -163,7 +163,7 @@ def test_an_option_that_is_refused_keeps_the_last_good_value(
 def test_an_option_that_is_refused_with_another_text_is_told_after_the_run(view: Callable[..., Any]) -> None:
     panel = view(TokenDecompositionExplorer)
     panel.live_seconds = float("inf")  # however slow this machine is
-    with panel.hold():
+    with panel.batch_changes():
         panel.prompt = "The cat lives in the house"
         panel.position = 99
     settle(panel)
@@ -177,7 +177,7 @@ def test_an_option_that_is_refused_with_another_text_is_told_after_the_run(view:
 
 def test_a_choice_in_a_text_that_is_not_there_yet_waits_for_it(view: Callable[..., Any]) -> None:
     panel = view(LogitLensExplorer)
-    with panel.hold():
+    with panel.batch_changes():
         panel.prompt = "The cat lives in the house of the old man"
         panel.position = 8
     settle(panel)

@@ -12,7 +12,7 @@ import pytest
 
 from interp_widgets import LogitLensExplorer, Workbench
 from interp_widgets.compute.worker import _workers
-from interp_widgets.widgets.base import tidy
+from interp_widgets.widgets.base import lifetime
 from interp_widgets.widgets.base.fields import field
 from interp_widgets.widgets.base.stack import Stack
 from interp_widgets.widgets.base.workbench import WorkbenchState
@@ -76,7 +76,7 @@ def cancelled(toy: Any, wire: Any) -> None:
 def in_its_own_buttons(toy: Any, wire: Any) -> None:
     toy.jobs.start(lambda job: 6, lambda value: setattr(toy, "n", value), title="a side job")
     assert toy.wait(LIMIT)
-    wire.click(next(one for one in tidy.descendants(toy) if getattr(one, "description", "") == "Copy as code"))
+    wire.click(next(one for one in lifetime.descendants(toy) if getattr(one, "description", "") == "Copy as code"))
     assert toy.code_box.code
 
 
@@ -129,7 +129,7 @@ def test_a_closed_panel_is_freed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     here = ["a cell", "1"]
-    monkeypatch.setattr(tidy, "running_cell", lambda: tuple(here) if "cell" in owner else None)
+    monkeypatch.setattr(lifetime, "running_cell", lambda: tuple(here) if "cell" in owner else None)
     before, bench = comms(), WorkbenchState(model)
     two = type("Two", (Stack,), {"title": "Two", "panels": {"first": kind, "second": kind}})
     shell = {"in a stack": two, "on a workbench": partial(kind, bench)}.get(owner, kind)
@@ -177,4 +177,4 @@ def test_shared_code_of_charts_stays_open(monkeypatch: pytest.MonkeyPatch, wire:
     LogitLensExplorer(tiny_model("gpt2"), prompt="a b").close()
     shared = BokehSource.shared()
     assert None not in (shared.comm, shared.layout.comm), "the next panel uses it"
-    tidy.close_one(shared)
+    lifetime.close_one(shared)

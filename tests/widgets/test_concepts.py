@@ -418,7 +418,7 @@ def test_steering_beside_its_controls(pair: Any, browse: Any, own: ConceptSet, w
     panel.strength = -1.0
     assert panel.wait(60)
     assert written(panel)[0].strength == pytest.approx(-expected.strength, rel=1e-4)
-    with panel.hold():
+    with panel.batch_changes():
         panel.mode, panel.steer_from, panel.steer_on = "erase", 4, True
     assert panel.wait(60)
     assert (written(panel)[0].mode, written(panel)[0].layers.tolist()) == ("erase", [4, 5, 6])

@@ -107,7 +107,7 @@ def test_an_interaction_with_any_panel_dims_too(make: Any, reading: Any, own: Mo
 def test_both_reasons_to_dim_are_kept_apart(make: Any, reading: Any, own: Model, shell: Any) -> None:
     panel = make(own, kind=reading)
     panel.run()
-    with panel.hold():
+    with panel.batch_changes():
         panel.live_seconds, panel.seconds, panel.n = 0.0, 5.0, 9
     assert panel.wait(LIMIT), "the forecast is corrected in the background"
     assert panel.plot._dom_classes.count("iw-stale") == 1

@@ -11,7 +11,7 @@ import pytest
 
 import interp_widgets
 from interp_widgets import Workbench
-from interp_widgets.widgets.base import tidy
+from interp_widgets.widgets.base import lifetime
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.saving import SaveMenu
 from interp_widgets.widgets.base.stack import Stack
@@ -149,7 +149,7 @@ def test_other_threads_and_earlier_callbacks_keep_theirs(comms: Any, wire: Any) 
     here: list[W.Widget] = []
 
     def make() -> None:
-        with tidy.making():
+        with lifetime.making():
             at_once(lambda: elsewhere.append(W.Label()))
             here.append(W.Label())
             broken()
@@ -158,4 +158,4 @@ def test_other_threads_and_earlier_callbacks_keep_theirs(comms: Any, wire: Any) 
         make()
     assert here[0].comm is None
     assert elsewhere[0].comm is not None
-    tidy.close_one(elsewhere[0])
+    lifetime.close_one(elsewhere[0])

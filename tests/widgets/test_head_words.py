@@ -517,7 +517,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, tmp_p
         ({"word_list": "file", "word_file": str(sentences)}, "give one word per line"),
         ({"word_list": "file", "word_file": str(binary)}, "is not UTF-8 text"),
     ):
-        with panel.hold():
+        with panel.batch_changes():
             for name, value in {**usual, **change}.items():
                 setattr(panel, name, value)
         settle(panel)
@@ -525,7 +525,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, tmp_p
         assert panel.status.error.count("\n") == 0
         assert panel.result is good
         assert panel["heads"].grid.heat.shape == [6, 6]
-    with panel.hold():
+    with panel.batch_changes():
         for name, value in usual.items():
             setattr(panel, name, value)
     assert panel.status.state == "done"

@@ -442,7 +442,7 @@ def test_unreadable_translators_are_a_sentence_and_the_map_stays(pair: Any, expl
 def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, change: Any, sentence: str) -> None:
     panel = explore(pair.base)
     good = panel.result
-    with panel.hold():
+    with panel.batch_changes():
         for name, value in change.items():
             setattr(panel, name, value)
     assert not panel.busy, "said at once, without a run"

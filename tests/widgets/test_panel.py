@@ -12,7 +12,7 @@ import pytest
 import traitlets as T
 
 from interp_widgets.compute.worker import Cancelled
-from interp_widgets.widgets.base import tidy
+from interp_widgets.widgets.base import lifetime
 from interp_widgets.widgets.base.guard import ui_lock
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.stack import Stack
@@ -325,7 +325,7 @@ def test_one_live_panel_per_cell(
     wire: Any, make: Callable[..., Any], model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = ["cell 1", "0"]
-    monkeypatch.setattr(tidy, "running_cell", lambda: tuple(where))
+    monkeypatch.setattr(lifetime, "running_cell", lambda: tuple(where))
     counts = []
     panels = []
     for execution in range(20):
@@ -345,15 +345,15 @@ def test_the_running_cell_is_read_from_the_request(monkeypatch: pytest.MonkeyPat
     parent = {"header": {"msg_id": "m1"}, "metadata": {"cellId": "c1"}}
     shell = SimpleNamespace(get_parent=lambda: parent)
     monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
-    assert tidy.running_cell() == ("c1", "m1")
+    assert lifetime.running_cell() == ("c1", "m1")
     parent["metadata"] = {}
-    assert tidy.running_cell() is None
+    assert lifetime.running_cell() is None
     monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: None)
-    assert tidy.running_cell() is None
+    assert lifetime.running_cell() is None
 
 
 def test_several_changes_at_once_make_one_request(toy: Any, model: Any) -> None:
-    with toy.hold():
+    with toy.batch_changes():
         toy.n = 6
         toy.scale = 2.0
         toy.prompt = "other"
@@ -512,7 +512,7 @@ def test_forecast_and_learning(
 
 
 def test_code_is_shown(toy: Any, wire: Any) -> None:
-    button = next(w for w in tidy.descendants(toy) if getattr(w, "description", "") == "Copy as code")
+    button = next(w for w in lifetime.descendants(toy) if getattr(w, "description", "") == "Copy as code")
     wire.click(button)
     assert toy.code_box.visible
     assert toy.code_box.code == "3 ** 2"
@@ -669,7 +669,7 @@ def test_what_is_beside_a_picture_goes_below_one_of_many_columns(classes: Any, m
     def build(panel: Any) -> None:
         classes.Toy.build(panel)
         panel.story, panel.table = W.Label("story"), W.Label("table")
-        panel.arrange([panel.story, panel.label], [panel.slider], spare=[panel.box], beside=[panel.table])
+        panel.arrange([panel.story, panel.label], [panel.slider], below=[panel.box], beside=[panel.table])
 
     toy = make(classes.FakeModel(), kind=type("Beside", (classes.Toy,), {"build": build}))
     above, both, box = toy.plot.children
@@ -677,11 +677,11 @@ def test_what_is_beside_a_picture_goes_below_one_of_many_columns(classes: Any, m
     assert both.children[0] is toy.label
     assert both.children[1].children == (toy.table,)
     assert toy.details.children == (toy.slider,)
-    toy.fit_side(33)
+    toy.widen_map(33)
     assert "iw-wide" in both._dom_classes
-    toy.fit_side(32)
+    toy.widen_map(32)
     assert "iw-wide" not in both._dom_classes
     screen = SimpleNamespace(screen=object(), plot=SimpleNamespace(), details=SimpleNamespace())
-    Panel.arrange(screen, ["map"], ["charts"], spare=["sentence"], beside=["table"])  # type: ignore[arg-type]
+    Panel.arrange(screen, ["map"], ["charts"], below=["sentence"], beside=["table"])  # type: ignore[arg-type]
     assert screen.plot.children == ["map"]
     assert screen.details.children == ["sentence", "table", "charts"], "on a screen there is no room at the side"

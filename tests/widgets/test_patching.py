@@ -118,7 +118,7 @@ def test_what_has_to_be_chosen_is_a_hint_at_its_box(
     panel = patch(pair.tuned, prompt=CLEAN, **{"corrupted": CORRUPTED, **options})
     assert list(panel.hints) == [field]
     assert sentence in complaint(panel)
-    with panel.hold():
+    with panel.batch_changes():
         panel.prompt, panel.corrupted, panel.target, panel.foil, panel.alignment = CLEAN, CORRUPTED, "", "", ""
     settle(panel)
     assert (panel.hints, panel.status.state) == ({}, "done")

@@ -813,7 +813,7 @@ class NormOptions(Panel):
     color = field(str, label="Colour")
 
 
-def norms_of(model, prompt, *, metric="mean", scale=1.0, spare=0, on_partial=None) -> Curves:  # type: ignore[no-untyped-def]
+def norms_of(model, prompt, *, metric="mean", scale=1.0, below=0, on_partial=None) -> Curves:  # type: ignore[no-untyped-def]
     """The norms of the residual stream, written for something else: without a probe's annotations."""
     names = [f"blocks.{layer}.hook_resid_pre" for layer in range(model.n_layers)]
     states = model.run(model.tokens(prompt), capture=names).activations

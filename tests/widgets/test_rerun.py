@@ -11,7 +11,7 @@ import pytest
 
 import interp_widgets
 from interp_widgets import LogitLensExplorer, Workbench, load_model
-from interp_widgets.widgets.base import tidy
+from interp_widgets.widgets.base import lifetime
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import tiny_model
 
@@ -20,7 +20,7 @@ from tests.models.tiny import tiny_model
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Begins an execution of a cell."""
     here = ["", 0]
-    monkeypatch.setattr(tidy, "running_cell", lambda: (here[0], str(here[1])))
+    monkeypatch.setattr(lifetime, "running_cell", lambda: (here[0], str(here[1])))
 
     def begin(cell: str) -> None:
         here[:] = cell, here[1] + 1

@@ -105,7 +105,7 @@ def test_one_model_and_two(kind: str, opened: Callable[..., Any], pair: Any, tmp
 
 def run(panel: Any, tab: str, **options: Any) -> None:
     """Open a tab and let it answer."""
-    with panel.hold():
+    with panel.batch_changes():
         for name, value in {"tab": tab, **options}.items():
             setattr(panel, name, value)
     settle(panel)

@@ -86,7 +86,7 @@ def test_no_error_passes_by_while_a_new_prompt_is_drawn(
     for prompt, response in (("The nurse said that", " she"), ("The", " cat sat on the mat.")):
         wire.type(panel["map"].prompt_strip, selected=1)
         wire.type(panel["map"].response_strip, selected=0)
-        with panel.hold():
+        with panel.batch_changes():
             panel.prompt, panel.response = prompt, response
         assert settle(panel).status.state == "done"
     assert not errors
@@ -200,7 +200,7 @@ def test_a_long_prompt_opens_by_sentence_and_a_sentence_is_looked_into(pair: Any
 def test_rows_are_spans_replaced_or_put_together(pair: Any, explore: Any, wire: Any, kind: str, rule: str) -> None:
     panel = explore(pair.tuned, marks=[[2, 9]])
     tokens = panel.result
-    with panel.hold():
+    with panel.batch_changes():
         panel.rows, panel.span_rule = kind, rule
     settle(panel)
     spans: Any = [(0, 2), (2, 9), (9, len(tokens.prompt_ids))] if kind == "marks" else kind
@@ -436,7 +436,7 @@ def test_columns_under_the_floor_are_hatched_and_left_out(pair: Any, explore: An
     assert f"min_importance={floor!r}" in panel["map"].code(panel["map"].shown_request)
     panel.values = "importance"
     np.testing.assert_allclose(heat.matrix, result.importance, atol=1e-6)  # raw numbers are all there
-    with panel.hold():
+    with panel.batch_changes():
         panel.values, panel.min_importance = "score", 2.0
     assert np.isnan(heat.matrix).all()
     assert "Instruction score <b>none</b>" in panel["map"].scores.value
@@ -449,7 +449,7 @@ def test_embeddings_are_replaced_by_what_is_chosen(pair: Any, explore: Any) -> N
     panel = explore(pair.tuned)
     assert "baseline" not in panel["map"].code(panel["map"].shown_request)
     once = panel["map"].cost(panel["map"].request(), pair.tuned).flops
-    with panel.hold():
+    with panel.batch_changes():
         panel.baseline, panel.draws, panel.random_seed = "resample", 3, 5
     assert settle(panel).status.state == "done", panel.status.error
     expected = prompt_saliency(pair.tuned, PROMPT, RESPONSE, baseline="resample", draws=3, seed=5)
@@ -457,7 +457,7 @@ def test_embeddings_are_replaced_by_what_is_chosen(pair: Any, explore: Any) -> N
     assert "(exact, baseline resample, probability)" in panel["map"].heat.title
     assert "baseline='resample', draws=3" in panel["map"].code(panel["map"].shown_request)
     assert 2 * once < panel["map"].cost(panel["map"].request(), pair.tuned).flops < 3.1 * once
-    with panel.hold():  # a method without a baseline is not asked for one
+    with panel.batch_changes():  # a method without a baseline is not asked for one
         panel.method = "first_order"
     assert settle(panel).status.state == "done", panel.status.error
     assert panel.result.baseline == "zero"
@@ -549,7 +549,7 @@ def test_a_response_of_another_writer_is_not_taken_from_the_cache(pair: Any, exp
 def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, change: Any, sentence: str) -> None:
     panel = explore(pair.tuned, regenerate=False)
     good = panel.result
-    with panel.hold():  # one change: the target alone is complete, and another test may have cached its answer
+    with panel.batch_changes():  # one change: the target alone is complete, and another test may have cached its answer
         for name, value in change.items():
             setattr(panel, name, value)
     panel.go()
@@ -654,7 +654,7 @@ def test_a_saved_page_says_what_its_result_depends_on_and_nothing_else(pair: Any
         "Map threshold": "0.0", "Density threshold": "7.0", "Density norm": "4",
     }  # fmt: skip
     cases = [SaliencyCase(PROMPT, f" the {word}", (13, 48), True, word) for word in ("cats", "dogs")]
-    with panel.hold():
+    with panel.batch_changes():
         panel.cases, panel.generate, panel.method, panel.tab = cases, False, "first_order", "data_set"
     assert settle(panel).status.state == "done", panel.status.error
     asked = panel.current.question()

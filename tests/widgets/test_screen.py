@@ -19,8 +19,8 @@ from interp_widgets.models.chat import ChatText
 from interp_widgets.widgets.base.controls import shown_if
 from interp_widgets.widgets.base.description import Description, Step, decimals
 from interp_widgets.widgets.base.fields import hidden
+from interp_widgets.widgets.base.lifetime import close_one, close_tree, descendants
 from interp_widgets.widgets.base.panel import Panel
-from interp_widgets.widgets.base.tidy import close_one, close_tree, descendants
 from interp_widgets.widgets.probe import Prompt
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from interp_widgets.widgets.workbench.screen import Screen

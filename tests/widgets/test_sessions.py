@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import importlib
 import json
 import re
 import subprocess
@@ -22,6 +23,7 @@ from interp_widgets import DataSetExplorer, LogitLensExplorer, Workbench, load_m
 from interp_widgets.analysis._core.result import _RECORDS, Record, Unreadable
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.models import Model
+from interp_widgets.renamed import OLD_MODULES, module_in_files
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.ffn_concepts.notes import Notes, edited
@@ -450,6 +452,17 @@ def test_a_panel_without_results_shades_no_texts(
     screen.describe()
     assert screen["logit_lens"].results == ()
     assert screen.texts._error == ""
+
+
+@pytest.mark.parametrize("old", OLD_MODULES)
+def test_classes_of_a_module_with_a_new_name_are_as_in_earlier_files(old: str) -> None:
+    module = importlib.import_module(OLD_MODULES[old])
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(old)
+    assert module_in_files(module.compare_edits) == old
+    packed = sessions.packed(module.SavedEdit("a.safetensors"))
+    assert packed[sessions._CLASS] == f"{old}:SavedEdit"
+    assert sessions.unpacked(packed) == module.SavedEdit("a.safetensors")
 
 
 def test_options_saved_under_old_names_are_read(base: Model, file: Path, opened: Any, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from ..memory import is_out_of_memory
 from ..network import Network
 from ..patching import Patch, Site
 from ..read_out import dense_routes
+from ..small_copy import boundaries
 from ..state import SELF_SCALING, last_remembered, remembered
 from ..stopping import unstoppable
-from ..twin import boundaries
 from . import modules, native
 from .equations import Equations
 from .jacobian import NativeJacobian

@@ -64,15 +64,15 @@ def _insert_before(module: nn.Module, front: type) -> None:
     module.__class__ = type(type(module).__name__, (front, type(module)), {})
 
 
-def _take_away(module: nn.Module, front: type) -> None:
+def _remove(module: nn.Module, front: type) -> None:
     if type(module).__mro__[1] is front:
         module.__class__ = type(module).__mro__[2]
 
 
 def _norm_like(final: nn.Module, norm: nn.Module) -> nn.Module:
     """A transformers norm as a TransformerLens module like the final norm; itself where the two would differ."""
-    twin = copy.deepcopy(final)
-    targets = dict(twin.named_parameters())
+    converted = copy.deepcopy(final)
+    targets = dict(converted.named_parameters())
     source = {{"weight": "w", "bias": "b"}.get(name, name): value for name, value in norm.named_parameters()}
     if {name: value.shape for name, value in targets.items()} != {name: value.shape for name, value in source.items()}:
         return norm
@@ -84,7 +84,7 @@ def _norm_like(final: nn.Module, norm: nn.Module) -> nn.Module:
     with torch.no_grad():
         for name, value in targets.items():
             value.copy_(source[name])
-        return twin if agree(twin(rows), norm(rows), dtype) else norm
+        return converted if agree(converted(rows), norm(rows), dtype) else norm
 
 
 def graft(tl_model: Any, mixture: Mixture) -> None:
@@ -189,7 +189,7 @@ def grafted(parts: LateParts, mixture: Mixture) -> Iterator[None]:
     try:
         yield
     finally:
-        _take_away(parts.norm, _Mixing)
+        _remove(parts.norm, _Mixing)
         del parts.norm._modules[NAME]
         for handle in handles:
             handle.remove()

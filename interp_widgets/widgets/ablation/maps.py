@@ -89,7 +89,7 @@ class MapPanel(PredictionPanel):
 
     def select(self, layer: int, **others: Any) -> None:
         """Select a cell: its layer (-1 keeps the current one) and other options."""
-        with self.hold():
+        with self.batch_changes():
             if layer >= 0:
                 self.layer, self.layer_chosen = min(layer, self.models[0].n_layers - 1), True
             for name, value in others.items():

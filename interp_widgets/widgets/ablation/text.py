@@ -14,7 +14,7 @@ from interp_widgets.analysis.ablation import AblatedTextResult, ablated_text
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
-from ..base import pair_view, tidy
+from ..base import lifetime, pair_view
 from ..base.code import call, cell
 from ..base.controls import ListOf, row, shown_if
 from ..base.fields import field
@@ -85,8 +85,8 @@ class AblatedText(Sampling, PredictionPanel):
         """Show the list, in the tokens of the prompt."""
         old, self.list.children = self.list.children, [self._line(listed) for listed in self.ablations]
         for line in old:
-            tidy.close_tree(line)
-            tidy.close_one(line)
+            lifetime.close_tree(line)
+            lifetime.close_one(line)
         on, total = sum(listed.on for listed in self.ablations), len(self.ablations)
         self.about.value = f"{on} of {total} switched on." if total else EMPTY
 

@@ -187,7 +187,7 @@ class CausalTracing(MapPanel):
         span = fresh[-1] if fresh else []
         self._typing = False
         try:
-            with self.hold():
+            with self.batch_changes():
                 self.subject = self._text(span)
                 self.span = span
         finally:

@@ -86,7 +86,7 @@ class KnownHeads(Panel):
         )  # fmt: skip
         self.table = Table(empty="No scores yet.", height=320, instruction="click one to select it")
         self.about = W.HTML("")
-        self.arrange([self.maps.box], spare=[self.about], beside=[self.table], width=520)
+        self.arrange([self.maps.box], below=[self.about], beside=[self.table], width=520)
         self._rows: list[tuple[int, int]] = []
         for heat in self.maps.views:
             self.on_user(heat, "pinned", self._pinned)
@@ -217,12 +217,12 @@ class KnownHeads(Panel):
 
     def _pinned(self, change: Any) -> None:
         if change.new:
-            with self.hold():
+            with self.batch_changes():
                 self.layer, self.head = change.new
 
     def _picked(self, change: Any) -> None:
         if change.new >= 0:
-            with self.hold():
+            with self.batch_changes():
                 self.layer, self.head = self._rows[change.new]
 
     # what is saved ----------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class HeadPatterns(PredictionPanel):
         self.about = W.HTML("")
         pictures = W.VBox([self.grids.box, self.maps.box])
         pictures.add_class("iw-heads")
-        self.arrange([pictures], spare=[self.strips.box, self.about])
+        self.arrange([pictures], below=[self.strips.box, self.about])
         self.watch(self, "position", self._query_moved)
         for grid in self.grids.views:
             self.on_user(grid, "selected", self._head_chosen)
@@ -343,7 +343,7 @@ class HeadPatterns(PredictionPanel):
             return
         view = next(view for view, grid in self.grids.drawn() if grid is change.owner)
         layer, head = divmod(self._orders[view][change.new], self.results[0].patterns.shape[1])
-        with self.hold():
+        with self.batch_changes():
             self.layer, self.head = layer, head
 
     def _cell_chosen(self, change: Any) -> None:
@@ -352,7 +352,7 @@ class HeadPatterns(PredictionPanel):
             return
         starts = block_starts(len(self.results[0].tokens), MOST_CELLS)
         query, key = (int(starts[at]) for at in change.new)
-        with self.hold():
+        with self.batch_changes():
             self._select(query)
             self.attended = key if key <= query else -1  # no head sees a later key
         self.draw_selection()

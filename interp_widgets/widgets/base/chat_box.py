@@ -11,7 +11,7 @@ import traitlets as T
 from interp_widgets.models.chat import ChatText
 
 from ..views import TextBox
-from . import tidy
+from . import lifetime
 from .controls import chat_text, row, shown_if
 from .fields import Hint, hint_at
 from .guard import guarded
@@ -73,13 +73,13 @@ class ChatBox:
         self.lines.remove(line)
         self._lay_out()
         for control in line:
-            tidy.close_one(control)
+            lifetime.close_one(control)
 
     def _lay_out(self) -> None:
         before = self.rows.children
         self.rows.children = [row(*line) for line in self.lines]
         for old in before:
-            tidy.close_one(old)
+            lifetime.close_one(old)
 
     def _add(self) -> None:
         self._make()

@@ -19,6 +19,7 @@ import traitlets as T
 from interp_widgets.models import Model
 from interp_widgets.models.pair import distinct_names
 from interp_widgets.models.state import State as ModelState
+from interp_widgets.renamed import renamed
 
 from ...analysis._core.prompts import PromptError
 from ...analysis._core.result import Result
@@ -26,7 +27,7 @@ from ...arguments import message_of
 from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
 from ..views import TokenStrip
-from . import freshness, pair_view, tidy
+from . import freshness, lifetime, pair_view
 from .answers import Answers, Outcome, device_of
 from .code import CodeBox
 from .controls import row, shown_if
@@ -58,6 +59,7 @@ MOVED = "The model has changed since: Run computes again"
 """Beside the Run button while the picture is about an earlier state of a model."""
 
 
+@renamed(settled="without_rerun", fit_side="widen_map", beside_run="add_next_to_run")
 class Panel(Shell):
     """Base class of the widgets. `Panel(model)`, `Panel(base, tuned)`, `Panel(pair)` or `Panel(workbench)`.
 
@@ -160,8 +162,8 @@ class Panel(Shell):
         self._run_failed = False
         self._error = ""
         self._opened = False
-        self._holds = self._settled = 0
-        self._due: set[str] = set()
+        self._batches = self._reruns_off = 0
+        self._pending_changes: set[str] = set()
         self._changed: set[str] = set()
         self._with_side: W.HBox | None = None
         self._outdated = False  # the results on the screen answer other settings
@@ -170,7 +172,7 @@ class Panel(Shell):
         self._accepted: dict[str, Any] = {}
         self._refused: Refused | None = None
         self._run_settings: dict[str, str] = {}
-        with tidy.making(self):
+        with lifetime.making(self):
             super().__init__(model, tuned, workbench, traits, screen)
             self._chosen_at_start = {
                 name: traits[name]
@@ -187,7 +189,7 @@ class Panel(Shell):
             self._observe()
             freshness.follow(self)
         if self.active:
-            tidy.register(self)
+            lifetime.register(self)
             self.appear()
 
     # hooks ------------------------------------------------------------------------------------------------------------
@@ -428,17 +430,18 @@ class Panel(Shell):
         first; None where that is unknown."""
         return () if self._shown is None else self._shown.states
 
+    @renamed(spare="below")
     def arrange(
-        self, plot: Sequence[Any], details: Sequence[Any] = (), *, spare: Sequence[Any] = (),
+        self, plot: Sequence[Any], details: Sequence[Any] = (), *, below: Sequence[Any] = (),
         beside: Sequence[Any] = (), width: int = 460,
     ) -> None:  # fmt: skip
         """Fill plot and details.
 
-        `spare` widgets go below the plot, `beside` ones, `width` pixels wide, next to its last view if
+        `below` widgets go below the plot, `beside` ones, `width` pixels wide, next to its last view if
         there is room; on a screen, where space is short, both go into the details.
         """
         if self.screen is not None:
-            self.plot.children, self.details.children = plot, [*spare, *beside, *details]
+            self.plot.children, self.details.children = plot, [*below, *beside, *details]
             return
         if beside:
             side = column("iw-compact")
@@ -446,14 +449,14 @@ class Panel(Shell):
             self._with_side = row(plot[-1], side)
             self._with_side.add_class("iw-with-side")
             plot = [*plot[:-1], self._with_side]
-        self.plot.children, self.details.children = [*plot, *spare], details
+        self.plot.children, self.details.children = [*plot, *below], details
 
-    def fit_side(self, columns: int) -> None:
+    def widen_map(self, columns: int) -> None:
         """Give a map of many columns the full width: widgets beside it move below it."""
         if self._with_side is not None:
             (self._with_side.add_class if columns > MOST_BESIDE else self._with_side.remove_class)("iw-wide")
 
-    def beside_run(self, controls: W.HBox) -> None:
+    def add_next_to_run(self, controls: W.HBox) -> None:
         """Put a row of controls into the row of Run, in front of the status line."""
         *before, end = self.actions.children
         status = [widget for widget in before if widget is self.status]
@@ -497,25 +500,25 @@ class Panel(Shell):
         }
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def batch_changes(self) -> Iterator[None]:
         with handling():
-            self._holds += 1
+            self._batches += 1
         try:
             yield
         finally:
             with handling():
-                self._holds -= 1
-                self._settle()
+                self._batches -= 1
+                self._respond()
 
     @contextmanager
-    def settled(self) -> Iterator[None]:
+    def without_rerun(self) -> Iterator[None]:
         """Set inputs without starting a run: the result on the screen is already theirs (a written response)."""
         with handling():
-            self._settled += 1
+            self._reruns_off += 1
             try:
                 yield
             finally:
-                self._settled -= 1
+                self._reruns_off -= 1
 
     @guard
     def refresh(self, limit: float | None = None) -> None:
@@ -692,8 +695,8 @@ class Panel(Shell):
         if self.has_request:
             self.jobs.drop()  # a run under way is about the unedited models
             self._pending = None
-        self._due.add("refresh")
-        self._settle()
+        self._pending_changes.add("refresh")
+        self._respond()
 
     def hide(self) -> None:
         self.active = False
@@ -701,9 +704,9 @@ class Panel(Shell):
     def appear(self) -> None:
         self.active = True
         if self._opened:
-            self._settle()
+            self._respond()
             return
-        self._opened, self._due = True, set()
+        self._opened, self._pending_changes = True, set()
         if not self.has_request:
             self.refresh()
             return
@@ -772,13 +775,15 @@ class Panel(Shell):
 
     def _observe(self) -> None:
         declared = self.fields()
-        due = {
-            self._selection_due: [name for name, option in declared.items() if option.selects],
-            self._redraw_due: ["view", *(name for name, option in declared.items() if option.redraws)],
-            self._refresh_due: [name for name, option in declared.items() if option.recomputes or not self.has_request],
-            self._chosen_due: [name for name, option in declared.items() if option.validated_by_result],
+        handlers = {
+            self._needs_selection: [name for name, option in declared.items() if option.selects],
+            self._needs_redraw: ["view", *(name for name, option in declared.items() if option.redraws)],
+            self._needs_refresh: [
+                name for name, option in declared.items() if option.recomputes or not self.has_request
+            ],
+            self._choice_changed: [name for name, option in declared.items() if option.validated_by_result],
         }
-        for handler, names in due.items():
+        for handler, names in handlers.items():
             if names:
                 self.observe(handler, names)
 
@@ -811,33 +816,33 @@ class Panel(Shell):
     # inside: what a change makes due ----------------------------------------------------------------------------------
 
     @guard
-    def _refresh_due(self, change: Any) -> None:
-        if not self._settled:
-            self._due.add("refresh")
-            self._settle()
+    def _needs_refresh(self, change: Any) -> None:
+        if not self._reruns_off:
+            self._pending_changes.add("refresh")
+            self._respond()
 
     @guard
-    def _redraw_due(self, change: Any) -> None:
-        self._due.add("redraw")
-        self._settle()
+    def _needs_redraw(self, change: Any) -> None:
+        self._pending_changes.add("redraw")
+        self._respond()
 
     @guard
-    def _selection_due(self, change: Any) -> None:
-        self._due.add("selection")
-        self._settle()
+    def _needs_selection(self, change: Any) -> None:
+        self._pending_changes.add("selection")
+        self._respond()
 
     @guard
-    def _chosen_due(self, change: Any) -> None:
+    def _choice_changed(self, change: Any) -> None:
         self._changed.add(change.name)
-        self._due.add("chosen")
-        self._settle()
+        self._pending_changes.add("chosen")
+        self._respond()
 
     @guard
-    def _settle(self) -> None:
+    def _respond(self) -> None:
         """Handle all pending changes together."""
-        if self._holds or not self.active:
+        if self._batches or not self.active:
             return
-        due, self._due = self._due, set()
+        due, self._pending_changes = self._pending_changes, set()
         if not due:
             return
         self.forget_error()  # an error that persists is raised again below

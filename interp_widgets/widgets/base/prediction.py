@@ -351,7 +351,7 @@ class TextInputs:
 
         def done(text: str) -> None:
             if owner.prompt == prompt:
-                with owner.hold():
+                with owner.batch_changes():
                     owner.response, owner.response_token, owner.target = text, 0, ""
 
         owner.jobs.start(work, done, title="Writing", channel="write")
@@ -362,7 +362,7 @@ class TextInputs:
         """Fill in the options of an example's prompt, and clear those of the previous one."""
         owner, names = self._owner, self._owner.preset_fields
         old, new = (next((p for p in PRESETS if p.prompt == text), None) for text in (before, owner.prompt))
-        with owner.hold():
+        with owner.batch_changes():
             for name in names:
                 value = getattr(owner, name)
                 if not value or (old is not None and value == getattr(old, name)):
@@ -486,7 +486,7 @@ class TextBoxes:
         if change.new == OWN or change.new == self._example_name():
             return
         owner, chosen = self._owner, preset(change.new)
-        with owner.hold():
+        with owner.batch_changes():
             owner.workbench.select(prompt=chosen.prompt, response="", response_token=-1, prompt_token=-1)
             for name, value in {"target": chosen.target, **owner.preset_values(chosen)}.items():
                 setattr(owner, name, value)

@@ -123,7 +123,7 @@ class WrittenResponse(Sampling, Panel):
         """Put the response that a run wrote into its box."""
         prompt, response = request.inputs
         if isinstance(response, Writing) and prompt.text == self.prompt and not self.response:
-            with self.settled():
+            with self.without_rerun():
                 self.response = written_text(self.models[0], result)
             self.show_remarks()
 

@@ -16,11 +16,11 @@ from interp_widgets.arguments import message_of
 from interp_widgets.data.files import short
 from interp_widgets.models import Model
 from interp_widgets.models.pair import distinct_names
-from interp_widgets.renamed import old_attributes, rename_keywords
+from interp_widgets.renamed import old_attributes, rename_keywords, renamed
 from interp_widgets.widgets.views.base import View
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 
-from . import tidy
+from . import lifetime
 from .controls import Number, Worded
 from .fields import Field, fields_of
 from .guard import guarded, ui_lock
@@ -28,6 +28,7 @@ from .heading import heading
 from .workbench import LIVE_SECONDS, WorkbenchState
 
 
+@renamed(hold="batch_changes")
 class Shell(Worded, W.VBox):
     """A box of widgets on one or two models. Its traits are its keywords."""
 
@@ -72,7 +73,7 @@ class Shell(Worded, W.VBox):
         """Clear the error of a refused value, since a control has been used again."""
         raise NotImplementedError
 
-    def hold(self) -> AbstractContextManager[None]:
+    def batch_changes(self) -> AbstractContextManager[None]:
         """Change several traits and respond once at the end."""
         raise NotImplementedError
 
@@ -200,9 +201,9 @@ class Shell(Worded, W.VBox):
                 last_to_first.callback(setattr, self, "models", ())
                 last_to_first.callback(self.layout.close)
                 last_to_first.callback(super().close)
-                last_to_first.callback(tidy.close_all, self.own_widgets)
-                last_to_first.callback(tidy.close_tree, self)
-                last_to_first.callback(tidy.unregister, self)
+                last_to_first.callback(lifetime.close_all, self.own_widgets)
+                last_to_first.callback(lifetime.close_tree, self)
+                last_to_first.callback(lifetime.unregister, self)
                 last_to_first.callback(self.workbench.leave, self)
                 last_to_first.callback(self.end)
 
@@ -212,7 +213,7 @@ class Shell(Worded, W.VBox):
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """What Jupyter shows; charts are sent first, since a page that requests them waits until the kernel is free."""
-        for view in tidy.descendants(self):
+        for view in lifetime.descendants(self):
             if isinstance(view, BokehFigure):
                 view.deliver()
         return super()._repr_mimebundle_(**options)
@@ -232,10 +233,16 @@ class Shell(Worded, W.VBox):
         names = set(cls.class_trait_names()) - set(W.VBox.class_trait_names()) - {"result"}
         return tuple(sorted(name for name in names if not name.startswith("_")))
 
+    @classmethod
+    def old_options(cls) -> dict[str, str]:
+        """Old and new names of its options."""
+        options = cls.options()
+        return {old: new for old, new in old_attributes(cls).items() if new in options}
+
     # inside -----------------------------------------------------------------------------------------------------------
 
     def _check_keywords(self, traits: dict[str, Any]) -> None:
-        rename_keywords(type(self).__name__, old_attributes(type(self)), traits)
+        rename_keywords(type(self).__name__, self.old_options(), traits)
         allowed = self.options()
         for name in traits:
             if name not in allowed and name != "layout":

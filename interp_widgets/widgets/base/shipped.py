@@ -21,6 +21,7 @@ import xxhash
 from interp_widgets.analysis._core.result import Result, record
 from interp_widgets.models.hub_files import DEMO, DEMO_NAMES
 from interp_widgets.models.state import is_as_loaded
+from interp_widgets.renamed import module_in_files
 
 FOLDER = DEMO / "answers"
 LONGEST = 2**20
@@ -184,7 +185,7 @@ def _written(value: Any) -> Iterator[str]:
                 yield from _written(getattr(value, field.name))
         yield ")"
     elif _is_named(value):
-        yield f"{value.__module__}.{value.__qualname__},"
+        yield f"{module_in_files(value)}.{value.__qualname__},"
     else:
         raise _OfThisProcess(type(value).__qualname__)
 

@@ -14,9 +14,9 @@ import traitlets as T
 
 from interp_widgets.data.presets import Preset
 from interp_widgets.models import Model
-from interp_widgets.renamed import old_attributes, renamed
+from interp_widgets.renamed import renamed
 
-from . import tidy
+from . import lifetime
 from .fields import Controls, field
 from .guard import guard, guarded, handling
 from .heading import heading
@@ -72,7 +72,7 @@ class Stack(Shell):
             return
         shared: dict[str, Any] = {}
         for kind in cls.panels.values():
-            renamed(**old_attributes(kind))(cls)
+            renamed(**kind.old_options())(cls)
             shared |= {name: kind.class_traits()[name] for name in kind.options() if name not in shared}
         tab = {"tab": field({name: name.title() for name in cls.panels}, next(iter(cls.panels)), argument=None)}
         for name, trait in tab.items() | {name: copy.copy(trait) for name, trait in shared.items()}.items():
@@ -94,7 +94,7 @@ class Stack(Shell):
         """Whether it is visible."""
         self.status_line: StatusLine | None = None if screen is None else screen.status_line
         """The status line of all tabs, if they share one."""
-        with tidy.making(self):
+        with lifetime.making(self):
             super().__init__(model, tuned, workbench, traits, screen)
             self.fitting = {
                 name: kind for name, kind in self.panels.items() if not kind.missing_requirement(self.models)
@@ -110,7 +110,7 @@ class Stack(Shell):
                 self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
             self._assemble()
         if self.active:
-            tidy.register(self)
+            lifetime.register(self)
             self.appear()
 
     # hooks ------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Stack(Shell):
 
     def open_tab(self, tab: str, **values: Any) -> None:
         """Set options and open a tab."""
-        with self.hold():
+        with self.batch_changes():
             for name, value in {**values, "tab": tab}.items():
                 setattr(self, name, value)
 
@@ -228,11 +228,11 @@ class Stack(Shell):
             self.current.forget_refusal()
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def batch_changes(self) -> Iterator[None]:
         with ExitStack() as stack:
             with handling():  # waits for a tab that another thread is opening
                 for panel in tuple(self._opened.values()):
-                    stack.enter_context(panel.hold())
+                    stack.enter_context(panel.batch_changes())
             yield
 
     def appear(self) -> None:
@@ -254,7 +254,7 @@ class Stack(Shell):
             panel.models_edited()
 
     def notify_change(self, change: Any) -> None:
-        with self.hold():  # panels respond once to a change and its consequences
+        with self.batch_changes():  # panels respond once to a change and its consequences
             super().notify_change(change)
 
     # inside -----------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class Stack(Shell):
             or any(panel.has_trait(option) for panel in self._opened.values())
         }
         try:
-            with tidy.making():
+            with lifetime.making():
                 panel = kind(self.workbench, stack=self, screen=self.screen, **chosen)
                 self._opened[name] = panel
                 for option in shared:  # a chosen one too: the panel resets a selection that its texts do not have

@@ -92,7 +92,7 @@ class WorkbenchState(Worded):
             raise TypeError(f"a workbench does not share {unknown[0]!r}; it shares: {', '.join(SHARED)}")
         with handling(), ExitStack() as stack:
             for panel in self._panels:
-                stack.enter_context(panel.hold())
+                stack.enter_context(panel.batch_changes())
             for name, value in values.items():
                 setattr(self, name, value)
 

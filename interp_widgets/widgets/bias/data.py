@@ -47,7 +47,7 @@ class DataScores(BiasOptions):
         self.watch(self.table, "selected", self._picked)
         chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         chart.add_class("iw-chart")
-        self.arrange([self.summary, chart], spare=[self.table, self.message])
+        self.arrange([self.summary, chart], below=[self.table, self.message])
 
     def request(self) -> Request:
         return scores_request(self.examples())

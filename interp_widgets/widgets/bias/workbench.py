@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from ..base.stack import Stack
 from .data import DataScores
 from .debias import Debiasing
-from .judge import EditComparison
+from .edit_comparison import EditComparison
 from .neurons import NeuronMap
 from .probes import ProbeSweep
 

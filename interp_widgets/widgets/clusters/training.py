@@ -110,7 +110,7 @@ class TrainingClusters(ClusterOptions):
             self.summary.add_class(name)
         if self.screen is not None:  # where space is short
             self.plane.figure.height = SCREEN_HEIGHT
-            self.arrange([self.summary, boxes[0]], spare=[boxes[1]])
+            self.arrange([self.summary, boxes[0]], below=[boxes[1]])
             return
         charts = row(*boxes)
         charts.layout.align_items = "flex-start"

@@ -139,7 +139,7 @@ class DirectionMap(ConceptPanel):
         below.layout.align_items = "flex-start"
         if self.screen is not None:
             self.chart.figure.height = SCREEN_HEIGHT
-        self.arrange([host], spare=[below])
+        self.arrange([host], below=[below])
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 

@@ -450,7 +450,7 @@ class ConceptPanel(ConceptOptions, Panel):
         if any(name not in known for name in self.chosen):
             self.chosen = [name for name in self.chosen if name in known]
         if self.concept not in known:
-            with self.settled():
+            with self.without_rerun():
                 self.concept = self.shown_concept
 
     def describe_selection(self) -> Description | None:

@@ -112,7 +112,7 @@ class Library:
         """Replace the list; can be undone if it lacks concepts of the previous one."""
         browser = self.browser
         before = browser.concepts, browser.path, browser.shown_concept
-        with browser.hold():
+        with browser.batch_changes():
             browser.concepts, browser.path = tuple(concepts), path
             if concept is not None:
                 browser.concept = concept

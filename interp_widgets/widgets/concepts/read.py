@@ -294,7 +294,7 @@ class PromptReading(ConceptPanel):
         if len(change.new) != 2:
             return
         line, column = change.new
-        with self.hold():
+        with self.batch_changes():
             if 0 <= line < len(self.heat.row_labels):
                 self.concept = self.heat.row_labels[line]
             if column >= 0:

@@ -24,7 +24,7 @@ from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
-from ..base import pair_view, tidy
+from ..base import lifetime, pair_view
 from ..base.answers import device_of
 from ..base.code import call
 from ..base.controls import ListOf, Whole, row, shown_if
@@ -167,8 +167,8 @@ class Steering(Sampling, ConceptPanel):
         """Show the concepts added besides the selected one, whose strength is α."""
         old, self.list.children = self.list.children, [self._line(mixed) for mixed in self.mixed]
         for line in old:
-            tidy.close_tree(line)
-            tidy.close_one(line)
+            lifetime.close_tree(line)
+            lifetime.close_one(line)
         listed = any(mixed.concept == self.concept for mixed in self.mixed)
         self.add_button.disabled = listed or not self.concept
         self.add_button.tooltip = (
@@ -283,8 +283,8 @@ class Steering(Sampling, ConceptPanel):
             boxes.append(box)
         self.sweeps[number].children = boxes
         for box in old:
-            tidy.close_tree(box)
-            tidy.close_one(box)
+            lifetime.close_tree(box)
+            lifetime.close_one(box)
 
         word = visible(sweep.word)
         numbers = zip(sweep.strengths, sweep.word_probability, sweep.random_probability, strict=True)

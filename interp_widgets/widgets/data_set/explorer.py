@@ -166,7 +166,7 @@ class DataSetExplorer(Panel):
         offered too."""
         chosen = getattr(self, name) if getattr(self, name) in values else usual
         values = [*values, *([chosen] if chosen and chosen not in values else [])]
-        with self.hold():
+        with self.batch_changes():
             empty = [(NONE, "")] if none or not chosen else []
             self.controls[name].options = [*empty, *((readable(value), value) for value in values)]
             setattr(self, name, chosen)
@@ -207,10 +207,10 @@ class DataSetExplorer(Panel):
     def draw(self, results: tuple[SweepResult, ...], request: Request) -> None:
         names = results[0].number_measures
         if self.measure not in names:
-            with self.settled():
+            with self.without_rerun():
                 self._offer("measure", names, next(iter(names), ""))
         elif tuple(value for _, value in self.controls["measure"].options) != names:
-            with self.settled():
+            with self.without_rerun():
                 self._offer("measure", names, self.measure)
         chosen = dict(request.arguments)["chosen"]
         shown = pair_view.shown_indices(self)

@@ -221,7 +221,7 @@ class ComponentPanel(WordPanel):
             return [None if notes is None else read_notes(notes) for notes in pair]
 
         def done(read: list[ConceptAnnotations | None]) -> None:
-            with self.hold():
+            with self.batch_changes():
                 for letter, annotations in zip(LETTERS, read, strict=False):
                     if annotations is not None:
                         self.take_notes(letter, annotations, "the notes passed")

@@ -87,7 +87,7 @@ class PrincipalComponents(AnnotatedComponents):
         below = row(self.top_texts.box, self.annotating.box)
         for line in (above, below):
             line.layout.align_items = "flex-start"
-        self.arrange([above, self.summary, self.table], spare=[*spare, below])
+        self.arrange([above, self.summary, self.table], below=[*spare, below])
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class PrincipalComponents(AnnotatedComponents):
     def _hit(self, change: Any) -> None:
         if change.new >= 0:
             layer, component, _ = self._hits[change.new]
-            with self.hold():
+            with self.batch_changes():
                 self.layer, self.component = layer, component
 
     def _edited(self, edit: Edit) -> None:

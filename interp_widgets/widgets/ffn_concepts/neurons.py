@@ -203,7 +203,7 @@ class LayerNeurons(NeuronPanel):
 
     def _token_picked(self, change: Any) -> None:
         """Read the neurons at another token; deselecting returns to the last."""
-        with self.hold():
+        with self.batch_changes():
             self.prompt_token = change.new if change.new < self.texts.n_prompt_tokens else -1
             self._look_at(change.new)  # also a token of the response
 

@@ -242,7 +242,7 @@ class HeadGrid:
             self.panel.word = self._words[change.new]
         else:
             line = self._rows[change.new]
-            with self.panel.hold():
+            with self.panel.batch_changes():
                 self.panel.select_cell(line.layer, line.head)
                 self.panel.dimension = line.dimension
 

@@ -168,13 +168,13 @@ class HeadSelection(WordPairPanel):
         """Select a head; ValueError for one that no result on the screen has."""
         if self.results and not any(has(result, layer, head) for result in self.results):
             raise ValueError(f"head {head} of layer {layer} was not computed: choose a coloured cell of the grid")
-        with self.hold():
+        with self.batch_changes():
             self.layer, self.head = layer, head
             self._moved()
 
     def look_at_pair(self, pair: Sequence[str]) -> None:
         """Select a word pair (query, key) of the selected head, or none; its first dimension is listed."""
-        with self.hold():
+        with self.batch_changes():
             self.pair = list(pair)
             if pair:
                 self.dimension = self.first_dimension
@@ -182,6 +182,6 @@ class HeadSelection(WordPairPanel):
     def _moved(self) -> None:
         """Clear pair and dimension of the previous head."""
         self.head_chosen = True
-        with self.hold():
+        with self.batch_changes():
             self.pair = []
             self.dimension = self.first_dimension

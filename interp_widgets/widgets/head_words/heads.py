@@ -36,7 +36,7 @@ class HeadWords(HeadSelection):
     def build(self) -> None:
         super().build()
         self.grid, self.tables = HeadGrid(self), PairTables(self)
-        self.arrange(self.grid.parts, self.tables.parts, spare=self.grid.sentences)
+        self.arrange(self.grid.parts, self.tables.parts, below=self.grid.sentences)
         self.watch(self, "word", lambda _: self._find())
         self.watch(self, ["layer", "head"], lambda _: self._moved())
 

@@ -45,7 +45,7 @@ class TaskSimilarity(ControlOptions):
         chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         chart.add_class("iw-chart")
         self.table = Table(empty="Nothing compared yet: press Run", height=320)
-        self.arrange([self.summary, chart], spare=[self.table])
+        self.arrange([self.summary, chart], below=[self.table])
 
     # what is drawn ----------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class LogitLensExplorer(PredictionPanel):
         self.arrange(
             self.map.parts,
             self.about.parts,
-            spare=[self.map.key],
+            below=[self.map.key],
             beside=self.about.listed,
             width=320 if len(self.models) == 1 else 460,
         )
@@ -125,7 +125,7 @@ class LogitLensExplorer(PredictionPanel):
         texts = request.inputs[0]
         prompt, _ = self.models[0].split(texts.prompt, texts.response)
         self.n_prompt_tokens = len(prompt) - (results[0].bos_id is not None)
-        self.fit_side(results[0].n_positions)
+        self.widen_map(results[0].n_positions)
         cell = self.cell
         self.map.paint(Drawing(self.color, self.threshold, self.n_prompt_tokens), self.lens_layer, cell[1])
         self.about.paint(cell, self.top)
@@ -187,7 +187,7 @@ class LogitLensExplorer(PredictionPanel):
         Panels on the same workbench follow to the layer, and to the prompt token or the response token predicted there.
         """
         target = self.target
-        with self.hold():
+        with self.batch_changes():
             ahead = column - self.n_prompt_tokens + 1  # the response token that is predicted in this column
             if self.results and 0 <= ahead < self.results[0].n_positions - self.n_prompt_tokens:
                 self.response_token = ahead

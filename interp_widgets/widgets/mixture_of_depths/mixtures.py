@@ -408,7 +408,7 @@ class MixturePanel(MixtureOptions, Panel):
         while mixture.name in names:
             number += 1
             mixture.name = f"{stem} ({number})"
-        with self.hold():
+        with self.batch_changes():
             self.mixtures = _changed(self.mixtures, slot, (*others, mixture))
             self.select_mixture(slot, len(others), adopt=adopt)
 
@@ -422,13 +422,13 @@ class MixturePanel(MixtureOptions, Panel):
             raise ValueError(
                 f"“{mixture.name}”, on which the viewer was opened, cannot be removed: select another mixture"
             )
-        with self.hold():
+        with self.batch_changes():
             self.select_mixture(slot, mixtures.index(mixture) - 1)
             self.mixtures = _changed(self.mixtures, slot, tuple(other for other in mixtures if other is not mixture))
 
     def select_mixture(self, slot: int, index: int, *, adopt: bool = False) -> None:
         """Select a mixture; `adopt` sets the options to those it was tuned with, for Resume."""
-        with self.hold():
+        with self.batch_changes():
             self.chosen = list(_changed(self.chosen, slot, index))
             for name, value in (self.chosen_mixture(slot).options if adopt and slot == self.slot else {}).items():
                 setattr(self, name, value)

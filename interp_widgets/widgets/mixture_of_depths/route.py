@@ -96,7 +96,7 @@ class MixtureRouting(MixtureReading):
         shown_if(self.strips.box, self.screen is None)  # a screen has its own above the panels
         shown_if(self.description, self.screen is None)  # and shows this text beside the panel
         self.arrange(
-            [self.strips.box, self.maps.box, self.key_line], spare=[self.state, self.description, *self.table_boxes]
+            [self.strips.box, self.maps.box, self.key_line], below=[self.state, self.description, *self.table_boxes]
         )
         self._filling = False  # True while the program, not the user, fills the drop-down lists
         self._list_mixtures()

@@ -135,7 +135,7 @@ class PatchedPairs(Panel):
 
     def select(self, layer: int, column: int) -> None:
         """Select a cell; -1 for none."""
-        with self.hold():
+        with self.batch_changes():
             if layer >= 0:
                 self.layer = min(layer, self.models[0].n_layers - 1)
             self.pair_column = max(column, -1) if layer >= 0 else -1

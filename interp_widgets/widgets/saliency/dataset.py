@@ -163,7 +163,7 @@ class DatasetSaliency(DensityPanel):
         if change.new:
             file = change.new[0]
             cases = parse_cases(bytes(file["content"]), file["name"])
-            with self.hold():
+            with self.batch_changes():
                 self.cases, self.min_response = cases, SHORTEST
             self.summary.value = f"{len(cases)} cases read from {escape(file['name'])}{instruction(': press Run')}."
 

@@ -114,7 +114,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         often, seldom = ([], [marking]) if on_screen else ([marking], [])
         above = self.controls.row("rows", "span_rule", self.inside, self.outside, "values", *often)
         scoring = self.controls.row("min_importance", "levels", "threshold", "density_threshold", "p", *seldom, clear)
-        self.beside_run(above)
+        self.add_next_to_run(above)
         self.inputs.children = [self.controls.fold(above, [scoring])]
         self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
         for name in ("iw-beside", "iw-strips"):
@@ -209,7 +209,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         }
 
     def fit_thresholds(self) -> None:
-        with self.hold():
+        with self.batch_changes():
             super().fit_thresholds()
             self.threshold = min(self.threshold, self.levels)
 
@@ -303,7 +303,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._show_texts(first, request.inputs[0].text)
         self._matrices = tuple(map(self._matrix, self._in_rows))
         self._densities = tuple(result.density(**self.shape) for result in self._in_rows)
-        self.fit_side(len(first.response_tokens))
+        self.widen_map(len(first.response_tokens))
         beside = self.shown == "beside"
         (self.strips.remove_class if beside else self.strips.add_class)("iw-beside")  # A beside B needs two rows
         for view, heat in self.maps.drawn():
@@ -603,7 +603,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def _pinned(self, change: Any) -> None:
         if change.new:
             row, column = change.new
-            with self.hold():
+            with self.batch_changes():
                 self.prompt_token = self._rows.token(row, self.prompt_token) if row >= 0 else row
                 self.response_token = column
 
@@ -622,7 +622,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def _other_marks(self, change: Any) -> None:
         if self.rows == "marks":
-            self._refresh_due(change)
+            self._needs_refresh(change)
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

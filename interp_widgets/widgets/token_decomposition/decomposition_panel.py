@@ -67,5 +67,5 @@ class DecompositionPanel(PredictionPanel):
 
     def select(self, source: int, column: int) -> None:
         """Select a cell of the map."""
-        with self.hold():
+        with self.batch_changes():
             self.column, self.source = column, source

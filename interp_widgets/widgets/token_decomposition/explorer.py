@@ -108,7 +108,7 @@ class TokenDecompositionExplorer(DecompositionPanel):
         previous = {id(rows.result): rows for rows in self.rows}
         self.rows = tuple(previous.get(id(result)) or Rows(result) for result in results)
         self._carry_selection(results[0])
-        self.fit_side(self.rows[0].n_layers + 1)
+        self.widen_map(self.rows[0].n_layers + 1)
         self.map.paint()
         self.about.paint()
 
@@ -133,7 +133,7 @@ class TokenDecompositionExplorer(DecompositionPanel):
 
     def _selection_changed(self, _: Any) -> None:
         """Update the workbench, and redraw what depends on the selection."""
-        with self.hold():
+        with self.batch_changes():
             self.prompt_token = self.source if 0 <= self.source < self.texts.n_prompt_tokens else -1
             if self.column >= 0:
                 self.layer = min(self.column, self.models[0].n_layers - 1)

@@ -13,7 +13,7 @@ import traitlets as T
 
 from interp_widgets.arguments import short
 
-from ..base import tidy
+from ..base import lifetime
 from ..base.controls import row, shown_if
 from ..base.description import Step
 from ..base.export import export_html
@@ -62,7 +62,7 @@ class Screen(Shell):
         self._notes: dict[tuple[str, str], list[str]] = {}
         self._saved = {} if session is None else {tool.name: tool for tool in session.tools}
         self.heading: W.HTML
-        with tidy.making(self):
+        with lifetime.making(self):
             self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
             """The progress of all panels."""
             super().__init__(workbench, None, None, {})
@@ -74,7 +74,7 @@ class Screen(Shell):
             self._show_notes()
             self.observe(self._view_changed, "view")
             self.observe(self._shown_changed, "shown")
-        tidy.register(self)
+        lifetime.register(self)
         self.texts.appear()
         shown = () if session is None else tuple(name for name in session.shown if name in self.tools)[:BESIDE]
         self.shown = shown or FIRST
@@ -102,7 +102,7 @@ class Screen(Shell):
             raise KeyError(f"there is no tab {name!r}: {', '.join(self.tools)}")
         with handling():
             if name not in self._opened:
-                with tidy.making():
+                with lifetime.making():
                     panel = self._make(name, self.tools[name].load())
                     card = self._card(name, panel)
                 self._opened[name], self._cards[name] = panel, card
@@ -185,10 +185,10 @@ class Screen(Shell):
         self.texts.forget_refusal()
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def batch_changes(self) -> Iterator[None]:
         with ExitStack() as held:
             for panel in self._all_panels():
-                held.enter_context(panel.hold())
+                held.enter_context(panel.batch_changes())
             yield
 
     def appear(self) -> None:
@@ -322,7 +322,7 @@ class Screen(Shell):
     def _take(self, step: Step) -> None:
         """Open the panel of a step, with its options."""
         panel = self[step.tool]
-        with panel.hold():
+        with panel.batch_changes():
             for name, value in step.options.items():
                 setattr(panel, name, value)
         if step.tool not in self.shown:

@@ -25,7 +25,7 @@ from interp_widgets.models import load_model
 from interp_widgets.models.chat import ChatText
 from interp_widgets.models.loading import needs_the_hub
 from interp_widgets.models.state import FACTS, State, facts_of, state_key
-from interp_widgets.renamed import old_attributes
+from interp_widgets.renamed import OLD_MODULES, module_in_files
 
 from ..base.controls import LONGEST_PATH
 from ..base.identity import PATIENCE
@@ -239,7 +239,7 @@ def _as_then(answer: Any, models: Sequence[Any], now: Present) -> dict[int, Stat
 def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
     """The saved options of a tab that it still has, without personal ones; ValueError for one that cannot be read."""
     known, declared = set(kind.options()) - set(SHARED), kind.fields()  # the workbench has the shared ones
-    new_names, options = old_attributes(kind), {}
+    new_names, options = kind.old_options(), {}
     for saved_as, value in saved.options.items():
         name = new_names.get(saved_as, saved_as)
         if name not in known:
@@ -379,7 +379,7 @@ def packed(value: Any) -> Any:
     kind = type(value)
     if dataclasses.is_dataclass(value) and kind.__module__.startswith("interp_widgets."):
         inside = {one.name: packed(getattr(value, one.name)) for one in dataclasses.fields(value)}
-        return {_CLASS: f"{kind.__module__}:{kind.__qualname__}", **inside}
+        return {_CLASS: f"{module_in_files(kind)}:{kind.__qualname__}", **inside}
     raise TypeError(f"no file can hold a {kind.__name__}")
 
 
@@ -409,7 +409,11 @@ def unpacked(value: Any) -> Any:
         return parts
     module, _, name = str(value[_CLASS]).partition(":")
     # only what is imported already: a name in a file must not run the code of a module
-    kind = getattr(sys.modules.get(module), name, None) if module.startswith("interp_widgets.") else None
+    kind = (
+        getattr(sys.modules.get(OLD_MODULES.get(module, module)), name, None)
+        if module.startswith("interp_widgets.")
+        else None
+    )
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         raise ValueError(f"the session holds a {value[_CLASS]!r:.80}, which is no class of this package")
     try:

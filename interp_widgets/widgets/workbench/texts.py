@@ -102,7 +102,7 @@ class Texts(WrittenResponse):
 
     def generate_response(self) -> None:
         """Let the model generate a response that replaces the present one."""
-        with self.hold():
+        with self.batch_changes():
             self.response_token, self.response = -1, ""
         self.go()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from traitlets import TraitError
 
-from ..base import tidy
+from ..base import lifetime
 from ..base.saving import file_path
 from ..base.workbench import WorkbenchState, as_models
 from .entry_points import EntryPointPanels
@@ -35,7 +35,7 @@ class Workbench(WorkbenchState):
     def __init__(self, model: Any, tuned: Any = None, **traits: Any) -> None:
         self._screen: Screen | None = None
         super().__init__(model, tuned, **traits)
-        tidy.register(self)
+        lifetime.register(self)
 
     @property
     def screen(self) -> Screen:

@@ -1,8 +1,8 @@
 """A small random model of another model's configuration, on which long sequences are cheap.
 
 Sliding windows, the original context of a scaled rotary embedding and the number of learned positions are boundaries:
-a conversion can be correct up to one and wrong past it. The twin has the model's class and its kinds of layers, but few
-layers, narrow matrices and boundaries of about ten tokens, so that a short sequence crosses all of them.
+a conversion can be correct up to one and wrong past it. The small copy has the model's class and its kinds of layers,
+but few layers, narrow matrices and boundaries of about ten tokens, so that a short sequence crosses all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "context_leng
 """Names under which configurations declare the largest number of positions."""
 
 STEP = 16
-"""Tokens between two boundaries of a twin."""
+"""Tokens between two boundaries of a small copy."""
 D_VOCAB = 128
 N_HEADS = 4
 KINDS = 4
@@ -80,8 +80,8 @@ def length_past(config: Any) -> int:
     return lengths[-1] + STEP if limit is None else min(lengths[-1] + STEP, limit)
 
 
-def twin_config(config: Any) -> Any:
-    """The configuration of the twin.
+def small_config(config: Any) -> Any:
+    """The configuration of the small copy.
 
     It keeps the head size, the kinds of layers and all settings that are not sizes. Lists with an entry per layer are
     shortened like the layers.
@@ -152,7 +152,7 @@ def _shorten(tree: dict[str, Any]) -> None:
                 part[name] = short.get(part[name], part[name])
 
 
-def make_twin(model_class: Any, config: Any) -> Any:
+def make_copy(model_class: Any, config: Any) -> Any:
     """A transformers model in float32 on the CPU, with random weights large enough to reveal a missing term.
 
     Raises any error of transformers for a configuration that it cannot build.
@@ -173,7 +173,7 @@ def make_twin(model_class: Any, config: Any) -> Any:
 
 
 def config_key(config: Any) -> str:
-    """A key that is the same for two configurations exactly if their twins are the same."""
+    """A key that is the same for two configurations exactly if their small copies are the same."""
     names = ("_name_or_path", "name_or_path", "transformers_version", "dtype", "architectures")
     tree = {name: value for name, value in config.to_dict().items() if name not in names}
     return json.dumps(tree, sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""The twin has the boundaries of the model it stands for, crosses them on few tokens, and shows what they do."""
+"""The small copy has the boundaries of the model it stands for, crosses them on few tokens, and shows what they do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as tf
 
-from interp_widgets.models import SelfCheckError, load_model, self_check, twin
+from interp_widgets.models import SelfCheckError, load_model, self_check, small_copy
 from interp_widgets.models.self_check import check_past, log_probabilities
 
 LONGROPE = {
@@ -75,7 +75,7 @@ def test_a_window_that_is_kept_stays_with_hooked_transformer() -> None:
     past = model.self_check.past
     assert past is not None
     assert past.passed
-    assert past.length == 2 * twin.STEP
+    assert past.length == 2 * small_copy.STEP
     assert past.gradient_of == "Hugging Face"
     assert model.self_check.caches
 
@@ -98,58 +98,58 @@ def test_the_cache_of_long_rope_is_not_reused() -> None:
     assert model.generate_ids(prompt, max_new_tokens=5) == ids[len(prompt) :]
 
 
-def test_the_twin_of_a_configuration_is_checked_once() -> None:
-    self_check._check_twin.cache_clear()
+def test_the_small_copy_of_a_configuration_is_checked_once() -> None:
+    self_check._check_copy.cache_clear()
     first, second = random_model(qwen2()), random_model(qwen2())
     assert check_past(first, 48, "bridge", False) is check_past(second, 48, "bridge", False)
-    assert self_check._check_twin.cache_info().hits == 1
+    assert self_check._check_copy.cache_info().hits == 1
 
 
 def test_boundaries() -> None:
-    assert twin.boundaries(tf.LlamaConfig(**rotary())) == ()  # plain rotary positions are the same at any length
-    assert twin.boundaries(qwen2()) == (700,)
-    assert twin.boundaries(phi3()) == (600, 2048)
-    assert twin.boundaries(tf.GPT2Config(n_positions=900)) == (900,)
-    assert twin.boundaries(tf.GPTNeoConfig()) == (256, 2048)
-    assert twin.boundaries(tf.BloomConfig()) == ()
-    assert twin.length_past(qwen2()) == 700 + twin.STEP
-    assert twin.length_past(phi3()) == 2048
-    assert twin.length_past(tf.LlamaConfig(**rotary())) == 0
-    assert twin.position_limit(tf.MptConfig(max_seq_len=77)) == 77
+    assert small_copy.boundaries(tf.LlamaConfig(**rotary())) == ()  # plain rotary positions are the same at any length
+    assert small_copy.boundaries(qwen2()) == (700,)
+    assert small_copy.boundaries(phi3()) == (600, 2048)
+    assert small_copy.boundaries(tf.GPT2Config(n_positions=900)) == (900,)
+    assert small_copy.boundaries(tf.GPTNeoConfig()) == (256, 2048)
+    assert small_copy.boundaries(tf.BloomConfig()) == ()
+    assert small_copy.length_past(qwen2()) == 700 + small_copy.STEP
+    assert small_copy.length_past(phi3()) == 2048
+    assert small_copy.length_past(tf.LlamaConfig(**rotary())) == 0
+    assert small_copy.position_limit(tf.MptConfig(max_seq_len=77)) == 77
 
 
-def test_a_twin_is_small_and_keeps_the_kinds_of_layers() -> None:
+def test_a_small_copy_is_small_and_keeps_the_kinds_of_layers() -> None:
     whole = tf.Gemma3TextConfig()
-    small = twin.twin_config(whole)
+    small = small_copy.small_config(whole)
     assert small.num_hidden_layers == 6
     assert small.layer_types == whole.layer_types[:6]
-    assert small.sliding_window == twin.STEP
+    assert small.sliding_window == small_copy.STEP
     assert small.head_dim == whole.head_dim
     assert small.hidden_size == 4 * whole.head_dim
-    assert small.vocab_size == twin.D_VOCAB
-    windows = twin.twin_config(qwen2())
+    assert small.vocab_size == small_copy.D_VOCAB
+    windows = small_copy.small_config(qwen2())
     assert windows.layer_types == ["full_attention", "sliding_attention"]
     assert windows.max_window_layers == 1
-    assert (windows.sliding_window, windows.max_position_embeddings) == (twin.STEP, 2 * twin.STEP)
-    neo = twin.twin_config(tf.GPTNeoConfig())
+    assert (windows.sliding_window, windows.max_position_embeddings) == (small_copy.STEP, 2 * small_copy.STEP)
+    neo = small_copy.small_config(tf.GPTNeoConfig())
     assert neo.attention_layers == ["global", "local"]
 
 
-def test_a_twin_shows_what_its_window_does() -> None:
+def test_a_small_copy_shows_what_its_window_does() -> None:
     """The control: without the window the same weights give other numbers past it, and the same before it."""
-    config = twin.twin_config(qwen2())
+    config = small_copy.small_config(qwen2())
     tree = {**config.to_dict(), "use_sliding_window": False, "layer_types": ["full_attention"] * 2}
-    with_window = twin.make_twin(tf.Qwen2ForCausalLM, config)
-    without = twin.make_twin(tf.Qwen2ForCausalLM, tf.Qwen2Config.from_dict(tree))
-    ids = torch.randint(0, twin.D_VOCAB, (1, 2 * twin.STEP), generator=torch.Generator().manual_seed(0))
+    with_window = small_copy.make_copy(tf.Qwen2ForCausalLM, config)
+    without = small_copy.make_copy(tf.Qwen2ForCausalLM, tf.Qwen2Config.from_dict(tree))
+    ids = torch.randint(0, small_copy.D_VOCAB, (1, 2 * small_copy.STEP), generator=torch.Generator().manual_seed(0))
     one, other = log_probabilities(with_window, ids), log_probabilities(without, ids)
-    assert (one - other)[:, : twin.STEP].abs().max() < 1e-4
-    assert (one - other)[:, twin.STEP + 2 :].abs().max() > 0.5
+    assert (one - other)[:, : small_copy.STEP].abs().max() < 1e-4
+    assert (one - other)[:, small_copy.STEP + 2 :].abs().max() > 0.5
 
 
-def test_making_a_twin_leaves_the_random_state() -> None:
+def test_making_a_small_copy_leaves_the_random_state() -> None:
     torch.manual_seed(3)
     wanted = torch.rand(2)
     torch.manual_seed(3)
-    twin.make_twin(tf.Qwen2ForCausalLM, twin.twin_config(qwen2()))
+    small_copy.make_copy(tf.Qwen2ForCausalLM, small_copy.small_config(qwen2()))
     assert torch.equal(torch.rand(2), wanted)
