@@ -19,8 +19,8 @@ OLD_NAMES = {
 }
 """Old and new names of the package itself."""
 OLD_MODULES = {"interp_widgets.widgets.bias.judge": "interp_widgets.widgets.bias.edit_comparison"}
-"""Old and new names of modules whose functions or classes are in sessions and in the keys of shipped results: files have
-the old ones."""
+"""Old and new names of modules whose functions or classes are in sessions and in keys of results: files have the old
+ones."""
 
 
 def module_in_files(value: Any) -> str:

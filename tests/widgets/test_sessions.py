@@ -26,6 +26,7 @@ from interp_widgets.models import Model
 from interp_widgets.renamed import OLD_MODULES, module_in_files
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.base.request import File
 from interp_widgets.widgets.ffn_concepts.notes import Notes, edited
 from interp_widgets.widgets.workbench import session as sessions
 from interp_widgets.widgets.workbench.tools import TOOLS
@@ -460,9 +461,10 @@ def test_classes_of_a_module_with_a_new_name_are_as_in_earlier_files(old: str) -
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(old)
     assert module_in_files(module.compare_edits) == old
-    packed = sessions.packed(module.SavedEdit("a.safetensors"))
+    edit = module.SavedEdit(File("a.safetensors", 1, 2), (0,))
+    packed = sessions.packed(edit)
     assert packed[sessions._CLASS] == f"{old}:SavedEdit"
-    assert sessions.unpacked(packed) == module.SavedEdit("a.safetensors")
+    assert sessions.unpacked(packed) == edit
 
 
 def test_options_saved_under_old_names_are_read(base: Model, file: Path, opened: Any, tmp_path: Path) -> None:
