@@ -926,7 +926,7 @@ def test_modules_of_some_layers_and_positions(pair: Any, ablate: Any, wire: Any,
     kind, row, column = np.unravel_index(np.abs(result.effect).argmax(), result.effect.shape)
     spec = AblationSpec(result.kinds[kind], result.layers[row], result.positions[column])
     assert spec.where(result.prompt_tokens) in tab.words.value
-    with panel.hold():
+    with panel.batch_changes():
         panel.layers = panel.positions = ""
     settle(panel)
     assert maps(panel)["mlp"].shape == [6, 9]
@@ -993,7 +993,7 @@ def test_a_part_of_a_long_map_takes_a_part_of_its_time(pair: Any, ablate: Any) -
         current.layers = "-1"
         assert whole > (20 if tab == "modules" else 2) * few
         assert few > current.cost(current.request(), pair.base).flops
-        with panel.hold():
+        with panel.batch_changes():
             panel.layers = panel.positions = ""
 
 
