@@ -13,6 +13,7 @@ from torch import Tensor
 from ..patching import HEAD_INPUTS, Patch, Site
 from ..stopping import stop_point
 from .equations import Block, Equations, KeysValues, Rotation, SiteCallback, unchanged
+from .kernels import no_plan_per_shape
 from .traces import Trace, empty_streams
 from .trees import TreeMasks
 from .unembed import vocabulary_block
@@ -75,33 +76,34 @@ def walk(
     rotation = equations.rotation(total) if rotation is None else rotation
     if rotation is not None:
         rotation = rotation.at(slice(first, total) if tree is None else tree.positions[:, None])
-    for block in blocks:
-        stop_point()
-        layer, ends = block.index, block is blocks[-1]
-        stream = at("resid", layer, stream)
-        if project is not None and block is blocks[0]:
-            query, key, value = project(block, rotation)
-        else:
-            query, key, value = block.project(block.norm1(stream), rotation, at)
-        query = at("query", layer, query)
-        if ends and isinstance(last, Tensor):
-            rows = torch.arange(batch, device=stream.device)
-            query, stream = query[rows, :, last][:, :, None], stream[rows, last][:, None]
-        elif ends and last is not None:
-            query, stream = query[:, :, last], stream[:, last]
-        before = None if past is None else past[layer]
-        if before is not None and len(before[0]) == 1 < batch and query.shape[2] <= _FEW_QUERIES:
-            z = block.attend_shared(query, at("key", layer, key), at("value", layer, value), before)
-        else:
-            if before is not None:
-                old = (part.expand(batch, -1, -1, -1) for part in before)
-                key, value = (torch.cat(parts, dim=2) for parts in zip(old, (key, value), strict=True))
-            key, value = at("key", layer, key), at("value", layer, value)
-            if ends and isinstance(last, Tensor):
-                z = block.attend_one(query, key, value, first + last)
+    with no_plan_per_shape():
+        for block in blocks:
+            stop_point()
+            layer, ends = block.index, block is blocks[-1]
+            stream = at("resid", layer, stream)
+            if project is not None and block is blocks[0]:
+                query, key, value = project(block, rotation)
             else:
-                z = block.attend(query, key, value, fused=fused, tree=tree)
-        stream = block.finish(stream, z, at)
+                query, key, value = block.project(block.norm1(stream), rotation, at)
+            query = at("query", layer, query)
+            if ends and isinstance(last, Tensor):
+                rows = torch.arange(batch, device=stream.device)
+                query, stream = query[rows, :, last][:, :, None], stream[rows, last][:, None]
+            elif ends and last is not None:
+                query, stream = query[:, :, last], stream[:, last]
+            before = None if past is None else past[layer]
+            if before is not None and len(before[0]) == 1 < batch and query.shape[2] <= _FEW_QUERIES:
+                z = block.attend_shared(query, at("key", layer, key), at("value", layer, value), before)
+            else:
+                if before is not None:
+                    old = (part.expand(batch, -1, -1, -1) for part in before)
+                    key, value = (torch.cat(parts, dim=2) for parts in zip(old, (key, value), strict=True))
+                key, value = at("key", layer, key), at("value", layer, value)
+                if ends and isinstance(last, Tensor):
+                    z = block.attend_one(query, key, value, first + last)
+                else:
+                    z = block.attend(query, key, value, fused=fused, tree=tree)
+            stream = block.finish(stream, z, at)
     return stream
 
 
