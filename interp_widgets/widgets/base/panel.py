@@ -781,7 +781,7 @@ class Panel(Shell):
             self._needs_refresh: [
                 name for name, option in declared.items() if option.recomputes or not self.has_request
             ],
-            self._choice_changed: [name for name, option in declared.items() if option.validated_by_result],
+            self._needs_check: [name for name, option in declared.items() if option.validated_by_result],
         }
         for handler, names in handlers.items():
             if names:
@@ -832,7 +832,7 @@ class Panel(Shell):
         self._respond()
 
     @guard
-    def _choice_changed(self, change: Any) -> None:
+    def _needs_check(self, change: Any) -> None:
         self._changed.add(change.name)
         self._pending_changes.add("chosen")
         self._respond()
