@@ -174,7 +174,7 @@ def _score_rows(
         of, token = rows[block] - int(start), targets[block]
         chosen = logits[of, token]
         values.append(chosen - logits.logsumexp(-1)[of])
-        greedy.append(chosen >= logits.amax(-1)[of])
+        greedy.append(token == logits.argmax(-1)[of])  # the first of equal ones, as `likeliest`
     inverse = np.argsort(order)
     log_probability = as_array(torch.cat(values)).astype(np.float64)[inverse]
     greedy_token = as_array(torch.cat(greedy))[inverse]

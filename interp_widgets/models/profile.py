@@ -16,6 +16,7 @@ from .network import Network
 from .state import State, remembered, state_key
 from .stopping import unstoppable
 from .threads import few_threads, pay_off, threads_kept
+from .top_k import ranked
 
 SINK_RATIO = 10.0
 """How many times longer than the others the residual stream of a sink is, at some layer."""
@@ -287,7 +288,7 @@ def _sink(streams: Tensor, ratio: Tensor) -> tuple[tuple[int, ...], tuple[int, .
         return (), (), ()
     row = streams[layers, 0][streams[layers, 0].abs().amax(-1).argmax()]
     # those that carry the sink: at least a tenth of the largest
-    order = row.abs().topk(min(_MOST_DIMENSIONS, len(row))).indices
+    order = ranked(row.abs(), min(_MOST_DIMENSIONS, len(row)))[1]
     kept = [int(index) for index in order if row[index].abs() >= row[order[0]].abs() / 10]
     return layers, tuple(kept), tuple(float(row[index]) for index in kept)
 

@@ -206,8 +206,9 @@ class _Readings:
 
     def __init__(self, model: ModModel, ensemble: Tensor, top: int) -> None:
         self.ensemble = wide(ensemble).log_softmax(-1)
-        best, self.ensemble_ids = ranked(self.ensemble, top)
-        self.ensemble_probability = best.exp()
+        # ranked by logits, of which different ones can have equal probabilities
+        self.ensemble_ids = ranked(ensemble, top)[1]
+        self.ensemble_probability = self.ensemble.gather(-1, self.ensemble_ids).exp()
         shape = (model.k, len(ensemble), top)
         self.route_ids = torch.zeros(shape, dtype=torch.long, device=ensemble.device)
         self.route_probability = torch.zeros(shape, dtype=self.ensemble.dtype, device=ensemble.device)
@@ -216,8 +217,9 @@ class _Readings:
     def add(self, route: int, rows: slice, logits: Tensor) -> None:
         """Add a route's logits (rows, d_vocab)."""
         log_p = wide(logits).log_softmax(-1)
-        best, self.route_ids[route, rows] = ranked(log_p, self.route_ids.shape[-1])
-        self.route_probability[route, rows] = best.exp()
+        best = ranked(logits, self.route_ids.shape[-1])[1]
+        self.route_ids[route, rows] = best
+        self.route_probability[route, rows] = log_p.gather(-1, best).exp()
         # tokens forbidden by a hook have probability zero in both
         difference = torch.where(log_p == -torch.inf, torch.zeros_like(log_p), log_p - self.ensemble[rows])
         self.kl[route, rows] = (log_p.exp() * difference).sum(-1)

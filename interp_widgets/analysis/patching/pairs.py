@@ -104,10 +104,10 @@ class MeasuredPair:
     def gap(self) -> float:
         """Clean minus corrupted; NaN where both agree to rounding."""
         apart = self.clean_value - self.corrupted_value
-        return apart if abs(apart) > self._rounding() else float("nan")
+        return apart if abs(apart) > self.rounding() else float("nan")
 
     @torch.no_grad()
-    def _rounding(self) -> float:
+    def rounding(self) -> float:
         """The largest difference of two values of the metric that rounding alone may cause."""
         model, kind = self.metric.model, self.metric.metric
         logits = decode(model, torch.cat([self.clean.hidden, self.corrupted.hidden]))

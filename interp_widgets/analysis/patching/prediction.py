@@ -12,7 +12,6 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_top
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
-from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.patching.activation import HEAD_SITES, PatchSite, cell_patch, check_sites, ordered
 from interp_widgets.analysis.patching.pairs import Alignment, Direction, read_pairs
 from interp_widgets.arguments import checked
@@ -136,9 +135,10 @@ def patched_prediction(
 
 @torch.no_grad()
 def _probabilities(model: Model, traces: Sequence[Trace], run: Trace, patch: Patch) -> Tensor:
-    """(3, d_vocab) next-token probabilities of the clean, the corrupted and the patched run."""
+    """(3, d_vocab) next-token probabilities of the clean, the corrupted and the patched run, float64 on the CPU: in
+    float32, different logits can have equal probabilities."""
     hidden = torch.cat([*(one.hidden for one in traces), patched(model, run, [patch], 1)])
-    logits: Tensor = wide(decode(model, hidden)).cpu()
+    logits: Tensor = decode(model, hidden).cpu().double()
     names = ("clean", "corrupted", "patched")
     check_finite(logits.amax(-1), lambda number: f"the largest logit of the {names[number]} run")
     return logits.softmax(-1)
