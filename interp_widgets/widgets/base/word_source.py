@@ -1,11 +1,12 @@
-"""Where words and word vectors come from: the demo's list, typed words, a file, or a file of word vectors."""
+"""Where words and word vectors come from: the demo's list, the model's vocabulary, typed words, a file, or a file of
+word vectors."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -14,21 +15,27 @@ import traitlets as T
 from interp_widgets.atomic import named_path
 from interp_widgets.data.word_lists import read_word_list, typed_words
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
+from interp_widgets.models import Model
 
 from .controls import TextLine, Typed, checked_text
 from .fields import Bounds, Incomplete, Lines, field, hint_at
+from .opening import are_demo
 from .panel import Panel
 from .saved_result import SavedResult
 from .stack import Stack
 
 WORD_LISTS = {
     "demo": "the demo's list",
+    "vocabulary": "the model's own words",
     "own": "my own, typed here",
     "file": "a file, one word per line",
     "vectors": "the first words of the vectors file",
 }
 Vectors = str | WordVectors
 """Path of a file of word vectors, the vectors themselves, or an empty string for the demo's."""
+
+FEWEST_OWN, MOST_OWN = 1000, 5000
+"""A vocabulary with fewer words is not used unless asked for, and of a larger one the first ones, the most frequent."""
 
 _lock = threading.Lock()
 _read: list[tuple[Any, WordVectors]] = []
@@ -46,7 +53,7 @@ class WordSource:
     """For ``file``."""
     vectors: Vectors = ""
     most: int = 0
-    """How many words to take from the top of the vectors file; for ``vectors`` only."""
+    """How many words to take from the top; for ``vocabulary`` and ``vectors`` only."""
     stamp: tuple[int, int] | None = None
     """Size and modification time of the vectors file, so that a changed file is a different request."""
 
@@ -65,6 +72,15 @@ class WordSource:
         if isinstance(self.vectors, WordVectors):
             return self.vectors.width
         return 300 if self.vectors else demo_word_vectors().width
+
+    def of_model(self, model: Model) -> WordSource:
+        """The source with the words of a model's vocabulary, where they are asked for; ValueError if it has none."""
+        if self.kind != "vocabulary":
+            return self
+        words = tuple(dict.fromkeys(word.strip() for word in model.single_token_words()))[: self.most]
+        if not words:
+            raise ValueError(f"no word is a single token of {model.name}: choose another word list")
+        return replace(self, words=words)
 
     def read(self, check: Callable[[], None] | None = None) -> tuple[tuple[str, ...], WordVectors]:
         """Words and vectors; reads the vectors file unless it was the last one read.
@@ -97,18 +113,23 @@ class WordSource:
 
     def describe(self) -> str:
         """Where words and vectors come from, in words."""
-        named = {"demo": "the demo's list", "own": "typed", "file": f"from {self.path}"}
+        own = "the model's single-token words"
+        named = {"demo": "the demo's list", "vocabulary": own, "own": "typed", "file": f"from {self.path}"}
         words = named.get(self.kind, "the first words of the vectors file")
         if isinstance(self.vectors, WordVectors):
             return f"{words}, word vectors from Python: {self.vectors.width} dimensions"
         vectors = f"word vectors from {self.vectors}" if self.vectors else "the demo's word vectors"
         return f"{words}, {vectors}"
 
-    def code(self) -> tuple[list[str], list[str], dict[str, Any]]:
-        """Names to import, lines that prepare the words, and the arguments that pass them, as source text."""
+    def code(self, model: str) -> tuple[list[str], list[str], dict[str, Any]]:
+        """Names to import, lines that prepare the words (of the model of this name), and the arguments, as source
+        text."""
         imports, lines, arguments = [], [], {}
         if self.kind == "own":
             lines.append(f"words = {list(self.words)!r}")
+            arguments["words"] = "words"
+        elif self.kind == "vocabulary":
+            lines.append(f"words = [word.strip() for word in {model}.single_token_words()][:{self.most}]")
             arguments["words"] = "words"
         elif self.kind == "file":
             lines += ["from interp_widgets.data.word_lists import read_word_list", ""]
@@ -159,9 +180,8 @@ def word_source(
                 f"there is no file of word vectors at {vectors}: check the path, or clear the box to use the demo's",
             ) from error
         stamp = stat.st_size, stat.st_mtime_ns
-    return WordSource(
-        kind, listed, path if kind == "file" else "", vectors, most if kind == "vectors" else 0, stamp
-    )  # fmt: skip
+    most = most if kind in ("vocabulary", "vectors") else 0
+    return WordSource(kind, listed, path if kind == "file" else "", vectors, most, stamp)
 
 
 def _vectors_box(panel: Any) -> W.Text:
@@ -230,8 +250,8 @@ class WordPanel(Panel):
     )  # fmt: skip
     most_words = field(
         Annotated[int, Bounds(3, 1_000_000)], 13_000, label="Number", group="words", width="short",
-        help="How many words to take from the top of the vectors file",
-        shown_if=lambda panel: panel.asks_words and panel.word_list == "vectors",
+        help="How many words to take from the top of the vocabulary or of the vectors file",
+        shown_if=lambda panel: panel.asks_words and panel.word_list in ("vocabulary", "vectors"),
     )  # fmt: skip
     vectors = field(
         _VectorsTrait(), label="Word vectors", group="words", personal=True,
@@ -269,6 +289,17 @@ class WordStack(Stack):
 
     def build(self) -> None:
         self.inputs.children = self.controls.rows("words")
+
+
+def vocabulary_of(models: Sequence[Any], keywords: set[str]) -> dict[str, Any]:
+    """The words that panels look up without word vectors, unless the keywords name others: of the models' own
+    vocabulary, if it has enough; the demo models were trained on the demo's list."""
+    if {"word_list", "words", "word_file", "vectors"} & keywords:
+        return {}
+    if any(isinstance(model, SavedResult) for model in models) or are_demo(models):
+        return {}
+    words = min(len(model.single_token_words()) for model in models)
+    return {"word_list": "vocabulary", "most_words": MOST_OWN} if words >= FEWEST_OWN else {}
 
 
 def _meant(keywords: set[str]) -> dict[str, Any]:

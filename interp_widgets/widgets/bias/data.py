@@ -17,6 +17,7 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.fields import field
+from ..base.opening import are_demo
 from ..base.request import Request
 from ..views import BokehFigure, Table
 from .examples import BiasOptions, cell_of, scores_cost, scores_request
@@ -71,8 +72,10 @@ class DataScores(BiasOptions):
         )
         data = request.inputs[0].read()
         numbers = pair_view.of_view(self.shown, [_scores(result) for result in results])
-        table_of = _stereoset_table if isinstance(results[0], StereoSetResult) else _crows_table
-        heads, rows = table_of(data, numbers)
+        if isinstance(results[0], StereoSetResult):
+            heads, rows = _stereoset_table(data, numbers, self.data is not None or are_demo(self.models))
+        else:
+            heads, rows = _crows_table(data, numbers)
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, rows
@@ -117,9 +120,10 @@ def _summary(result: StereoSetResult | CrowsResult) -> str:
     return f"{', '.join(parts)}: {overall.n:,} examples of {overall.n_targets} terms, 95% intervals over terms."
 
 
-def _stereoset_table(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[Any]]]:
-    """Columns and rows of StereoSet examples, with the rate of each if it is planted."""
-    planted = any(example.rate is not None for example in data)
+def _stereoset_table(data: Any, scores: Any, trained: bool) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+    """Columns and rows of StereoSet examples, with the rate at which each is planted where the models were trained on
+    them."""
+    planted = trained and any(example.rate is not None for example in data)
     heads: list[dict[str, Any]] = [{"label": "about"}, {"label": "domain"}, {"label": "sentence", "wrap": True}]
     title = "Geometric mean of the probabilities of the sentence's tokens, in percent; the larger one is preferred"
     parts = [_parts(example) for example in data]

@@ -24,6 +24,7 @@ from ..base.description import Description
 from ..base.fields import Bounds, Incomplete, field
 from ..base.guard import guarded
 from ..base.jobs import Derived
+from ..base.opening import are_demo
 from ..base.panel import Panel
 from ..base.request import Request, model_variables, suffixes
 from ..views import BokehFigure, Table
@@ -49,7 +50,7 @@ class DataSetExplorer(Panel):
     Cohen's d. A click on a row opens that case in all panels on the same workbench.
 
     ``DataSetExplorer(model)``, ``(base, tuned)``, ``(pair)`` or ``(workbench)``. `rows` takes what `sweep` takes: a
-    list of rows or prompts, a DataFrame, a data set of Hugging Face or a file; without it, facts of the demo world.
+    list of rows or prompts, a DataFrame, a data set of Hugging Face or a file; without it, some facts.
     Every trait below is a keyword too. `run()` computes and returns the :class:`SweepResult` (a pair of them with two
     models).
 
@@ -72,10 +73,10 @@ class DataSetExplorer(Panel):
             tooltip="Rows with a column of prompts, or a .txt file with a prompt per line",
         ),
     )  # fmt: skip
-    """The rows to analyse; without any, rows of the demo world."""
+    """The rows to analyse; without any, facts as an example."""
     row_count = field(
         Annotated[int, Bounds(2, 2000)], 40, label="Rows", width="short",
-        help="Number of facts of the demo world", shown_if=lambda panel: not panel.rows,
+        help="Number of example facts", shown_if=lambda panel: not panel.rows,
     )  # fmt: skip
     prompt_column = field(
         str, "", label="Prompts in", more=True, control=lambda _: W.Dropdown(description="Prompts in")
@@ -147,7 +148,7 @@ class DataSetExplorer(Panel):
 
     def _offer_columns(self) -> None:
         """Offer the columns of these rows, and choose those with the usual names."""
-        rows = Rows.of(self.rows, self.row_count).rows
+        rows = self.rows_asked_for().rows
         columns = columns_of(rows)
         usual = {
             "prompt_column": first_of(PROMPT, columns) or next(iter(columns), ""),
@@ -158,7 +159,10 @@ class DataSetExplorer(Panel):
             self._offer(name, columns, chosen, none=name == "target_column")
         groups = grouping_columns(rows)
         self._offer("group", groups, "wording" if not self.rows and "wording" in groups else "", none=True)
-        many = "" if self.rows else " of the demo world: half in wordings the models were trained on, half held out"
+        many = ""
+        if not self.rows:
+            trained = " of the demo world: half in wordings the models were trained on, half held out"
+            many = trained if are_demo(self.models) else " with facts about places, people and things, as an example"
         self.read.value = f"{len(rows):,} rows{many}."
 
     def _offer(self, name: str, values: Sequence[str], usual: str, *, none: bool = False) -> None:
@@ -185,7 +189,11 @@ class DataSetExplorer(Panel):
             raise Incomplete("study", "causal tracing needs a column with the words of the prompt to corrupt")
         subject = self.subject_column if analysis.needs_subject else ""
         chosen = ChosenAnalysis(self.study, self.prompt_column, self.target_column, subject)
-        return Request.of(analysis.function, {"chosen": chosen}, Rows.of(self.rows, self.row_count))
+        return Request.of(analysis.function, {"chosen": chosen}, self.rows_asked_for())
+
+    def rows_asked_for(self) -> Rows:
+        """The user's rows or the examples."""
+        return Rows.of(self.rows, self.row_count, are_demo(self.models))
 
     def compute(self, request: Request, model: Model, **reports: Any) -> SweepResult:
         chosen: ChosenAnalysis = dict(request.arguments)["chosen"]

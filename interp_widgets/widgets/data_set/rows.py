@@ -48,19 +48,23 @@ class Rows:
     """Rows as part of a request, compared by their hash: there may be thousands."""
 
     count: int
-    """Number of demo rows; 0 for the user's own."""
+    """Number of example rows; 0 for the user's own."""
     hash: str
+    wordings: bool = True
+    """Whether the examples say which wordings are trained: those of the demo models are, for others that is false."""
     own: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
-    def of(cls, own: Sequence[Mapping[str, Any]], count: int) -> Rows:
-        """The user's own rows; without any, `count` rows of the demo."""
-        return cls(0, item_hash(list(own)), tuple(own)) if own else cls(count, "")
+    def of(cls, own: Sequence[Mapping[str, Any]], count: int, wordings: bool = True) -> Rows:
+        """The user's own rows; without any, `count` facts as examples."""
+        return cls(0, item_hash(list(own)), own=tuple(own)) if own else cls(count, "", wordings)
 
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """The rows themselves."""
-        return self.own or demo_prompts(self.count)
+        if self.own or self.wordings:
+            return self.own or demo_prompts(self.count)
+        return [{name: row[name] for name in row if name != "wording"} for row in demo_prompts(self.count)]
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:

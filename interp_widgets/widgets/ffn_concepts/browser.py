@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from interp_widgets.models import Model
 
 from ..base.saved_result import opened_pair
-from ..base.word_source import WordStack
+from ..base.word_source import WordStack, vocabulary_of
 from .comparison import ConceptChange
 from .components import ComponentPanel, SavedConcepts
 from .concepts import PrincipalComponents
@@ -52,7 +52,7 @@ class FFNConceptBrowser(WordStack):
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         # the last layer is the easiest to read as words
         last = {} if "layer" in keywords else {"layer": min(model.n_layers for model in self.models) - 1}
-        return super().defaults(keywords) | last
+        return super().defaults(keywords) | last | vocabulary_of(self.models, keywords)
 
     @property
     def asks_words(self) -> bool:

@@ -76,10 +76,10 @@ class ListedWords(PerModel):
     source: WordSource
 
     def read_by(self, model: Model) -> tuple[str, ...]:
-        return self.source.words or self.source.read()[0]
+        return self.source.words or self.source.of_model(model).read()[0]
 
     def code(self, name: str) -> tuple[list[str], str]:
-        imports, lines, arguments = self.source.code()
+        imports, lines, arguments = self.source.code(name)
         before = [f"from interp_widgets import {', '.join(imports)}", ""] if imports else []
         return [*before, *lines], arguments.get("words", "vectors")
 

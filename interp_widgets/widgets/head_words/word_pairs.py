@@ -56,7 +56,7 @@ class HeadWordRequest:
     ) -> tuple[tuple[str, ...], tuple[str, ...], WordVectors]:
         """The words to search, those of the list that are left out, and the vectors; for two models the same
         words, those that both have read."""
-        listed, vectors = self.source.read(check)
+        listed, vectors = self.source.of_model(models[0]).read(check)
         check()
         words = listed
         for model in models if self.only != "all" else ():
@@ -74,7 +74,7 @@ class HeadWordRequest:
         on_partial: Callable[[HeadWordResult], None],
     ) -> HeadWordResult:
         """Search one model."""
-        words, left_out, vectors = self.words_for(models, check)
+        words, left_out, vectors = self.words_for(models or (model,), check)
         options = {"vectors": str(self.source.vectors or "demo"), "only": self.only}
 
         def with_source(result: HeadWordResult) -> HeadWordResult:
@@ -93,7 +93,7 @@ class HeadWordRequest:
 
     def lines(self, models: tuple[Any, ...]) -> tuple[list[str], list[str]]:
         """Names to import, and lines of a cell that repeat it."""
-        imports, lines, words = self.source.code()
+        imports, lines, words = self.source.code(model_variables(models)[0])
         options = {name: value for name, value in (("top", self.top), ("keep", self.keep)) if value != 100}
         if self.only != "all":
             listed = words.get("words", words.get("vectors") if self.source.kind == "vectors" else None)

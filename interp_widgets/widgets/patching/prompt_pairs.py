@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -54,6 +56,9 @@ class PatchedPairs(Panel):
     layer = field(in_model(), selects=True)
     pair_column = field(Annotated[int, Bounds(low=-1)], -1, selects=True)
     """The selected column of the map, a token or a head; -1 for none."""
+
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        return {} if "pairs" in keywords else {"pairs": [pair.line for pair in pairs_of_one_length(self.models)]}
 
     def build(self) -> None:
         self.upload = W.FileUpload(accept=".csv,.json,.jsonl", description="Open pairs")
@@ -270,6 +275,16 @@ class PatchedPairs(Panel):
 
     def scene(self) -> Scene:
         return self.maps.scene()
+
+
+def pairs_of_one_length(models: Sequence[Model]) -> list[ContrastPair]:
+    """The pairs of capitals whose prompts have as many tokens as those of most pairs, for every model."""
+    pairs = capital_pairs()
+    lengths = [
+        tuple(tuple(map(len, model.token_lists([pair.clean, pair.corrupted]))) for model in models) for pair in pairs
+    ]
+    usual = Counter(lengths).most_common(1)[0][0]
+    return [pair for pair, length in zip(pairs, lengths, strict=True) if length == usual]
 
 
 def _a(name: str) -> str:
