@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 
-from interp_widgets import BiasWorkbench, DataSetExplorer, FFNConceptBrowser, HeadWordBrowser, Model, PatchingPanel
+from interp_widgets import (
+    BiasWorkbench,
+    DataSetExplorer,
+    FFNConceptBrowser,
+    HeadWordBrowser,
+    Model,
+    MoDRoutingViewer,
+    PatchingPanel,
+)
+from interp_widgets.data.presets import PRESETS
 from interp_widgets.data.prompt_pairs import capital_pairs
 from interp_widgets.models import load_model
 from interp_widgets.models.hub_files import DEMO
 from interp_widgets.widgets.base.word_source import FEWEST_OWN, MOST_OWN
+from interp_widgets.widgets.mixture_of_depths.reading import PROMPT
 from interp_widgets.widgets.patching.prompt_pairs import pairs_of_one_length
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
@@ -102,3 +112,12 @@ def test_pairs_of_prompts_have_as_many_tokens(own: Model, opened: Any) -> None:
         assert panel.current.controls.hints == {}
     assert len(pairs_of_one_length([own])) == len(capital_pairs())
     assert len(pairs_of_one_length([tiny_model("gpt2")])) < len(capital_pairs()), "this tokenizer splits the countries"
+
+
+def test_a_mixture_opens_on_the_demos_format_for_the_demo_alone(own: Model, opened: Any) -> None:
+    panel = opened(MoDRoutingViewer, own, live_seconds=0)
+    assert panel.prompt == PRESETS[0].prompt
+    panel.tab = "speed"
+    assert panel.current.prompt == PRESETS[0].prompt
+    for model in (demo_pair().tuned, load_model("demo-base-mixture")):
+        assert opened(MoDRoutingViewer, model, live_seconds=0).prompt == PROMPT

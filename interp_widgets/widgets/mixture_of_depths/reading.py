@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from interp_widgets.compute.memory import Forecast
-from interp_widgets.models import Model
+from interp_widgets.data.presets import PRESETS
+from interp_widgets.models import Model, ModModel
+from interp_widgets.models.hub_files import DEMO_NAMES
 
 from ..base.code import call
 from ..base.request import Request, model_variables, result_variables
 from .mixtures import MixturePanel, Untrained
 
 PROMPT = "Instruction: Please name the capital of the country.\nInput: France\nResponse:"
-"""The default prompt."""
+"""The prompt of the demo models, in the format of their tasks."""
 _BUILD_SECONDS_PER_PARAMETER = 1e-8  # loading, hashing and converting the base again
+
+
+def opening_text(models: Sequence[Any]) -> str:
+    """The prompt that panels open on: of models without the demo's format, the start of a sentence."""
+    bases = [model.state.base if isinstance(model, ModModel) else model.source for model in models]
+    return PROMPT if all(base in DEMO_NAMES for base in bases) else PRESETS[0].prompt
 
 
 @dataclass(frozen=True)

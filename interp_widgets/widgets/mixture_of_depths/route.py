@@ -24,7 +24,7 @@ from ..base.fields import Bounds, Refused, Text, field
 from ..base.panel import FIRST_BACKGROUND_SECONDS
 from ..views import Heatmap, Table, TokenStrip
 from .mixtures import Untrained
-from .reading import PROMPT, MixtureQuestion, MixtureReading
+from .reading import MixtureQuestion, MixtureReading, opening_text
 
 TOP = 8
 """Number of top tokens stored per route."""
@@ -66,7 +66,7 @@ class MixtureRouting(MixtureReading):
     )  # fmt: skip
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        return super().defaults(keywords) | ({} if "prompt" in keywords else {"prompt": PROMPT})
+        return super().defaults(keywords) | ({} if "prompt" in keywords else {"prompt": opening_text(self.models)})
 
     # layout -----------------------------------------------------------------------------------------------------------
 
