@@ -1003,7 +1003,7 @@ def test_a_dear_run_waits_for_run(pair: Any, ablate: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(panel["heads"], "forecast", lambda request: Forecast(420.0, 300_000_000))
     panel.tab = "heads"
     assert panel.status.state == "waiting"
-    assert "300 MB" in panel.current.forecast_label.value
+    assert "300 MB · a part takes less: Layers under More" in panel.current.forecast_label.value
     assert panel.result is None
     panel.tab = "modules"
     assert panel.wait(120)

@@ -222,7 +222,8 @@ def test_a_forecast_takes_what_is_known_and_corrects_itself(wire: Any, monkeypat
         assert panel.wait(LONG)
         assert ablation_cost(model, 4).flops > 1.5 * expected.flops
         assert panel.status.state == "waiting"
-        assert panel.current.forecast_label.value == panel.current.forecast(panel.current.request()).describe() != first
+        known = panel.current.forecast(panel.current.request()).describe()
+        assert panel.current.forecast_label.value == f"{known} · {panel.current.shorter}" != first
 
 
 def test_a_run_that_waits_for_the_screen_holds_no_model(base: Any) -> None:

@@ -80,6 +80,13 @@ class MapPanel(PredictionPanel):
         self.observe(lambda _: setattr(self, "layer_chosen", True), "layer")
         super().__init__(model, tuned, **options)
 
+    @property
+    def shorter(self) -> str:
+        options = [name for name in ("layers", "positions") if self.has_trait(name)]
+        if any(getattr(self, name) for name in options):
+            return ""
+        return f"a part takes less: {' or '.join(name.capitalize() for name in options)} under More"
+
     def arguments(self) -> dict[str, Any]:
         return of_part(self, super().arguments())
 

@@ -364,6 +364,11 @@ class Panel(Shell):
         }
         return as_one(parts, self.tab_name)
 
+    @property
+    def shorter(self) -> str:
+        """What makes a run shorter, beside a forecast so long that it waits for Run; empty for nothing."""
+        return ""
+
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Dim a picture that is out of date; with a `forecast`, highlight the Run button."""
         self._stale, self._forecast = stale, forecast
@@ -373,7 +378,8 @@ class Panel(Shell):
         dimmed, asked = self._stale or self._model_moved, self._forecast is not None or self._model_moved
         (self.plot.add_class if dimmed else self.plot.remove_class)("iw-stale")
         self.run_button.button_style = "primary" if asked else ""
-        self.forecast_label.value = " · ".join(filter(None, (self._forecast, MOVED * self._model_moved)))
+        shorter = self._forecast and self.shorter
+        self.forecast_label.value = " · ".join(filter(None, (self._forecast, shorter, MOVED * self._model_moved)))
         shown_if(self.forecast_label, bool(self.forecast_label.value))
 
     @guard
