@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from interp_widgets import (
+    AblationPanel,
     BiasWorkbench,
     DataSetExplorer,
     FFNConceptBrowser,
@@ -24,6 +26,7 @@ from interp_widgets.models.hub_files import DEMO
 from interp_widgets.widgets.base.word_source import FEWEST_OWN, MOST_OWN
 from interp_widgets.widgets.mixture_of_depths.reading import PROMPT
 from interp_widgets.widgets.patching.prompt_pairs import pairs_of_one_length
+from tests.models.test_profile import unlike_the_demo
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 
@@ -121,3 +124,14 @@ def test_a_mixture_opens_on_the_demos_format_for_the_demo_alone(own: Model, open
     assert panel.current.prompt == PRESETS[0].prompt
     for model in (demo_pair().tuned, load_model("demo-base-mixture")):
         assert opened(MoDRoutingViewer, model, live_seconds=0).prompt == PROMPT
+
+
+def test_maps_of_a_model_with_a_sink_and_a_common_logit(opened: Any) -> None:
+    model = unlike_the_demo()
+    assert (model.profile.sink, model.profile.logits_move_together) == ("first token", True)
+    panel = opened(AblationPanel, model, prompt="One two three four five", live_seconds=0)
+    result = panel.run()
+    assert (panel.metric, result.metric, result.sink) == ("log_prob", "log_prob", True)
+    largest = np.abs(result.effect[..., 1:]).max()
+    for heat in panel["modules"].maps.maps.values():
+        assert heat.vmax == pytest.approx(largest, rel=1e-5), "the sink sets no colours"
