@@ -52,8 +52,12 @@ from .analysis.bias import suppression_edit as suppression_edit
 from .analysis.bias import train_bias_probes as train_bias_probes
 from .analysis.chat import ChatPrompt as ChatPrompt
 from .analysis.chat import chat_prompt as chat_prompt
+from .analysis.circuits import CircuitGrade as CircuitGrade
+from .analysis.circuits import CircuitRanking as CircuitRanking
 from .analysis.circuits import CircuitScoreboard as CircuitScoreboard
+from .analysis.circuits import circuit_ranking as circuit_ranking
 from .analysis.circuits import circuit_scoreboard as circuit_scoreboard
+from .analysis.circuits import grade_circuit as grade_circuit
 from .analysis.clusters import ClusteringScores as ClusteringScores
 from .analysis.clusters import ClusterTraining as ClusterTraining
 from .analysis.clusters import HiddenClusters as HiddenClusters
@@ -217,8 +221,11 @@ from .models import load_pair as load_pair
 from .models.circuits import CircuitCase as CircuitCase
 from .models.circuits import CircuitProof as CircuitProof
 from .models.circuits import CircuitTruth as CircuitTruth
+from .models.circuits import SealedCase as SealedCase
+from .models.circuits import SealedCircuit as SealedCircuit
 from .models.circuits import circuit_edges as circuit_edges
 from .models.circuits import load_circuit as load_circuit
+from .models.circuits import sealed_circuit as sealed_circuit
 from .sweeps.comparison import SweepComparison as SweepComparison
 from .sweeps.comparison import compare_sweeps as compare_sweeps
 from .sweeps.result import SweepResult as SweepResult
@@ -244,6 +251,7 @@ from .widgets.base.fields import field as field
 from .widgets.base.panel import Panel as Panel
 from .widgets.base.stack import Stack as Stack
 from .widgets.bias import BiasWorkbench as BiasWorkbench
+from .widgets.circuits import CircuitBoard as CircuitBoard
 from .widgets.clusters import ClusterExplorer as ClusterExplorer
 from .widgets.concepts import ConceptBrowser as ConceptBrowser
 from .widgets.data_set import DataSetExplorer as DataSetExplorer

@@ -13,6 +13,7 @@ from typing import Any
 
 import interp_widgets
 from interp_widgets.analysis.bias import BiasActivity, BiasProbes, DebiasComparison, StereoSetResult
+from interp_widgets.analysis.circuits import CircuitScoreboard
 from interp_widgets.analysis.clusters import HiddenClusters
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
 from interp_widgets.analysis.head_words import HeadWordChance
@@ -77,6 +78,7 @@ OPENINGS = (
     Opening("BiasWorkbench", (BiasProbes, BiasActivity), {"tab": "neurons"}),
     Opening("BiasWorkbench", (Debiased,), {"tab": "debias"}),
     Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}),
+    Opening("CircuitBoard", (CircuitScoreboard,)),
     Opening("DataSetExplorer", (SweepResult,)),
     Opening("ClusterExplorer", (ClustersAndMap, HiddenClusters), {"tab": "instructions"}),
     Opening("ClusterExplorer", (HiddenClusters,), {"tab": "instructions", "method": "tsne"}),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from interp_widgets import CircuitCase, CircuitScoreboard, Model, ablate_heads, circuit_scoreboard, prompt_saliency
 from interp_widgets.analysis.circuits import METHODS
-from interp_widgets.analysis.circuits.scoreboard import average_precision
+from interp_widgets.analysis.circuits.ranking import average_precision
 from interp_widgets.models.circuits import CIRCUITS, PART_KINDS, CircuitName, load_circuit
 
 

@@ -166,7 +166,7 @@ PANELS = (
     "LogitLensExplorer", "SaliencyExplorer", "AblationPanel", "PatchingPanel", "TokenDecompositionExplorer",
     "DataSetExplorer",
     "ConceptBrowser", "HeadWordBrowser", "FFNConceptBrowser", "BiasWorkbench", "ClusterExplorer",
-    "LayerSimilarityExplorer", "MoDRoutingViewer", "AttentionExplorer", "Workbench",
+    "LayerSimilarityExplorer", "MoDRoutingViewer", "AttentionExplorer", "CircuitBoard", "Workbench",
 )  # fmt: skip
 QUICK = ("LogitLensExplorer", "AblationPanel", "PatchingPanel", "TokenDecompositionExplorer", "Workbench")
 """Those whose results take a moment to compute again."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score
 
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choices
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
-from interp_widgets.analysis.circuits.methods import METHODS, Method, Ranking
-from interp_widgets.arguments import checked, short
+from interp_widgets.analysis.circuits.methods import Ranking
+from interp_widgets.analysis.circuits.ranking import (
+    DRAWS,
+    average_precision,
+    checked_ranking,
+    named_methods,
+    random_precision,
+)
+from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.build import BackendChoice
 from interp_widgets.models.circuits import (
@@ -22,15 +27,8 @@ from interp_widgets.models.circuits import (
     PART_KINDS,
     CircuitCase,
     CircuitName,
-    PartKind,
     load_circuit,
 )
-
-DRAWS = 2000
-"""Random rankings that chance is measured with."""
-_LISTED = f"{', '.join(PART_KINDS[:-1])} or {PART_KINDS[-1]}"
-ROUNDING = 1e-6
-"""Share of a ranking's largest number under which numbers are ties: float32 rounds there."""
 
 
 @record
@@ -67,6 +65,9 @@ class CircuitScoreboard(Result):
 
     kinds: Sequence[str] = with_axes("kinds")
     """``tokens``, ``heads``, ``neurons`` and ``edges``."""
+
+    cases: Sequence[int] = with_axes("circuits")
+    """Number of prompts of each circuit."""
 
     draws: int
     """Random rankings."""
@@ -166,19 +167,20 @@ def circuit_scoreboard(
         0      recency  tokens                0.6     0.5
         1  exact, zero  tokens                1.0     0.5
     """
-    chosen = _methods(methods)
+    chosen = named_methods(methods)
     names = CIRCUITS if circuits is None else check_choices("circuits", circuits, CircuitName)
     shape = (len(names), len(PART_KINDS))
     precision, p = np.full((len(chosen), *shape), np.nan), np.full((len(chosen), *shape), np.nan)
     chance, low, high = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-    done, models = 0, []
+    done, models, cases = 0, [], []
     for row, name in enumerate(names):
         if check is not None:
             check()
         model, truth = load_circuit(name, backend=backend, seed=seed)
         models.append(model)
+        cases.append(len(truth.cases))
         rng = np.random.default_rng([seed, CIRCUITS.index(name)])
-        null = {kind: _random(truth.cases, kind, model, rng) for kind in PART_KINDS}
+        null = {kind: random_precision(truth.cases, kind, model, rng) for kind in PART_KINDS}
         for column, kind in enumerate(PART_KINDS):
             if len(null[kind]):
                 chance[row, column] = null[kind].mean()
@@ -189,7 +191,7 @@ def circuit_scoreboard(
                 if check is not None:
                     check()
                 ranking = method(model, case)
-                for kind, values in _checked_ranking(ranking, label, name, case, model).items():
+                for kind, values in checked_ranking(ranking, label, name, case, model).items():
                     marked = case.matters(kind, model)
                     if marked.any():
                         scores[kind].append(average_precision(values, marked))
@@ -217,75 +219,7 @@ def circuit_scoreboard(
         methods=tuple(chosen),
         circuits=tuple(names),
         kinds=PART_KINDS,
+        cases=tuple(cases),
         draws=DRAWS,
         provenance=provenance(**facts),
     )
-
-
-def average_precision(values: NDArray[Any], marked: NDArray[np.bool_]) -> float:
-    """Average precision of a ranking of parts, some of which matter; equal values, and those under `ROUNDING` of the
-    largest, are ranked together.
-
-    >>> average_precision(np.array([0.9, 0.1, 0.5]), np.array([True, False, False]))
-    1.0
-    >>> average_precision(np.array([0.0, 0.0, 1e-9, 1.0]), np.array([True, False, False, False]))
-    0.25
-    """
-    flat = np.asarray(values, dtype=np.float64).ravel()
-    top = np.abs(flat).max()
-    flat = np.where(np.abs(flat) < ROUNDING * top, 0.0, flat)
-    return float(average_precision_score(marked.ravel(), flat))
-
-
-def _random(
-    cases: Sequence[CircuitCase], kind: PartKind, model: Model, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """(draws,) average precision of random rankings, each averaged over the cases in which a part matters."""
-    each = []
-    for case in cases:
-        marked = case.matters(kind, model).ravel()
-        if marked.any():
-            hits = marked[rng.random((DRAWS, marked.size)).argsort(1)]
-            precision = hits.cumsum(1) / np.arange(1, marked.size + 1)
-            each.append((precision * hits).sum(1) / marked.sum())
-    return np.mean(each, axis=0) if each else np.empty(0)
-
-
-def _methods(methods: Sequence[Any] | None) -> dict[str, Method]:
-    if methods is None:
-        return dict(METHODS)
-    if not len(methods):
-        raise ValueError("methods is empty: name at least one, or leave it out for all")
-    chosen: dict[str, Method] = {}
-    for method in methods:
-        if isinstance(method, str) and method not in METHODS:
-            raise ValueError(f"methods must be functions or of {', '.join(map(repr, METHODS))}, got {method!r}")
-        name = method if isinstance(method, str) else getattr(method, "__name__", short(method))
-        if name in chosen:
-            raise ValueError(f"methods must have different names, got {name!r} twice")
-        chosen[name] = METHODS[name] if isinstance(method, str) else method
-    return chosen
-
-
-def _checked_ranking(
-    ranking: Any, method: str, circuit: str, case: CircuitCase, model: Model
-) -> dict[PartKind, NDArray[np.float64]]:
-    """What a method returned, as arrays; raises a ValueError that names the method if it is no ranking."""
-    start = f"{method!r} on circuit {circuit!r} must return a mapping with an array for {_LISTED}"
-    if not isinstance(ranking, Mapping) or not ranking:
-        raise ValueError(f"{start}, got {short(ranking)}")
-    found: dict[PartKind, NDArray[np.float64]] = {}
-    for kind, values in ranking.items():
-        if kind not in PART_KINDS:
-            raise ValueError(f"{start}, got {short(kind)}")
-        try:
-            array = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(f"{method!r} on circuit {circuit!r}: {kind} must be an array of numbers") from None
-        expected = case.matters(kind, model).shape
-        if array.shape != expected:
-            raise ValueError(f"{method!r} on circuit {circuit!r}: {kind} must have shape {expected}, got {array.shape}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"{method!r} on circuit {circuit!r}: {kind} must be finite numbers")
-        found[kind] = array
-    return found

@@ -257,6 +257,32 @@ def greedy_circuit(
     )
 
 
+def circuit_faithfulness(
+    model: Model,
+    clean: str,
+    corrupted: str,
+    parts: Sequence[Sequence[str | int]],
+    answer: str,
+    *,
+    foil: str,
+    draws: int,
+    seed: int,
+    check: Callable[[], None] | None = None,
+) -> tuple[float, Floats]:
+    """The faithfulness of a circuit of named parts, (layer, head) or ``("mlp", layer)``, and (draws,) that of random
+    ones with as many heads and MLPs."""
+    nodes = _candidates(model, None, None)
+    named = [(node.layer, node.head) if node.kind == "head" else ("mlp", node.layer) for node in nodes]
+    order = [named.index(tuple(part)) for part in parts]  # type: ignore[arg-type]
+    pairs = read_pairs(model, clean, corrupted, answer, foil, "logit_difference", None)
+    runner = Runner(model, max(len(pair.clean.ids) for pair in pairs), None, check, None)
+    runner.total = len(pairs) * (1 + draws)
+    study = _Study(model, tuple(pair.measured(model, "logit_difference", check=check) for pair in pairs), nodes, runner)
+    circuits = [order, *_drawn(nodes, order, draws, np.random.default_rng(seed))]
+    found = study.share(study.metrics(study.masks(circuits)))
+    return float(found[0]), np.asarray(found[1:])
+
+
 # ---- parts
 
 

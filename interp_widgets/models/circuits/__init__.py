@@ -11,6 +11,7 @@ from interp_widgets.models.model import Model
 
 from .attention import backup, busy_idle, indirect_object, induction
 from .neurons import fact_lookup, greater_than, trigger
+from .sealed import SealedCase, SealedCircuit, build_sealed, moved_truth
 from .truth import PART_KINDS, CircuitCase, CircuitProof, CircuitTruth, Edge, PartKind, circuit_edges
 
 __all__ = [
@@ -22,8 +23,12 @@ __all__ = [
     "CircuitTruth",
     "Edge",
     "PartKind",
+    "SealedCase",
+    "SealedCircuit",
     "circuit_edges",
     "load_circuit",
+    "sealed_circuit",
+    "sealed_truth",
 ]
 
 CircuitName = Literal["induction", "indirect_object", "fact_lookup", "greater_than", "trigger", "backup", "busy_idle"]
@@ -82,9 +87,52 @@ def load_circuit(name: CircuitName, *, backend: BackendChoice = "auto", seed: in
         >>> sorted(ablate_heads(circuit, case.prompt, case.answer).strongest(2))
         [(0, 0), (1, 1)]
     """
-    if name not in _WRITERS:
-        raise ValueError(f"name must be {', '.join(map(repr, CIRCUITS))}, got {name!r}")
+    _check_name(name)
     writer, truth = _WRITERS[name]()
     model = load_model(writer.build(seed), tokenizer=writer.tokenizer(), backend=backend)
     model.name = f"circuit-{name}"
     return model, truth
+
+
+@checked
+def sealed_circuit(name: CircuitName, *, key: int, backend: BackendChoice = "auto", seed: int = 0) -> SealedCircuit:
+    """A circuit for an exercise: what it does is known, where its parts lie is the question.
+
+    The heads and neurons of `load_circuit`'s circuit are put to other places of their layers, drawn by the key. The
+    object holds the model and the prompts, and no truth; `grade_circuit` compares an answer with it.
+
+    Args:
+        name: one of the seven of `load_circuit`.
+        key: a whole number from 0 on; another key is another exercise.
+        backend: as in `load_model`.
+        seed: of the rotation and the decoys.
+
+    Raises:
+        ValueError: an unknown name or backend, a negative key.
+
+    Source: as `load_circuit`.
+
+    Example:
+        >>> sealed = sealed_circuit("induction", key=3)
+        >>> case = sealed.cases[0]
+        >>> found = ablate_heads(sealed.model, case.prompt, case.answer).strongest(2)
+        >>> grade_circuit(sealed, found).recall
+        1.0
+    """
+    _check_name(name)
+    if key < 0:
+        raise ValueError(f"key must be a whole number from 0 on, got {key}")
+    writer, truth = _WRITERS[name]()
+    writer.moved(key)
+    return build_sealed(writer, truth, key, seed, backend)
+
+
+def _check_name(name: str) -> None:
+    if name not in _WRITERS:
+        raise ValueError(f"name must be {', '.join(map(repr, CIRCUITS))}, got {name!r}")
+
+
+def sealed_truth(sealed: SealedCircuit) -> CircuitTruth:
+    """The truth of a sealed circuit, worked out from its key."""
+    writer, truth = _WRITERS[sealed.name]()
+    return moved_truth(truth, writer.moved(sealed.key))

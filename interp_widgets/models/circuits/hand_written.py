@@ -57,6 +57,14 @@ class _Neurons:
     writes: Tensor
 
 
+@dataclass(frozen=True)
+class Moves:
+    """Where heads and neurons, as (layer, index), have gone."""
+
+    heads: Mapping[tuple[int, int], tuple[int, int]]
+    neurons: Mapping[tuple[int, int], tuple[int, int]]
+
+
 @dataclass
 class HandWritten:
     """Weights in terms of features: declare features, then heads and neurons, then `build`."""
@@ -100,6 +108,26 @@ class HandWritten:
         return Match(None, self.of_words([BOS]), SHARP / 2)
 
     # ---- heads and neurons
+
+    def moved(self, seed: int) -> Moves:
+        """Put the declared heads of every layer, and its declared neurons, to other places, and return which."""
+        generator = torch.Generator().manual_seed(seed)
+        heads, neurons = {}, {}
+        for layer in range(self.n_layers):
+            for index, place in enumerate(torch.randperm(self.n_heads, generator=generator).tolist()):
+                heads[layer, index] = (layer, place)
+            for index, place in enumerate(torch.randperm(NEURONS, generator=generator).tolist()):
+                neurons[layer, index] = (layer, place)
+        self._heads = {heads[place]: head for place, head in self._heads.items()}
+        for layer, groups in self._neurons.items():
+            singles = [
+                _Neurons(neurons[layer, group.first + number][1], group.reads[:, [number]], group.threshold,
+                         group.writes[:, [number]])
+                for group in groups
+                for number in range(group.reads.shape[1])
+            ]  # fmt: skip
+            self._neurons[layer] = singles
+        return Moves(heads, neurons)
 
     def head(self, layer: int, index: int, matches: Sequence[Match], value: Tensor, output: Tensor) -> None:
         """A head that attends by ``matches`` and writes what ``value`` reads, (features, n), to ``output``."""

@@ -55,6 +55,7 @@ TOOLS: Mapping[str, Tool] = {
     "concepts": Tool("Concepts", "Concepts in the states", _public("ConceptBrowser")),
     "head_words": Tool("Head words", "Word pairs of its heads", _public("HeadWordBrowser")),
     "ffn_concepts": Tool("FFN concepts", "What the MLPs write", _public("FFNConceptBrowser")),
+    "circuits": Tool("Circuits", "Which method finds a circuit that is known", _public("CircuitBoard")),
     "bias": Tool("Bias", "Bias in texts and neurons", _public("BiasWorkbench")),
     "clusters": Tool("Clusters", "How its states cluster", _public("ClusterExplorer")),
     "layer_similarity": Tool("Layers", "How similar its layers are", _public("LayerSimilarityExplorer")),

@@ -1,0 +1,156 @@
+"""Sealed circuits: their parts are elsewhere, their truth is not in them, and answers are graded beside chance."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interp_widgets import CircuitGrade, SealedCircuit, ablate_heads, grade_circuit, load_circuit, sealed_circuit
+from interp_widgets.models.circuits import CIRCUITS, CircuitName, CircuitTruth, sealed_truth
+from interp_widgets.models.engine import trace
+
+
+def right_answer(truth: CircuitTruth) -> list[tuple[Any, ...]]:
+    heads = {head for case in truth.cases for head in case.heads}
+    return [*sorted(heads), *sorted({("mlp", layer) for case in truth.cases for layer, _ in case.neurons})]
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("name", [name for name in CIRCUITS if name != "indirect_object"])
+def test_the_truth_of_a_sealed_circuit_is_proved_elsewhere(name: CircuitName) -> None:
+    sealed = sealed_circuit(name, key=5)
+    truth, before = sealed_truth(sealed), load_circuit(name)[1]
+    assert truth.cases != before.cases
+    wrong = before.proof(sealed.model)
+    assert not wrong.holds, "where the parts of the open circuit lie nothing is found"
+    proof = truth.proof(sealed.model)
+    assert proof.holds, "\n".join(proof.faults)
+
+
+def test_another_key_moves_the_parts_and_the_same_one_does_not() -> None:
+    seen = {right_answer(sealed_truth(sealed_circuit("indirect_object", key=key)))[0:3].__repr__() for key in range(8)}
+    assert len(seen) > 4
+    one, same = (sealed_circuit("trigger", key=2) for _ in range(2))
+    assert one.model.weight_hash == same.model.weight_hash
+    assert sealed_truth(one) == sealed_truth(same)
+    assert sealed_circuit("trigger", key=3).model.weight_hash != one.model.weight_hash
+
+
+def test_nothing_that_a_sealed_circuit_holds_names_a_part() -> None:
+    """Neither its attributes, its text nor a copy of it have a truth, a head, a neuron or an edge."""
+    sealed = sealed_circuit("induction", key=5)
+    assert set(vars(sealed)) == {"model", "cases", "name", "key", "seed"}
+    for case in sealed.cases:
+        assert set(vars(case)) == {"prompt", "answer", "foil", "corrupted"}
+    assert repr(sealed) == "SealedCircuit('induction', 3 prompts)"
+    held = json.dumps([vars(case) for case in sealed.cases]) + repr(sealed) + sealed.model.name
+    for word in ("head", "neuron", "edge", "truth", "0.", "1."):
+        assert word not in held
+    assert not [name for name in dir(sealed) if "truth" in name or "head" in name]
+    assert copy.copy(sealed).cases == sealed.cases
+    assert b"CircuitTruth" not in pickle.dumps(sealed.cases)
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_the_right_answer_is_whole_and_a_wrong_one_is_nothing(name: CircuitName) -> None:
+    sealed = sealed_circuit(name, key=5)
+    answer = right_answer(sealed_truth(sealed))
+    grade = grade_circuit(sealed, answer)
+    assert (grade.precision, grade.recall, grade.f1) == (1, 1, 1)
+    assert grade.faithfulness == pytest.approx(1, abs=0.05)
+    assert grade.chance_precision < 1
+    assert grade.random.mean() < grade.faithfulness - 0.3
+    model = sealed.model
+    others = [(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
+    others = [head for head in others if head not in answer]
+    bad = grade_circuit(sealed, others[:2])
+    assert (bad.precision, bad.recall, bad.f1) == (0, 0, 0)
+    assert bad.faithfulness < 0.1
+    assert bad.p > 0.05
+
+
+def test_a_grade_is_that_of_a_plain_loop() -> None:
+    """Faithfulness by running the circuit with everything else corrupted, head by head; chance by counting."""
+    sealed = sealed_circuit("induction", key=4)
+    (found,) = {tuple(ablate_heads(sealed.model, case.prompt, case.answer).strongest(2)) for case in sealed.cases[:1]}
+    for answer in ([*found], [found[0]], [found[0], ("mlp", 0)]):
+        grade = grade_circuit(sealed, answer, draws=400)
+        assert grade.faithfulness == pytest.approx(plain_faithfulness(sealed, answer), abs=1e-4)
+        hits = np.mean([len({*found} & {*answer})])
+        assert grade.precision == hits / len(answer)
+        n_heads = sum(part[0] != "mlp" for part in answer)
+        assert grade.chance_precision == pytest.approx(n_heads * 2 / 8 / len(answer)), "2 of 8 heads, no MLP"
+        assert grade.chance_recall == pytest.approx(n_heads * 2 / 8 / 2)
+        assert grade.p == (1 + (grade.random >= grade.faithfulness - 1e-6).sum()) / 401
+
+
+def plain_faithfulness(sealed: SealedCircuit, kept: list[Any]) -> float:
+    """With `edit`: the output of every head and MLP that is not kept is that of the corrupted prompt."""
+    model, shares = sealed.model, []
+    for case in sealed.cases:
+        ids = {text: model.tokens(getattr(case, text)) for text in ("prompt", "corrupted")}
+        answer, foil = (model.tokens(word, prepend_bos=False)[0] for word in (case.answer, case.foil))
+        corrupted = trace(model, model.token_embeddings(ids["corrupted"])[None])
+        edits: dict[str, Any] = {}
+        for layer in range(model.n_layers):
+            rest = [head for head in range(model.n_heads) if (layer, head) not in kept]
+
+            def heads(value: Any, layer: int = layer, rest: list[int] = rest, trace: Any = corrupted) -> Any:
+                value = value.clone()
+                value[:, :, rest] = trace.head[layer][:, :, rest]
+                return value
+
+            edits[f"blocks.{layer}.attn.hook_z"] = heads
+            if ("mlp", layer) not in kept:
+                edits[f"blocks.{layer}.hook_mlp_out"] = lambda value, layer=layer, trace=corrupted: trace.mlp[layer]
+        clean, other, edited = (
+            float(logits[0, -1, answer] - logits[0, -1, foil])
+            for logits in (
+                model.run(ids["prompt"]).logits,
+                model.run(ids["corrupted"]).logits,
+                model.run(ids["prompt"], edit=edits).logits,
+            )
+        )
+        shares.append((edited - other) / (clean - other))
+    return float(np.mean(shares))
+
+
+def test_a_grade_is_kept_and_said(tmp_path: Path) -> None:
+    sealed = sealed_circuit("busy_idle", key=1)
+    grade = grade_circuit(sealed, right_answer(sealed_truth(sealed)))
+    grade.save(tmp_path / "grade.npz")
+    assert CircuitGrade.load(tmp_path / "grade.npz").equals(grade)
+    assert "1 parts named: precision 1.00 (by chance 0.12), recall 1.00 (0.12)" in str(grade)
+    assert list(grade.to_frame()["measure"]) == ["precision", "recall", "faithfulness"]
+    assert grade.measures()["faithfulness"] == grade.faithfulness
+    for part in right_answer(sealed_truth(sealed)):
+        assert str(part) not in str(grade), "a grade tells no part"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([], "answer is empty: name at least one head"),
+        ([(0, 9)], r"layers 0\.\.1 and heads 0\.\.3, and \('mlp', layer\), got \(0, 9\)"),
+        ([("attn", 0)], "got"),
+        ([(0, 1), (0, 1)], r"answer must name every part once, got \(0, 1\) twice"),
+    ],
+)
+def test_what_is_no_answer_is_refused(answer: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(grade_circuit)(sealed_circuit("induction", key=0), answer)
+
+
+def test_a_bad_key_or_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="key must be a whole number from 0 on, got -1"):
+        sealed_circuit("induction", key=-1)
+    with pytest.raises(ValueError, match="'induction'"):
+        sealed_circuit("unknown", key=1)  # type: ignore[arg-type]

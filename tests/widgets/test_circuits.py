@@ -1,0 +1,159 @@
+"""The circuit board without a browser: its numbers, one method's map, own methods, two models, files and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import traitlets as T
+
+from interp_widgets import (
+    CircuitBoard,
+    CircuitCase,
+    CircuitScoreboard,
+    Model,
+    Result,
+    Workbench,
+    circuit_ranking,
+    circuit_scoreboard,
+)
+from interp_widgets.models.circuits import CIRCUITS
+from tests.shipped import demo_pair
+from tests.widgets.opening import opening, settle
+
+QUICK = ("attention", "zero ablation", "path patching, noising")
+
+
+def last_first(model: Model, case: CircuitCase) -> dict[str, Any]:
+    """The later a token, the more it matters."""
+    return {"tokens": range(len(case.prompt.split()))}
+
+
+@pytest.fixture
+def board(wire: Any) -> Iterator[Callable[..., CircuitBoard]]:
+    """Opens boards; afterwards every comm and worker they opened must be gone."""
+    with opening(CircuitBoard) as build:
+        yield build
+    assert wire.open() == 0
+
+
+@pytest.mark.seconds
+@pytest.mark.installation
+def test_opens_with_what_ships_which_a_fresh_run_repeats(board: Callable[..., CircuitBoard]) -> None:
+    panel = board(demo_pair().base)
+    assert "shipped" in panel.status.text
+    assert isinstance(panel.result, CircuitScoreboard)
+    assert panel.board.row_labels[0] == "zero ablation"
+    assert panel.board.column_labels == [name.replace("_", " ") for name in CIRCUITS]
+    own = circuit_scoreboard(["attention", "zero ablation"])
+    rows = [panel.result.methods.index(name) for name in own.methods]
+    np.testing.assert_allclose(panel.result.average_precision[rows], own.average_precision, atol=0.02)
+    np.testing.assert_array_equal(panel.result.chance, own.chance)
+
+
+@pytest.mark.seconds
+def test_a_cell_and_its_map(board: Callable[..., CircuitBoard], wire: Any) -> None:
+    panel = board(methods=QUICK)
+    expected = circuit_scoreboard(list(QUICK))
+    assert panel.result.equals(expected)
+    np.testing.assert_allclose(panel.board.matrix, expected.average_precision[:2, :, 1], atol=1e-6)
+    ends = expected.chance[5, 1], expected.chance_low[5, 1], expected.chance_high[5, 1]
+    assert panel.board.heads[5] == "\n".join(f"{end:.2f}" for end in ends)
+    assert panel.board.muted == np.argwhere(expected.p[:2, :, 1] >= 0.05).tolist()
+    assert [1, 5] in panel.board.muted, "zero ablation on backup is chance"
+    assert [1, 0] not in panel.board.muted, "on induction it is not"
+    one = circuit_ranking("zero ablation", "backup", kind="heads")
+    assert panel.ranking.equals(one)
+    assert panel.board.pinned == [1, 5]
+    assert panel.map.crossed == [[0, 0], [0, 2], [1, 1]]
+    assert "head 1.1 ✓" in panel.words.value
+    assert f"<b>{one.average_precision:.2f}</b>" in panel.words.value
+
+    wire.type(panel.board, pinned=[0, 6])
+    assert panel.wait(60)
+    assert (panel.method, panel.circuit) == ("attention", "busy_idle")
+    assert panel.ranking.equals(circuit_ranking("attention", "busy_idle", kind="heads"))
+    assert "First (✓ matters): head 1.2, " in panel.words.value, "the busy head comes first and does not matter"
+    panel.case = 2
+    assert panel.wait(60)
+    assert panel.ranking.prompt == "then hugo of lima gave a"
+
+    panel.kind = "edges"
+    assert panel.wait(60)
+    assert panel.board.row_labels == ["paths, noising"]
+    assert panel.ranking is None
+    assert "attention ranks no edges of busy_idle" in panel.words.value
+    panel.method = "path patching, noising"
+    assert panel.wait(60)
+    assert panel.ranking.part(panel.ranking.order()[0]) == "head 1.0 to logits"
+    panel.kind = "neurons"
+    assert panel.wait(60)
+    assert panel.board.column_labels == ["fact lookup", "greater than", "trigger"]
+
+
+@pytest.mark.seconds
+def test_a_prompt_without_a_part_that_matters(board: Callable[..., CircuitBoard]) -> None:
+    panel = board(methods=["attention"], method="attention", circuit="trigger", case=3)
+    assert panel.ranking.case == 3
+    assert "No head matters for this prompt" in panel.words.value
+    panel.circuit = "induction"
+    assert panel.wait(60)
+    assert panel.ranking.case == 2, "the last of three"
+
+
+@pytest.mark.seconds
+def test_a_method_of_ones_own_and_the_code_for_it(board: Callable[..., CircuitBoard]) -> None:
+    panel = board(methods=["exact, zero", last_first], kind="tokens", method="last_first", seed=1)
+    assert panel.result.methods == ("exact, zero", "last_first")
+    assert panel.ranking.part(panel.ranking.order()[0]) == "eta", "the last token"
+    names: dict[str, Any] = {}
+    exec(panel.code(panel.request()), names)
+    assert names["result"].equals(panel.result)
+    assert names["ranking"].equals(panel.ranking)
+
+
+@pytest.mark.seconds
+def test_files_and_two_models(board: Callable[..., CircuitBoard], tmp_path: Path) -> None:
+    one, two = board(demo_pair().tuned), board(demo_pair())
+    assert two.result.average_precision.shape == one.result.average_precision.shape, "one board, whatever the models"
+    assert "not about demo-base" in two.summary.value
+    for name in ("board.svg", "board.png", "board.csv", "board.html"):
+        assert two.save(tmp_path / name).stat().st_size > 1000
+    assert Result.load(two.save(tmp_path / "board.npz")).equals(two.result)
+
+
+@pytest.mark.seconds
+def test_what_is_not_on_the_board_is_refused(board: Callable[..., CircuitBoard]) -> None:
+    panel = board(methods=["attention"], method="attention")
+    panel.method = "exact, zero"
+    assert "method must be one of the methods on the board, got 'exact, zero'" in panel.status.error
+    assert panel.method == "attention"
+    with pytest.raises(T.TraitError, match="circuit"):
+        panel.circuit = "unknown"
+    panel.methods = ("exact",)
+    assert panel.wait(60)
+    settle(panel)
+    assert "methods must be functions or of 'exact, zero'" in panel.status.error
+
+
+@pytest.mark.seconds
+def test_on_a_workbench_its_choice_is_kept_by_a_session(wire: Any, tmp_path: Path) -> None:
+    bench = Workbench(demo_pair().base)
+    bench.screen.show("circuits")
+    assert bench.screen.wait(60)
+    panel = bench.screen["circuits"]
+    panel.method, panel.circuit, panel.kind = "first order", "induction", "tokens"
+    assert bench.screen.wait(60)
+    said = panel.described()
+    assert said.heading == "first order on induction"
+    bench.save(tmp_path / "session.npz")
+    bench.close()
+    other = Workbench.load(tmp_path / "session.npz", demo_pair().base)
+    assert other.screen.wait(60)
+    again = other.screen["circuits"]
+    assert (again.method, again.circuit, again.kind) == ("first order", "induction", "tokens")
+    assert again.ranking is not None
+    other.close()
