@@ -16,6 +16,7 @@ from interp_widgets import BiasWorkbench, LogitLensExplorer, Model, SaliencyExpl
 from interp_widgets.widgets.base.controls import Number, Span, Typed, TypedList, Whole, Worded
 from interp_widgets.widgets.base.fields import Bounds, field, variant
 from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.base.stack import Stack
 from interp_widgets.widgets.base.workbench import in_model
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
@@ -52,17 +53,28 @@ def refusal(owner: Any, name: str, value: Any) -> str:
     return ""
 
 
-def test_a_value_outside_the_bounds_of_the_model_is_not_changed_without_a_word(
-    model: Any, classes: Any, make: Any
-) -> None:
+def test_a_value_outside_the_bounds_of_the_model_is_refused(model: Any, classes: Any, make: Any, wire: Any) -> None:
     class Deep(classes.Toy):
         depth = field(Annotated[int, Bounds(1, lambda panel: 3, slider=True)], 2, label="Depth", redraws=True)
 
     panel = make(model, kind=Deep)
     assert panel.controls["depth"].value == 2
-    panel.depth = 9
-    assert panel.depth == panel.controls["depth"].value == 3
-    assert panel.status.error == "Depth is 1 to 3 here, got 9; it is 3 now"
+    with pytest.raises(T.TraitError, match=r"^depth must be in 1\.\.3 here, got 9$"):
+        panel.depth = 9
+    wire.type(panel.controls["depth"], value=9)
+    assert panel.status.error == "Depth must be in 1..3, got 9; it stays 2"
+    assert panel.depth == panel.controls["depth"].value == 2
+    with pytest.raises(T.TraitError, match=r"depth must be in 1\.\.3 here, got 9"):
+        make(model, kind=Deep, depth=9)
+
+    class Depths(Stack):
+        title, panels = "Depths", {"deep": Deep}
+
+    stack = Depths(model)
+    with pytest.raises(T.TraitError, match=r"depth must be in 1\.\.3 here, got 9"):
+        stack.depth = 9
+    assert stack.depth == stack["deep"].depth == 2
+    stack.close()
     panel.depth = 1
     assert panel.controls["depth"].value == 1
     assert not panel.status.error
@@ -124,7 +136,8 @@ def test_a_layer_of_the_model_is_an_option_with_a_slider(wire: Any) -> None:
     assert panel.wait(60)
     assert panel.result == 7
     slider, box = panel.controls["layer"], panel.controls["neuron"]
-    assert (type(slider), slider.min, slider.max, slider.value) == (W.IntSlider, 0, model.n_layers - 1, 1)
+    assert isinstance(slider, W.IntSlider)
+    assert (slider.min, slider.max, slider.value) == (0, model.n_layers - 1, 1)
     assert (box.min, box.max, box.value) == (0, model.d_mlp - 1, 3)
     wire.type(slider, value=2)
     assert panel.wait(60)
@@ -132,6 +145,10 @@ def test_a_layer_of_the_model_is_an_option_with_a_slider(wire: Any) -> None:
     for index in (77, -1):
         with pytest.raises(T.TraitError, match=f"layer must be in 0..{model.n_layers - 1} for .*, got {index}"):
             panel.layer = index
+    for index in (77, -1):
+        wire.type(slider, value=index)
+        assert panel.status.error == f"Layer must be in 0..{model.n_layers - 1}, got {index}; it stays 2"
+        assert wire.states(slider, "value")[-1] == 2
     assert (panel.layer, slider.value) == (2, 2)
     panel.close()
 

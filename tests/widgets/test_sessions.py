@@ -455,6 +455,18 @@ def test_a_panel_without_results_shades_no_texts(
     assert screen.texts._error == ""
 
 
+def test_a_number_that_the_panel_cannot_have_is_told(base: Model, opened: Any, tmp_path: Path) -> None:
+    bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
+    bench.show("saliency")
+    path = bench.save(tmp_path / "saliency.npz")
+    bench.close()
+    outside = crafted(path, tmp_path / "odd.npz", lambda fields: options(fields, "saliency").update(threshold=99.0))
+    screen = opened(base, path=outside).screen
+    assert "Opened as usual" in screen.note.value
+    assert "threshold must be in 0..10 here, got 99.0" in screen.note.value
+    assert screen["saliency"].threshold == 0
+
+
 @pytest.mark.parametrize("old", OLD_MODULES)
 def test_classes_of_a_module_with_a_new_name_are_as_in_earlier_files(old: str) -> None:
     module = importlib.import_module(OLD_MODULES[old])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -116,6 +116,51 @@ class Number(T.Float):
         if number != number:
             raise T.TraitError(f"{self.name} of {type(obj).__name__} must be a number, got nan")
         return number
+
+
+def in_words(low: float | None, high: float | None) -> str:
+    """What must be true of a number between two ends, either of which may be missing.
+
+    >>> in_words(0, 5), in_words(1, None), in_words(None, 0.5)
+    ('in 0..5', '1 or more', '0.5 or less')
+    """
+    if low is None or high is None:
+        return f"{high:g} or less" if low is None else f"{low:g} or more"
+    return f"in {low:g}..{high:g}"
+
+
+class Bounded(W.DOMWidget):
+    """A control for a number that refuses what a page sends from outside of its ends; ipywidgets takes the nearest."""
+
+    min: Any
+    max: Any
+    refuse: Callable[[float], object] | None = None
+    """Called with the number."""
+
+    def set_state(self, sync_data: Any) -> None:
+        value = sync_data.get("value") if isinstance(sync_data, dict) else None
+        if isinstance(value, int | float) and not self.min <= value <= self.max:
+            sync_data = {name: sent for name, sent in sync_data.items() if name != "value"}
+            if self.refuse is not None:
+                self.refuse(value)
+            self.send_state("value")
+        super().set_state(sync_data)
+
+
+class WholeSlider(Bounded, W.IntSlider):
+    """A slider for a whole number."""
+
+
+class NumberSlider(Bounded, W.FloatSlider):
+    """A slider for a number."""
+
+
+class WholeBox(Bounded, W.BoundedIntText):
+    """A box with a whole number."""
+
+
+class NumberBox(Bounded, W.BoundedFloatText):
+    """A box with a number."""
 
 
 LONGEST_TEXT = 200_000

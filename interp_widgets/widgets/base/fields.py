@@ -17,7 +17,19 @@ from interp_widgets.arguments import checked, message_of, short
 from interp_widgets.data.files import lines_of
 
 from ..views.text_box import TextBox
-from .controls import Number, TextLine, Typed, TypedList, Whole, row, shown_if
+from .controls import (
+    Number,
+    NumberBox,
+    NumberSlider,
+    TextLine,
+    Typed,
+    TypedList,
+    Whole,
+    WholeBox,
+    WholeSlider,
+    row,
+    shown_if,
+)  # fmt: skip
 
 _order = itertools.count()
 SEED_LIMIT = 2**31 - 1
@@ -25,7 +37,7 @@ SEED_LIMIT = 2**31 - 1
 
 @dataclass(frozen=True)
 class Bounds:
-    """Least and largest value; an end may be a function of the panel, which then only bounds the control.
+    """Least and largest value; an end may be a function of the panel, such as the number of its models' layers.
 
     Example:
         >>> from typing import Annotated
@@ -41,6 +53,16 @@ class Bounds:
     """A slider instead of a box with a number, unless that has more than `MOST_STEPS` steps."""
     shown_as: str = ""
     """Format of the slider's number, such as ``.0%``."""
+
+    def of(self, panel: Any) -> tuple[float | None, float | None]:
+        """Both ends on a panel."""
+        low, high = (end(panel) if callable(end) else end for end in (self.low, self.high))
+        return low, high
+
+    @property
+    def follow_panel(self) -> bool:
+        """Whether an end is a function of the panel."""
+        return callable(self.low) or callable(self.high)
 
 
 @dataclass(frozen=True)
@@ -65,6 +87,26 @@ class Lines:
 
 Seed = Annotated[int, Bounds(0, SEED_LIMIT)]
 Share = Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".2f")]
+
+
+class _BoundedByPanel(T.TraitType[Any, Any]):
+    """A number with an end that is a function of the panel, which the panel checks once it is made.
+
+    An option that reruns the analysis is left to the request, which knows why a value is refused.
+    """
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        number = super().validate(obj, value)
+        obj.check_bounds(str(self.name), number)
+        return number
+
+
+class _WholeOfPanel(_BoundedByPanel, Whole):
+    pass
+
+
+class _NumberOfPanel(_BoundedByPanel, Number):
+    pass
 
 
 class Several(T.Tuple):
@@ -253,9 +295,10 @@ def _trait(made: Field, default: Any) -> T.TraitType[Any, Any]:
     if made.kind is bool:
         return T.Bool(bool(default))
     if made.kind is int:
-        return Whole(default or 0, **{name: int(end) for name, end in limits.items()})
+        whole = _WholeOfPanel if bounds.follow_panel else Whole
+        return whole(default or 0, **{name: int(end) for name, end in limits.items()})
     if made.kind is float:
-        return Number(default or 0.0, **limits)
+        return (_NumberOfPanel if bounds.follow_panel else Number)(default or 0.0, **limits)
     if made.kind is str:
         return Typed(default or "")
     if made.kind is list:
@@ -490,15 +533,15 @@ def _control(panel: Any, made: Field) -> Any:
 
 
 def _number(panel: Any, made: Field, bounds: Bounds, common: dict[str, Any]) -> Any:
-    low, high = (end(panel) if callable(end) else end for end in (bounds.low, bounds.high))
+    low, high = bounds.of(panel)
     whole = made.kind is not float
     ends = {"min": 0 if low is None else low, "max": (SEED_LIMIT if whole else 1e9) if high is None else high}
     step = {} if bounds.step is None else {"step": bounds.step}
     if bounds.slider and ends["max"] - ends["min"] <= MOST_STEPS * (bounds.step or 1):
         shown = {"readout_format": bounds.shown_as} if bounds.shown_as else {}
-        return (W.IntSlider if whole else W.FloatSlider)(
+        return (WholeSlider if whole else NumberSlider)(
             **ends, **step, **shown, continuous_update=not whole if made.live is None else made.live, **common
         )
     if not whole and (low is None or high is None):
         return W.FloatText(**step, **common)  # the trait refuses what is out of bounds, and says so
-    return (W.BoundedIntText if whole else W.BoundedFloatText)(**ends, **step, **common)
+    return (WholeBox if whole else NumberBox)(**ends, **step, **common)

@@ -23,16 +23,16 @@ from interp_widgets.renamed import renamed
 
 from ...analysis._core.prompts import PromptError
 from ...analysis._core.result import Result
-from ...arguments import message_of
+from ...arguments import message_of, short
 from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
 from ..views import TokenStrip
 from . import freshness, lifetime, pair_view
 from .answers import Answers, Outcome, device_of
 from .code import CodeBox
-from .controls import row, shown_if
+from .controls import in_words, row, shown_if
 from .description import Description
-from .fields import Controls, Field, Incomplete, Refused
+from .fields import Bounds, Controls, Field, Incomplete, Refused
 from .guard import guard, handling, inside_handler, ui_lock
 from .heading import edits_of, heading, view_options
 from .identity import state_now
@@ -161,7 +161,7 @@ class Panel(Shell):
         self._corrected: Hashable = None
         self._run_failed = False
         self._error = ""
-        self._opened = False
+        self._opened = self._made = False
         self._batches = self._reruns_off = 0
         self._pending_changes: set[str] = set()
         self._changed: set[str] = set()
@@ -186,6 +186,9 @@ class Panel(Shell):
                 self.workbench.join(self, given=traits)
                 self.workbench.start(self)
             self._assemble()
+            self._made = True
+            for name in set(traits) & set(self.fields()):
+                self.check_bounds(name, traits[name])
             self._observe()
             freshness.follow(self)
         if self.active:
@@ -317,6 +320,15 @@ class Panel(Shell):
             for choice in [value] if isinstance(value, str) else value:
                 if choice and choice not in allowed:
                     raise Refused(name, f"{name} must be one of {what}, got {choice!r}: check the spelling")
+
+    def check_bounds(self, name: str, value: float) -> None:
+        option = self.fields()[name]
+        bounds = option.extra(Bounds)
+        if not self._made or option.recomputes or bounds is None or not bounds.follow_panel:
+            return
+        low, high = bounds.of(self)
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise T.TraitError(f"{name} must be {in_words(low, high)} here, got {short(value)}")
 
     def code(self, request: Any) -> str:
         """A cell that reproduces the result without the widget."""

@@ -21,7 +21,7 @@ from interp_widgets.widgets.views.base import View
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 
 from . import lifetime
-from .controls import Number, Worded
+from .controls import Bounded, Number, Worded, in_words
 from .fields import Field, fields_of
 from .guard import guarded, ui_lock
 from .heading import heading
@@ -75,6 +75,10 @@ class Shell(Worded, W.VBox):
 
     def batch_changes(self) -> AbstractContextManager[None]:
         """Change several traits and respond once at the end."""
+        raise NotImplementedError
+
+    def check_bounds(self, name: str, value: float) -> None:
+        """TraitError if an option is outside of the ends that follow from the panel; nothing while that is made."""
         raise NotImplementedError
 
     def appear(self) -> None:
@@ -154,7 +158,14 @@ class Shell(Worded, W.VBox):
                 ) or message_of(error)
                 raise ValueError(f"{message}; it stays {short(repr(current))}") from error
 
+        def refuse(value: float) -> None:
+            self.forget_refusal()
+            label, wanted = control.description or name, in_words(control.min, control.max)
+            raise ValueError(f"{label} must be {wanted}, got {short(value)}; it stays {control.value:g}")
+
         to_control()
+        if isinstance(control, Bounded):
+            control.refuse = guarded(self, refuse)
         control.observe(guarded(self, to_trait), key)
         self.observe(guarded(self, to_control), name)
         return control
@@ -270,7 +281,7 @@ def _refusal(trait: Any, label: str, value: Any) -> str:
     low, high = (end if isinstance(end, (int, float)) and math.isfinite(end) else None for end in ends)
     if low is None or not isinstance(value, (int, float)) or (value >= low and (high is None or value <= high)):
         return ""
-    return f"{label} must be {f'{low:g} or more' if high is None else f'in {low:g}..{high:g}'}, got {value:g}"
+    return f"{label} must be {in_words(low, high)}, got {value:g}"
 
 
 def _workbench(model: Model, tuned: Any, workbench: WorkbenchState | None) -> WorkbenchState:

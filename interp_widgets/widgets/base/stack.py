@@ -235,6 +235,11 @@ class Stack(Shell):
                     stack.enter_context(panel.batch_changes())
             yield
 
+    def check_bounds(self, name: str, value: float) -> None:
+        for panel in self._opened.values():
+            if panel.has_trait(name):
+                panel.check_bounds(name, value)
+
     def appear(self) -> None:
         self.active = True
         self.current.appear()

@@ -191,6 +191,9 @@ class Screen(Shell):
                 held.enter_context(panel.batch_changes())
             yield
 
+    def check_bounds(self, name: str, value: float) -> None:
+        """A screen has no option with such ends."""
+
     def appear(self) -> None:
         for name in self.shown:
             self[name].appear()
