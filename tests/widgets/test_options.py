@@ -87,7 +87,7 @@ def test_a_value_outside_the_bounds_of_the_model_is_refused(model: Any, classes:
             self.inputs.children = [*self.inputs.children, *self.controls.rows()]
 
     assert make(model, kind=Built).depth == 3, "a default adapts to the model"
-    with pytest.raises(ValueError, match="Depth is 1 to 3 here, got 9"):
+    with pytest.raises(T.TraitError, match=r"depth must be in 1\.\.3 here, got 9"):
         make(model, kind=Built, depth=9)
 
 

@@ -90,7 +90,7 @@ Share = Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".2f")]
 
 
 class _BoundedByPanel(T.TraitType[Any, Any]):
-    """A number with an end that is a function of the panel, which the panel checks once it is made.
+    """A number with an end that is a function of the panel, which the panel checks once all its options are set.
 
     An option that reruns the analysis is left to the request, which knows why a value is refused.
     """

@@ -161,7 +161,7 @@ class Panel(Shell):
         self._corrected: Hashable = None
         self._run_failed = False
         self._error = ""
-        self._opened = self._made = False
+        self._opened = self._has_options = False
         self._batches = self._reruns_off = 0
         self._pending_changes: set[str] = set()
         self._changed: set[str] = set()
@@ -185,10 +185,12 @@ class Panel(Shell):
             if stack is None:  # the stack is on the workbench for all its panels
                 self.workbench.join(self, given=traits)
                 self.workbench.start(self)
-            self._assemble()
-            self._made = True
+            for name in self.fields():
+                getattr(self, name)  # a default, which adapts to the models, is set when it is first read
+            self._has_options = True
             for name in set(traits) & set(self.fields()):
                 self.check_bounds(name, traits[name])
+            self._assemble()
             self._observe()
             freshness.follow(self)
         if self.active:
@@ -324,7 +326,7 @@ class Panel(Shell):
     def check_bounds(self, name: str, value: float) -> None:
         option = self.fields()[name]
         bounds = option.extra(Bounds)
-        if not self._made or option.recomputes or bounds is None or not bounds.follow_panel:
+        if not self._has_options or option.recomputes or bounds is None or not bounds.follow_panel:
             return
         low, high = bounds.of(self)
         if (low is not None and value < low) or (high is not None and value > high):

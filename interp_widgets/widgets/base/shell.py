@@ -78,7 +78,7 @@ class Shell(Worded, W.VBox):
         raise NotImplementedError
 
     def check_bounds(self, name: str, value: float) -> None:
-        """TraitError if an option is outside of the ends that follow from the panel; nothing while that is made."""
+        """TraitError for an option outside of ends that follow from the panel; nothing until all options are set."""
         raise NotImplementedError
 
     def appear(self) -> None:
