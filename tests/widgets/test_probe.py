@@ -309,9 +309,9 @@ def test_every_kind_of_parameter_has_its_control(pair: Any, show: Any, wire: Any
         "share": "0.5", "deep": "False", "note": "''", "words": "('a', 'b')", "file": repr(file),
     }  # fmt: skip
     kinds = {
-        "Prompt": "TextBox", "Response": "TextBox", "Token": "TextLine", "Layer": "IntSlider",
-        "From layer": "IntSlider",
-        "Neuron": "BoundedIntText", "Kind": "Dropdown", "How many": "BoundedIntText", "Deep": "Checkbox",
+        "Prompt": "TextBox", "Response": "TextBox", "Token": "TextLine", "Layer": "WholeSlider",
+        "From layer": "WholeSlider",
+        "Neuron": "WholeBox", "Kind": "Dropdown", "How many": "WholeBox", "Deep": "Checkbox",
         "Words": "TextBox",
     }  # fmt: skip
     assert {label: type(control_of(panel, label)).__name__ for label in kinds} == kinds

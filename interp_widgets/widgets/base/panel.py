@@ -185,11 +185,7 @@ class Panel(Shell):
             if stack is None:  # the stack is on the workbench for all its panels
                 self.workbench.join(self, given=traits)
                 self.workbench.start(self)
-            for name in self.fields():
-                getattr(self, name)  # a default, which adapts to the models, is set when it is first read
-            self._has_options = True
-            for name in set(traits) & set(self.fields()):
-                self.check_bounds(name, traits[name])
+            self._bound_options(traits)
             self._assemble()
             self._observe()
             freshness.follow(self)
@@ -324,13 +320,27 @@ class Panel(Shell):
                     raise Refused(name, f"{name} must be one of {what}, got {choice!r}: check the spelling")
 
     def check_bounds(self, name: str, value: float) -> None:
-        option = self.fields()[name]
-        bounds = option.extra(Bounds)
-        if not self._has_options or option.recomputes or bounds is None or not bounds.follow_panel:
+        if not self._has_options or name not in self._bounded():
             return
-        low, high = bounds.of(self)
+        low, high = self._bounded()[name].of(self)
         if (low is not None and value < low) or (high is not None and value > high):
             raise T.TraitError(f"{name} must be {in_words(low, high)} here, got {short(value)}")
+
+    def _bounded(self) -> dict[str, Bounds]:
+        """The ends of the options that `check_bounds` is about."""
+        found = {name: option.extra(Bounds) for name, option in self.fields().items() if not option.recomputes}
+        return {name: bounds for name, bounds in found.items() if bounds is not None and bounds.follow_panel}
+
+    def _bound_options(self, given: Collection[str]) -> None:
+        """From now on options keep the ends that follow from the panel: a default adapts, a value given is refused."""
+        for name, bounds in self._bounded().items():
+            value, (low, high) = getattr(self, name), bounds.of(self)
+            if name not in given:
+                nearest = value if high is None else min(value, high)
+                setattr(self, name, nearest if low is None else max(nearest, low))
+        self._has_options = True
+        for name in self._bounded():
+            self.check_bounds(name, getattr(self, name))
 
     def code(self, request: Any) -> str:
         """A cell that reproduces the result without the widget."""

@@ -104,6 +104,8 @@ class Stack(Shell):
             self._start_values = {**self._usual, **traits}
             for name, value in self._start_values.items():
                 setattr(self, name, value)
+            for name in self.fields():
+                getattr(self, name)  # a default, which panels adapt to the models, is set when it is first read
             self.workbench.join(self, given=self._start_values)
             self.controls = Controls(self)
             if self.one_status and self.status_line is None:
