@@ -37,7 +37,7 @@ def made_up(count: int, width: int, seed: int = 0) -> ConceptSet:
     zeros = np.zeros(count)
     return ConceptSet(
         names=[f"concept {i}" for i in range(count)], directions=rows, layer=1,
-        groups=[f"group {k}" for k in kind], centre=np.zeros(width), gap=zeros, auc=zeros, group_auc=zeros,
+        groups=[f"group {k}" for k in kind], center=np.zeros(width), gap=zeros, auc=zeros, group_auc=zeros,
         shuffled_auc=zeros, method="mean_difference",
     )  # fmt: skip
 

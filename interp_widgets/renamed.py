@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import sys
@@ -44,7 +45,7 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 def renamed(**names: str) -> Callable[[T], T]:
-    """Decorate a function whose keywords, or a class whose attributes, were renamed, old=new.
+    """Decorate a function whose keywords, or a class whose attributes or fields, were renamed, old=new.
 
     >>> @renamed(colour="color")
     ... def paint(color):
@@ -62,6 +63,8 @@ def renamed(**names: str) -> Callable[[T], T]:
             return cast(T, _keywords(target, target.__name__, names))
         for old, new in names.items():
             setattr(target, old, _attribute(target.__name__, old, new))
+        if dataclasses.is_dataclass(target):
+            target.__init__ = _keywords(target.__init__, target.__name__, names)  # type: ignore[misc]
         return target
 
     return decorate

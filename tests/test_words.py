@@ -88,8 +88,8 @@ BRITISH = re.compile(
     r"colour|neighbour|centre|labell|behaviour|favour|modell|(?<!no)(?<!prec)(?<!adv)"
     r"(normal|general|quant|linear|material|token|optim|initial|summar|visual|standard|random|regular|anal)(is|ys)(e|a)"
 )
-NAMED_IN_FILES = {"centre", "generalisation", "LabelledTexts", "TaskNeighbours", "analyses"}
-"""Fields and classes whose names are in files that users saved, and a noun that is spelled so everywhere."""
+NAMED_IN_FILES = {"LabelledTexts", "TaskNeighbours", "analyses"}
+"""Classes whose names are in files that users saved, and a noun that is spelled so everywhere."""
 
 
 def public_parts(name: str, value: object) -> set[str]:

@@ -27,6 +27,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.checksums import ROOM, is_sealed, sealed
 from interp_widgets.data.files import existing_file, opened, parse_json, read_tensors, short
+from interp_widgets.renamed import renamed
 
 from .network import Network
 from .patching import PassPatch, patched_passes
@@ -36,7 +37,9 @@ from .weights import own_weight
 _FORMAT = "interp_widgets edit 2"
 _WITHOUT_CHECKSUM = "interp_widgets edit 1"
 _PARTS = ("neurons", "before", "after", "added")
-_STREAM_PARTS = ("read", "write", "centre", "added")
+_STREAM_PARTS = ("read", "write", "center", "added")
+_IN_FILES = {"center": "centre"}
+"""Parts that have an older name in files."""
 _STREAM = "stream"
 _TOKENS = 4
 """Number of tokens whose embeddings identify the model of an edit."""
@@ -83,9 +86,10 @@ class LayerEdit:
         return len(self.added)
 
 
+@renamed(centre="center")
 @dataclass(frozen=True)
 class StreamEdit:
-    """An affine change of the residual stream x at every token but a BOS: x - ((x - centre) read) write + added.
+    """An affine change of the residual stream x at every token but a BOS: x - ((x - center) read) write + added.
 
     Example:
         >>> import torch
@@ -100,7 +104,7 @@ class StreamEdit:
     """(d_model, rank) float32."""
     write: Tensor
     """(rank, d_model) float32."""
-    centre: Tensor
+    center: Tensor
     """(d_model,) float32."""
     added: Tensor
     """(d_model,) float32."""
@@ -112,9 +116,9 @@ class StreamEdit:
                 f"read of an edit of a stream must have shape (d_model, rank), got {tuple(self.read.shape)}"
             )
         width, rank = self.read.shape
-        if (self.write.shape, self.centre.shape, self.added.shape) != ((rank, width), (width,), (width,)):
+        if (self.write.shape, self.center.shape, self.added.shape) != ((rank, width), (width,), (width,)):
             raise ValueError(
-                "an edit of a stream needs read (d_model, rank), write (rank, d_model), centre and added (d_model,), "
+                "an edit of a stream needs read (d_model, rank), write (rank, d_model), center and added (d_model,), "
                 f"got {', '.join(str(tuple(getattr(self, part).shape)) for part in _STREAM_PARTS)}"
             )
 
@@ -130,7 +134,7 @@ class StreamEdit:
     def change(self, value: Tensor) -> Tensor:
         """The stream (..., d_model) after the edit, in its own dtype; the edit must be on its device."""
         wide = value.to(self.read.dtype)
-        return (wide - (wide - self.centre) @ self.read @ self.write + self.added).to(value.dtype)
+        return (wide - (wide - self.center) @ self.read @ self.write + self.added).to(value.dtype)
 
 
 @dataclass(frozen=True)
@@ -303,7 +307,7 @@ class ModelEdit:
     def tensors(self) -> dict[str, Tensor]:
         """Copies of all its tensors, on the CPU, by the names that they have in a file."""
         held = {f"{layer}.{part}": getattr(edit, part) for layer, edit in self.layers.items() for part in _PARTS}
-        held |= {f"{_STREAM}.{layer}.{part}": getattr(edit, part)
+        held |= {f"{_STREAM}.{layer}.{_IN_FILES.get(part, part)}": getattr(edit, part)
                  for layer, edit in self.streams.items() for part in _STREAM_PARTS}  # fmt: skip
         if self.embeddings is not None:
             held["embeddings"] = self.embeddings
@@ -319,11 +323,12 @@ class ModelEdit:
         }
         streams = {key.removeprefix(f"{_STREAM}."): value for key, value in tensors.items()
                    if key.startswith(f"{_STREAM}.")}  # fmt: skip
+        names = [_IN_FILES.get(part, part) for part in _STREAM_PARTS]
         return cls(
             name,
             {layer: LayerEdit(**own) for layer, own in _by_layer(mlps, _PARTS, what)},
             settings,
-            {layer: StreamEdit(**own) for layer, own in _by_layer(streams, _STREAM_PARTS, what)},
+            {layer: StreamEdit(*(own[name] for name in names)) for layer, own in _by_layer(streams, names, what)},
             tensors.get("embeddings"),
         )
 

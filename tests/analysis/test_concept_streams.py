@@ -62,7 +62,7 @@ def whole(model: Any, method: str, layer: int) -> tuple[Any, Any, Any]:
 
 
 def farthest(found: ConceptSet, other: ConceptSet) -> float:
-    names = ("directions", "gap", "centre", "auc", "group_auc", "shuffled_auc")
+    names = ("directions", "gap", "center", "auc", "group_auc", "shuffled_auc")
     return float(max(np.abs(getattr(found, name) - getattr(other, name)).max() for name in names))
 
 

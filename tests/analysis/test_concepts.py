@@ -229,7 +229,7 @@ def test_tokens_are_projected(backend: str) -> None:
     reading = read_prompt_concepts(model, found, "The dog was happy", names=["dog", "Paris"])
     ids = model.tokens("The dog was happy")
     states = model.run(ids, capture="blocks.2.hook_resid_pre").activations["blocks.2.hook_resid_pre"][0].numpy()
-    wanted = (states - found.centre) @ found.directions[[2, 0]].T
+    wanted = (states - found.center) @ found.directions[[2, 0]].T
     np.testing.assert_allclose(reading.projection, wanted, atol=1e-10)
     assert len(reading.tokens) == len(ids)
     assert reading.strongest(0, 1)[0][1] == pytest.approx(wanted[0].max())
@@ -267,7 +267,7 @@ def a_set(directions: Any, names: Any = None, groups: Any = None) -> ConceptSet:
     directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
     zeros = np.zeros(count)
     return ConceptSet(names=names or [f"c{i}" for i in range(count)], directions=directions, layer=1,
-                      groups=groups or [""] * count, centre=np.zeros(directions.shape[1]), gap=zeros, auc=zeros,
+                      groups=groups or [""] * count, center=np.zeros(directions.shape[1]), gap=zeros, auc=zeros,
                       group_auc=zeros, shuffled_auc=zeros, method="mean_difference")  # fmt: skip
 
 
@@ -296,7 +296,7 @@ def test_sparse_sums_of_a_prompt_and_their_errors() -> None:
     found = concept_directions(model, SMALL, layer=2, shuffles=1)
     sum_of = decompose_prompt(model, found, "The dog was happy", n_concepts=2)
     assert len(sum_of.names) == 2
-    state = naive_state(model, "The dog was happy", 2) - found.centre
+    state = naive_state(model, "The dog was happy", 2) - found.center
     atoms = found.directions[[found.index(name) for name in sum_of.names]].T
     rest = state - atoms @ np.linalg.lstsq(atoms, state, rcond=None)[0]
     assert sum_of.error == pytest.approx(np.linalg.norm(rest) / np.linalg.norm(state), abs=limit(model))
@@ -538,7 +538,7 @@ def test_two_sets_share_a_map() -> None:
     assert list(found.to_frame().columns) == ["concept", "group", "x", "y", "other_x", "other_y", "moved"]
     with pytest.raises(ValueError, match="same concepts"):
         concept_map(concepts, "pca", other=grouped(60, shift=1))
-    narrow = replace(concepts, directions=turned[:, :8], centre=np.zeros(8))
+    narrow = replace(concepts, directions=turned[:, :8], center=np.zeros(8))
     with pytest.raises(ValueError, match="must have the same width, got 16 and 8"):
         concept_map(concepts, "pca", other=narrow)
 

@@ -25,6 +25,7 @@ from interp_widgets.analysis._core.result import (
     with_axes,
 )  # fmt: skip
 from interp_widgets.analysis._core.tables import table
+from interp_widgets.renamed import renamed
 
 
 @record
@@ -97,6 +98,24 @@ def test_saved_and_read_back_the_same(tmp_path: Path) -> None:
 def test_equals_sees_every_difference(changes: dict[str, Any]) -> None:
     assert sample().equals(sample())
     assert not sample().equals(sample(**changes))
+
+
+def test_a_field_keeps_in_files_the_name_that_it_had(tmp_path: Path) -> None:
+    @renamed(colour="color")
+    @record
+    class Painted(Result):
+        color: Floats = with_axes("pixels", saved_as="colour")
+
+    result = Painted([0.5, 1.0])
+    path = result.save(tmp_path / "painted.npz")
+    with np.load(path) as archive:
+        assert sorted(archive) == ["colour", "header.json"]
+        assert set(json.loads(archive["header.json"].tobytes())["fields"]) == {"colour", "partial", "provenance"}
+    assert Painted.load(path).color.tolist() == [0.5, 1.0]
+    with pytest.warns(DeprecationWarning, match=r"Painted\.colour is called Painted\.color now"):
+        assert result.colour.tolist() == [0.5, 1.0]  # type: ignore[attr-defined]
+    with pytest.warns(DeprecationWarning, match=r"Painted\(colour=\) is called Painted\(color=\) now"):
+        assert Painted(colour=[1.0]).color == 1  # type: ignore[call-arg]
 
 
 def test_a_file_of_another_class_version_or_origin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

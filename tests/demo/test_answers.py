@@ -118,7 +118,7 @@ def unlike_clusters(first: HiddenClusters, second: HiddenClusters, path: str) ->
 
 def unlike_probes(first: BiasProbes, second: BiasProbes, path: str) -> list[str]:
     """A fit stops near its optimum; a held-out text on the boundary may fall on its other side."""
-    measures = ("accuracy", "auc", "second_accuracy", "second_auc", "bag_of_words", "embedding", "generalisation")
+    measures = ("accuracy", "auc", "second_accuracy", "second_auc", "bag_of_words", "embedding", "generalization")
     faults = [name for name in measures if not np.allclose(getattr(first, name), getattr(second, name), atol=0.05)]
     for name in ("direction", "second"):
         if np.einsum("ld,ld->l", getattr(first, name), getattr(second, name)).min() < 0.99:

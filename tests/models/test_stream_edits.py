@@ -41,7 +41,7 @@ def test_a_stream_is_changed_at_every_token_but_the_bos(family: str, backend: st
         new = value.clone()
         for at in range(first, value.shape[1]):
             x = value[0, at]
-            new[0, at] = x - (x - own.centre.double()) @ own.read.double() @ own.write.double() + own.added.double()
+            new[0, at] = x - (x - own.center.double()) @ own.read.double() @ own.write.double() + own.added.double()
         return new
 
     name = "blocks.{}.hook_resid_pre" if layer < model.n_layers else "blocks.{}.hook_resid_post"
@@ -143,7 +143,7 @@ def test_an_edit_of_streams_for_another_model_changes_nothing() -> None:
 
 
 def test_what_is_no_edit_of_a_stream_is_refused() -> None:
-    good = {"read": torch.ones(3, 1), "write": torch.ones(1, 3), "centre": torch.ones(3), "added": torch.ones(3)}
+    good = {"read": torch.ones(3, 1), "write": torch.ones(1, 3), "center": torch.ones(3), "added": torch.ones(3)}
     bad: dict[str, dict[str, Any]] = {
         r"write \(rank, d_model\)": {"write": torch.ones(3, 1)},
         r"read of an edit of a stream": {"read": torch.ones(3)},
@@ -152,8 +152,8 @@ def test_what_is_no_edit_of_a_stream_is_refused() -> None:
     for sentence, change in bad.items():
         with pytest.raises(ValueError, match=sentence):
             StreamEdit(**{**good, **change})
-    with pytest.raises(TypeError, match="centre of an edit must be a tensor, got None"):
-        StreamEdit(**{**good, "centre": None})
+    with pytest.raises(TypeError, match="center of an edit must be a tensor, got None"):
+        StreamEdit(**{**good, "center": None})
     one = StreamEdit(**good)
     for streams in ({"a": one}, {1: 3}, {True: one}):
         with pytest.raises(TypeError, match="streams of an edit must map numbers of layers to StreamEdit, got"):

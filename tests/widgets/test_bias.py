@@ -208,8 +208,8 @@ def test_probes_beside_their_controls(base: Any, view: Any) -> None:
     np.testing.assert_allclose(lines["probe"], expected.auc.mean(axis=1))
     np.testing.assert_allclose(lines["shuffled labels"], expected.control_auc.mean(axis=1))
     np.testing.assert_allclose(lines["bag of words"], expected.bag_of_words.mean())
-    np.testing.assert_allclose(own.maps.views[0].matrix, expected.generalisation.T, atol=1e-6)
-    panel.threshold = float(np.median(expected.generalisation))
+    np.testing.assert_allclose(own.maps.views[0].matrix, expected.generalization.T, atol=1e-6)
+    panel.threshold = float(np.median(expected.generalization))
     crossed = {tuple(cell) for cell in own.maps.views[0].crossed}
     held = {(layer, probe) for layer in range(6) for probe in expected.generalizing(layer, panel.threshold)}
     assert crossed | held == {(row, column) for row in range(6) for column in range(6)}

@@ -20,7 +20,7 @@ def a_set(seed: int = 0, count: int = 20) -> ConceptSet:
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     zeros = np.zeros(count)
     return ConceptSet(names=[f"c{i}" for i in range(count)], directions=rows, layer=1, groups=[""] * count,
-                      centre=np.zeros(6), gap=zeros, auc=zeros, group_auc=zeros, shuffled_auc=zeros,
+                      center=np.zeros(6), gap=zeros, auc=zeros, group_auc=zeros, shuffled_auc=zeros,
                       method="mean_difference")  # fmt: skip
 
 

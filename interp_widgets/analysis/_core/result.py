@@ -66,11 +66,12 @@ def by_itself() -> Any:
     return field(metadata={"by itself": True})
 
 
-def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True) -> Any:
+def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True, saved_as: str = "") -> Any:
     """A field of a record that is an array (``Floats``, ``Ints`` or ``Bools``) or a ``Sequence``, with these axes.
 
     All axes of one name have one size; a number is the size itself. With ``nan=False`` every number must be finite. An
-    array is kept as a read-only NumPy array, a sequence as a tuple. None is allowed where it is the default.
+    array is kept as a read-only NumPy array, a sequence as a tuple. None is allowed where it is the default. Files have
+    the field under the name `saved_as`, which it had before, where that is given.
 
     >>> @record
     ... class Scores(Record):
@@ -82,7 +83,7 @@ def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True) -> An
     Traceback (most recent call last):
     ValueError: Scores.scores must have shape (any, 2), got (3, 1)
     """
-    return field(default=default, metadata={"axes": names, "nan": nan})
+    return field(default=default, metadata={"axes": names, "nan": nan, "saved as": saved_as})
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field, with_axes, by_itself))
@@ -327,7 +328,10 @@ def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, Scalar):
         return value
     if isinstance(value, Record):
-        inner = {f.name: _encode(getattr(value, f.name), f"{path}.{f.name}".strip("."), arrays) for f in fields(value)}  # type: ignore[arg-type]
+        inner = {
+            saved: _encode(getattr(value, name), f"{path}.{saved}".strip("."), arrays)
+            for saved, name in _names_in_files(type(value)).items()
+        }
         return {"kind": "record", "class": type(value).__name__, "version": value.VERSION, "fields": inner}
     if isinstance(value, tuple | list):
         return [_encode(part, f"{path}.{i}", arrays) for i, part in enumerate(value)]
@@ -379,6 +383,11 @@ def digest_of(value: Any) -> str:
     return digest.hexdigest()
 
 
+def _names_in_files(kind: type[Any]) -> dict[str, str]:
+    """The names of a record's fields, by those that they have in files."""
+    return {item.metadata.get("saved as") or item.name: item.name for item in fields(kind)}
+
+
 def _deeper(depth: int) -> int:
     """The next level of a file; ValueError below the last one, long before Python's own limit for whoever reads it."""
     if depth >= _DEEPEST:
@@ -390,7 +399,11 @@ def _read_record(kind: type[Any], values: Mapping[str, Any], arrays: Mapping[str
     """A record from the JSON of its fields."""
     kind.check_unread(values)
     alone, inner = {item.name for item in fields(kind) if "by itself" in item.metadata}, _deeper(depth)
-    read = {name: (_decode_alone if name in alone else _decode)(part, arrays, inner) for name, part in values.items()}
+    named = _names_in_files(kind)
+    read = {
+        named.get(saved, saved): (_decode_alone if saved in alone else _decode)(part, arrays, inner)
+        for saved, part in values.items()
+    }
     return built(kind, read)
 
 

@@ -220,6 +220,6 @@ def random_edit(model: Model, edit: ModelEdit, *, seed: int = 0) -> ModelEdit:
         rank = one.read.shape[1]
         basis = span_basis(draw.standard_normal((rank, model.d_model))) if rank else np.zeros((0, model.d_model))
         rows = torch.from_numpy(basis.copy()).float()
-        streams[at] = StreamEdit(rows.T.contiguous(), rows, one.centre, random_rows(one.added[None])[0])
+        streams[at] = StreamEdit(rows.T.contiguous(), rows, one.center, random_rows(one.added[None])[0])
     name = f"Random, as large as {edit.name}"
     return ModelEdit.of(model, name, layers=layers, streams=streams, settings={"method": "random", "seed": seed})

@@ -1,4 +1,4 @@
-"""Linear probes for biased texts at every layer: accuracy with controls, directions, generalisation across layers."""
+"""Linear probes for biased texts at every layer: accuracy with controls, directions, generalization across layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ITERATIONS = 50
 """Typical number of iterations of a fit."""
 
 
-@renamed(generalising="generalizing")
+@renamed(generalising="generalizing", generalisation="generalization")
 @record
 class BiasProbes(Result):
     """What `train_bias_probes` returns: a probe for every layer, with the baselines to compare its accuracy with.
@@ -61,7 +61,7 @@ class BiasProbes(Result):
     """(splits,) AUC of a linear probe of the token counts."""
     embedding: Floats = with_axes("splits", nan=False)
     """(splits,) AUC of the same probe on the stream entering layer 0: the tokens without context."""
-    generalisation: Floats = with_axes("layers", "layers", nan=False)
+    generalization: Floats = with_axes("layers", "layers", nan=False, saved_as="generalisation")
     """(layers, layers) mean AUC of the probe of one layer (first axis) on the states of another (second axis)."""
     direction: Floats = with_axes("layers", "d_model", nan=False)
     """(layers, d_model) unit direction of each probe, pointing towards biased; fitted to all texts."""
@@ -90,7 +90,7 @@ class BiasProbes(Result):
         """S_l: the layers whose probes classify the states of ``layer`` with an AUC above ``threshold``."""
         number = index(layer, self.n_layers, "layer", f"{self.n_layers}-layer model")
         check_range("threshold", threshold, 0.0, 1.0)
-        return tuple(np.flatnonzero(self.generalisation[:, number] > threshold).tolist())
+        return tuple(np.flatnonzero(self.generalization[:, number] > threshold).tolist())
 
     def to_frame(self) -> DataFrame:
         """One row per layer: means over the splits."""
@@ -226,7 +226,7 @@ class _Fits:
                     _auc(self.states[test, other + 1] @ weights[0], self.target[test]) for other in range(layers)
                 ]
             self._report(layers + 1)
-        return {**found, "generalisation": across / splits}
+        return {**found, "generalization": across / splits}
 
     def direction(self, layer: int, *, across: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """(d_model,) unit direction of a probe fitted on all texts, orthogonal to ``across`` if given."""

@@ -14,8 +14,10 @@ from interp_widgets.analysis._core.top_k import top_k_indices
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.state import facts
+from interp_widgets.renamed import renamed
 
 
+@renamed(centre="center")
 @record
 class ConceptSet(Result):
     """One direction per concept in the residual stream that enters a layer.
@@ -45,7 +47,7 @@ class ConceptSet(Result):
     groups: Sequence[str] = with_axes("concepts")
     """Group of each concept; empty where it has none."""
 
-    centre: Floats = with_axes("d_model", nan=False)
+    center: Floats = with_axes("d_model", nan=False, saved_as="centre")
     """Mean of the states that the directions were computed from."""
 
     gap: Floats = with_axes("concepts")

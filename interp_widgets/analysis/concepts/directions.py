@@ -119,7 +119,7 @@ def concept_directions(
     for block, owner in passes.run(template, held_out=False):
         moments.add(block, owner)
         training.add(block, owner)
-    centre = moments.mean
+    center = moments.mean
     make = maker(moments, training.states, training.owner, method=method, seed=seed)
     directions, gap = moments.take_directions(make, [concept.name for concept in chosen])
     held_out = _HeldOut(model, in_control, passes.held_out, directions, seed)
@@ -133,7 +133,7 @@ def concept_directions(
         directions=directions.astype(training.states.dtype),
         layer=layer,
         groups=[concept.group for concept in chosen],
-        centre=centre.astype(training.states.dtype),
+        center=center.astype(training.states.dtype),
         gap=gap,
         auc=overall,
         group_auc=within,

@@ -47,7 +47,7 @@ class ConceptReading(Result):
     """Names."""
 
     projection: Floats = with_axes("positions", "concepts")
-    """Projection of the residual stream, minus the set's centre, on each unit direction."""
+    """Projection of the residual stream, minus the set's center, on each unit direction."""
 
     layer: int
     """Which residual stream, as in :class:`ConceptSet`."""
@@ -119,7 +119,7 @@ def read_prompt_concepts(
     return ConceptReading(
         tokens=tokens.tokens(),
         names=[concepts.names[i] for i in chosen],
-        projection=(states - concepts.centre) @ concepts.directions[list(chosen)].T,
+        projection=(states - concepts.center) @ concepts.directions[list(chosen)].T,
         layer=concepts.layer,
         sink=tokens.first_is_sink,
         provenance=provenance(model.provenance(), layer=concepts.layer, method=concepts.method, bos=tokens.offset == 1),
@@ -137,7 +137,7 @@ class SparseReading(Result):
     """Weight of each unit direction, in the residual stream's units."""
 
     error: float
-    """Norm of the residual over the norm of the state minus the set's centre; 0 if the sum equals the state."""
+    """Norm of the residual over the norm of the state minus the set's center; 0 if the sum equals the state."""
 
     solver: str
     """"omp" or "elastic_net"."""
@@ -153,7 +153,7 @@ def decompose_state(
     alpha: float = 0.01,
     l1_ratio: float = 0.95,
 ) -> SparseReading:
-    """Write a hidden state (d_model,), minus the set's centre, as a sum of few concept directions.
+    """Write a hidden state (d_model,), minus the set's center, as a sum of few concept directions.
 
     ``omp``: orthogonal matching pursuit with ``n_concepts`` directions. ``elastic_net``: penalised least squares; the
     penalty is ``alpha`` times the state's largest projection over d_model, so that it does not depend on the state's
@@ -184,7 +184,7 @@ def decompose_state(
         raise ValueError(f"state must be {concepts.d_model} finite numbers for this set, got shape {target.shape}")
     check_choice("solver", solver, Solver)
     check_range("n_concepts", n_concepts, most=min(len(concepts.names), concepts.d_model), owner="this set")
-    target = target - concepts.centre
+    target = target - concepts.center
     atoms = np.asarray(concepts.directions, dtype=np.float64).T
     weights = _omp(atoms, target, n_concepts) if solver == "omp" else _elastic_net(atoms, target, alpha, l1_ratio)
     length = float(np.linalg.norm(target))

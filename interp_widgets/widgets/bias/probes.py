@@ -1,4 +1,4 @@
-"""Probes of biased against benign texts in every layer: accuracy, geometry and generalisation to other layers."""
+"""Probes of biased against benign texts in every layer: accuracy, geometry and generalization to other layers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ProbeSweep(ProbeOptions):
         for view, heat in self.maps.drawn():
             probes = results["AB".index(view)]
             layers = [str(layer) for layer in range(probes.n_layers)]
-            matrix = probes.generalisation.T
+            matrix = probes.generalization.T
             heat.set_matrix(matrix, rows=layers, columns=layers, vmin=0.5, vmax=1.0)
             heat.crossed = [[row, column] for row, own in enumerate(matrix) for column, auc in enumerate(own)
                             if auc <= self.threshold]  # fmt: skip

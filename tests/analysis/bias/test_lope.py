@@ -88,11 +88,11 @@ def test_what_is_taken_off_is_the_mean_direction_times_the_mean_activation() -> 
 @pytest.mark.seconds
 def test_layers_where_no_probe_holds_are_left_alone() -> None:
     model, probes = setting("gpt2", "auto")
-    nothing = replace(probes, generalisation=np.full_like(probes.generalisation, 0.5))
+    nothing = replace(probes, generalization=np.full_like(probes.generalization, 0.5))
     assert lope_edit(model, nothing, threshold=0.5).layers == {}
-    one = np.full_like(probes.generalisation, 0.5)
+    one = np.full_like(probes.generalization, 0.5)
     one[2, 1] = 0.95
-    edit = lope_edit(model, replace(probes, generalisation=one), k=model.d_mlp, threshold=0.9)
+    edit = lope_edit(model, replace(probes, generalization=one), k=model.d_mlp, threshold=0.9)
     assert list(edit.layers) == [1]
     removed = edit.layers[1].before.double() - edit.layers[1].after.double()
     along = torch.from_numpy(np.outer(probes.direction[2], probes.direction[2]))

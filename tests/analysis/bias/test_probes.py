@@ -69,11 +69,11 @@ def test_texts_are_projected_on_both_directions(planted: Any) -> None:
 
 
 def test_generalisation_names_the_layers_whose_probes_hold(planted: Any) -> None:
-    own = np.diag(planted.generalisation)
+    own = np.diag(planted.generalization)
     np.testing.assert_allclose(own, planted.auc.mean(axis=1), atol=1e-12)
     for layer in range(planted.n_layers):
         holds = planted.generalizing(layer, 0.9)
-        assert list(holds) == [k for k in range(planted.n_layers) if planted.generalisation[k, layer] > 0.9]
+        assert list(holds) == [k for k in range(planted.n_layers) if planted.generalization[k, layer] > 0.9]
         assert layer in holds
     assert planted.generalizing(-1, 0.0) == tuple(range(planted.n_layers))
 
