@@ -64,7 +64,7 @@ def renamed(**names: str) -> Callable[[T], T]:
         for old, new in names.items():
             setattr(target, old, _attribute(target.__name__, old, new))
         if dataclasses.is_dataclass(target):
-            target.__init__ = _keywords(target.__init__, target.__name__, names)  # type: ignore[misc]
+            target.__init__ = _keywords(target.__init__, target.__name__, names)  # type: ignore[method-assign]
         return target
 
     return decorate
