@@ -98,7 +98,7 @@ def test_words_of_components_are_of_the_models_vocabulary(own: Model, opened: An
 def test_heads_can_be_searched_for_the_models_own_words(own: Model, opened: Any) -> None:
     panel = opened(HeadWordBrowser, own, live_seconds=0)
     assert panel.word_list == "demo", "word vectors are needed, which a vocabulary does not have"
-    with panel.hold():
+    with panel.batch_changes():
         panel.word_list, panel.most_words = "vocabulary", 300
     result = panel.run()
     assert 3 <= len(result.vocabulary) <= 300

@@ -199,7 +199,7 @@ class CircuitBoard(Panel):
     def _pinned(self, _: Any) -> None:
         if self.board.pinned:
             row, column = self.board.pinned
-            with self.hold():
+            with self.batch_changes():
                 self.method, self.circuit = self._rows[max(row, 0)], self._columns[max(column, 0)]
 
     def _question_of(self) -> tuple[Any, ...] | None:
