@@ -43,6 +43,10 @@ def uploaded_rows(content: bytes, name: str) -> tuple[Mapping[str, Any], ...]:
     return as_rows(parse_items(content, name))
 
 
+WITHOUT_WORDINGS = "without wordings"
+"""Marks examples that do not say which wordings are trained: those of the demo models are, for others that is false."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows as part of a request, compared by their hash: there may be thousands."""
@@ -50,19 +54,18 @@ class Rows:
     count: int
     """Number of example rows; 0 for the user's own."""
     hash: str
-    wordings: bool = True
-    """Whether the examples say which wordings are trained: those of the demo models are, for others that is false."""
+    """Of the user's own; for examples empty, or `WITHOUT_WORDINGS`."""
     own: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def of(cls, own: Sequence[Mapping[str, Any]], count: int, wordings: bool = True) -> Rows:
         """The user's own rows; without any, `count` facts as examples."""
-        return cls(0, item_hash(list(own)), own=tuple(own)) if own else cls(count, "", wordings)
+        return cls(0, item_hash(list(own)), tuple(own)) if own else cls(count, "" if wordings else WITHOUT_WORDINGS)
 
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """The rows themselves."""
-        if self.own or self.wordings:
+        if self.own or self.hash != WITHOUT_WORDINGS:
             return self.own or demo_prompts(self.count)
         return [{name: row[name] for name in row if name != "wording"} for row in demo_prompts(self.count)]
 
