@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
@@ -185,6 +188,21 @@ def test_frozen_and_the_callers_array_stays_their_own() -> None:
     mine[0, 0] = 5
     assert mine.flags.writeable
     assert hash(result) != hash(sample(scores=mine))
+
+
+@pytest.mark.parametrize("make", [np.zeros, lambda shape: torch.zeros(shape).numpy()], ids=["array", "tensor"])
+def test_a_part_of_a_larger_array_does_not_keep_it_alive(make: Callable[[tuple[int, ...]], Any]) -> None:
+    whole = make((5, 2, 2))
+    part, counts = whole[3, :, :], np.arange(2)
+    result, owner = sample(scores=part, counts=counts), weakref.ref(whole if whole.base is None else whole.base)
+    del whole, part
+    gc.collect()
+    assert owner() is None
+    assert result.scores.shape == (2, 2)
+    assert not result.scores.any()
+    assert np.shares_memory(result.counts, counts), "what it needs whole is not copied"
+    with pytest.raises(ValueError, match="read-only"):
+        result.scores[0, 0] = 1
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
@@ -39,8 +39,8 @@ import comm
 import comm.base_comm
 import ipywidgets as W
 import numpy as np
-import psutil
 import traitlets as T
+from bokeh.model import Model as BokehModel
 
 import interp_widgets as iw
 from interp_widgets.analysis.concepts import ConceptMap
@@ -52,8 +52,10 @@ from interp_widgets.widgets.base.lifetime import descendants
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.shell import Shell
 from interp_widgets.widgets.views import Heatmap, Table, TokenStrip
+from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from interp_widgets.widgets.workbench.tools import TOOLS
 from tests.maps_alike import unlike_maps
+from tests.soak.counts import Counts, counted
 
 PROMPTS = (
     "The Eiffel Tower is in the city of", "The capital of Japan is", "Snow fell on the", "One two three four",
@@ -112,6 +114,23 @@ class Watchdog:
                 os._exit(101)
 
 
+def wait_for_workers() -> None:
+    """Wait until nothing computes: a run refers to its panel until it has ended, and counting objects disturbs it."""
+    while any(worker.busy for worker in _workers.values()):
+        time.sleep(0.1)
+
+
+class Rest(NamedTuple):
+    """What the process held when everything rested."""
+
+    operations: int
+    seconds: float
+    """Since the start."""
+    panels: int
+    """Panels that were open, a stack's tabs counted each: what was opened for the first time adds its widgets once."""
+    held: Counts
+
+
 class Soak:
     """One run: the models, the workbench, the panels beside it, and what went wrong."""
 
@@ -120,8 +139,9 @@ class Soak:
         self.watchdog = Watchdog()
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
-        self.memory: list[tuple[int, float, float, int]] = []
-        """At every rest: operations so far, megabytes of the process and of cached results in it, open widgets."""
+        self.start = time.monotonic()
+        self.memory: list[Rest] = []
+        """What the process held at every rest."""
         self.trail: list[str] = []
         self.tools = list(TOOLS)
         self.bench = self.open_bench()
@@ -348,10 +368,14 @@ class Soak:
                 thread.join()
         self.look_for_errors()
         self.compare()
-        with self.watchdog.at("collecting garbage", waits=True):
-            gc.collect()
-        size, held = psutil.Process().memory_info().rss / 1e6, results.bytes / 1e6
-        self.memory.append((sum(self.counts.values()), size, held, len(W.widget._instances)))
+        self.measure(sum(len(getattr(shell, "opened_panels", (shell,))) for shell in self.shells()))
+
+    def measure(self, panels: int) -> None:
+        """Note what the process holds, with so many panels open."""
+        with self.watchdog.at("counting what is alive", waits=True):
+            wait_for_workers()
+            held = counted()
+        self.memory.append(Rest(sum(self.counts.values()), time.monotonic() - self.start, panels, held))
 
     def compare(self) -> None:
         """Compare a result on the screen with a fresh computation."""
@@ -384,16 +408,21 @@ class Soak:
         total = sum(count for name, count in self.counts.items() if name not in ("compared", "refused"))
         print(f"{total} operations: {dict(self.counts)}")
         if len(self.memory) > 3:
-            half = np.array(self.memory[len(self.memory) // 2 :])
-            slope, own = (np.polyfit(half[:, 0], sizes, 1)[0] * 1000 for sizes in (half[:, 1], half[:, 1] - half[:, 2]))
-            first, last = self.memory[0], self.memory[-1]
+            resting = [rest for rest in self.memory if rest.panels]
+            half, first, last = resting[len(resting) // 2 :], resting[0], resting[-1]
+            done = [rest.operations for rest in half]
+            sizes = [[rest.held.rss for rest in half], [rest.held.rss - rest.held.cache for rest in half]]
+            slope, own = (np.polyfit(done, size, 1)[0] * 1000 for size in sizes)
             print(
-                f"memory at rest: {first[1]:.0f} MB after {first[0]} operations, {last[1]:.0f} MB after {last[0]}; in "
-                f"the second half {slope:+.0f} MB per 1,000 operations, {own:+.0f} MB without the cache of results"
+                f"memory at rest: {first.held.rss:.0f} MB after {first.operations} operations, {last.held.rss:.0f} MB "
+                f"after {last.operations}; in the second half {slope:+.0f} MB per 1,000 operations, {own:+.0f} MB "
+                "without the cache of results"
             )
-            print("  operations: MB (in the cache), widgets")
-            for count, size, held, widgets in self.memory:
-                print(f"  {count}: {size:.0f} ({held:.0f}), {widgets}")
+            print(f"  seconds  operations  panels  {Counts.HEAD}")
+            for rest in self.memory:
+                print(f"  {rest.seconds:7.0f}  {rest.operations:10d}  {rest.panels:6d}  {rest.held}")
+            print("  the last two: all panels closed; the cache of results emptied")
+            print(f"  threads: {', '.join(thread.name for thread in threading.enumerate())}")
         print(f"{len(self.faults)} faults")
         return min(len(self.faults), 100)
 
@@ -404,12 +433,13 @@ class Soak:
                 self.beside.pop().close()
             self.bench.close()
             del self.bench
-            while any(worker.busy for worker in _workers.values()):  # a run refers to its panel until it has ended
-                time.sleep(0.1)
-            gc.collect()
-        left = Counter(type(one).__name__ for one in gc.get_objects() if issubclass(type(one), Shell))
+        self.measure(0)
+        left = Counter(type(one).__name__ for one in gc.get_objects() if issubclass(type(one), Shell | BokehModel))
+        left += Counter(type(one).__name__ for one in W.widget._instances.values() if not _is_shared(one))
         if left:
             self.fault(f"panels are left after all were closed: {dict(left)}")
+        results.clear()
+        self.measure(0)
 
 
 def different(left: Any, right: Any, path: str = "result") -> str:
@@ -456,6 +486,11 @@ def _is_hidden(widget: Any, root: Any) -> bool:
     if hidden(widget):
         return True
     return any(hidden(box) and any(one is widget for one in descendants(box)) for box in descendants(root))
+
+
+def _is_shared(widget: Any) -> bool:
+    """Whether it stays open for later panels: the code of charts, which a page gets once."""
+    return widget is BokehSource._shared or widget is getattr(BokehSource._shared, "layout", None)
 
 
 def _receive(widget: Any, **data: Any) -> None:

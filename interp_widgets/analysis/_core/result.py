@@ -494,7 +494,10 @@ def _nested_tuples(value: Any, sizes: Sequence[str | int], label: str) -> Any:
 
 
 def _checked_array(value: Any, axes: Sequence[str | int], type_name: str, nan: bool, label: str) -> NDArray[Any]:
-    """A read-only view of the numbers after checking type and shape; an axis without a known size may have any."""
+    """The numbers, read-only, after checking type and shape; an axis without a known size may have any.
+
+    They are copied only where they are a part of a larger array or tensor, which the result would keep alive.
+    """
     if type_name not in _KINDS:
         raise TypeError(f"{label} has axes, so its type must be one of {', '.join(_KINDS)}, got {type_name}")
     kind, codes = _KINDS[type_name]
@@ -509,9 +512,18 @@ def _checked_array(value: Any, axes: Sequence[str | int], type_name: str, nan: b
         raise ValueError(f"{label} must have shape ({listed}), got {array.shape}")
     if not nan and kind == "float" and not np.isfinite(array).all():
         raise ValueError(f"{label} must be finite, got NaN or infinity in {np.sum(~np.isfinite(array))} places")
-    array = array.view()
+    array = array.copy() if _kept_by(array) > array.nbytes else array.view()
     array.flags.writeable = False
     return array
+
+
+def _kept_by(array: NDArray[Any]) -> int:
+    """Bytes that stay in memory as long as an array does: of the array or tensor whose memory it shows."""
+    owner: Any = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    tensor = owner.base  # an array of a tensor has it as its base
+    return int(tensor.untyped_storage().nbytes() if hasattr(tensor, "untyped_storage") else owner.nbytes)
 
 
 def _brief(value: Any) -> str:
