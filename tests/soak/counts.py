@@ -49,10 +49,12 @@ class Counts:
             f"{self.objects:8d}  {self.cache:8.1f}  {self.rss:6.0f} ({self.untrimmed:.0f})"
         )
 
-    def more_than(self, before: Counts, least: int = 1) -> dict[str, int]:
-        """By how many the objects of each class have grown, the most first."""
-        grown = {kind: count - before.kinds[kind] for kind, count in self.kinds.items()}
-        return dict(sorted(((k, n) for k, n in grown.items() if n >= least), key=lambda pair: -pair[1]))
+    def grown_since(self, before: Counts) -> dict[str, int]:
+        """By how much widgets, Bokeh models, tensors and threads are more than before; empty if none is."""
+        more = {
+            name: getattr(self, name) - getattr(before, name) for name in ("widgets", "bokeh", "tensors", "threads")
+        }
+        return {name: count for name, count in more.items() if count > 0}
 
 
 def counted() -> Counts:

@@ -3,9 +3,9 @@
     python -m tests.soak.rounds --rounds 5
 
 A round asks two questions. For each, it opens every panel of the workbench with all its tabs, opens the panel once more
-by itself and closes it, and shows every view of two models; at its end it saves the session, closes the workbench and
-opens it again. Afterwards everything is closed. The exit code is 1 if anything that is counted has grown after the
-second round (the first opens the tabs, the second still loads libraries).
+by itself and closes it, and shows every view of two models. Before it, the workbench is closed and opened again from
+its session. In the end everything is closed. The exit code is 1 if widgets, Bokeh models, tensors or threads are more
+than after the second round: the first opens the tabs, and both load libraries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ import comm
 
 import interp_widgets as iw
 from interp_widgets.compute.cache import results
-from interp_widgets.compute.worker import _workers
 from interp_widgets.widgets.workbench.tools import TOOLS
 
 from .counts import Counts, counted
-from .soak import LONGEST, PROMPTS, Silent
+from .soak import LONGEST, PROMPTS, Silent, wait_for_workers
 
 QUESTIONS = ((PROMPTS[1], " Tokyo"), (PROMPTS[0], " Paris."))
 
@@ -68,8 +66,7 @@ def rest(shell: Any) -> None:
 
 def alive() -> Counts:
     """What is alive once no worker computes."""
-    while any(worker.busy for worker in _workers.values()):
-        time.sleep(0.1)
+    wait_for_workers()
     return counted()
 
 
@@ -85,8 +82,10 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'':12}{Counts.HEAD}")
     seen: list[Counts] = []
 
-    def show(what: str) -> None:
-        print(f"{what:12}{alive()}", flush=True)
+    def show(what: str) -> Counts:
+        now = alive()
+        print(f"{what:12}{now}", flush=True)
+        return now
 
     show("no panel")
     bench = iw.Workbench(*models, prompt=PROMPTS[0], response=" Paris.")
@@ -94,17 +93,16 @@ def main(arguments: list[str] | None = None) -> int:
         for number in range(chosen.rounds):
             bench = reopened(bench, Path(folder), *models)
             a_round(bench, chosen.tools)
-            seen.append(alive())
-            print(f"round {number + 1:<6}{seen[-1]}", flush=True)
+            seen.append(show(f"round {number + 1}"))
     bench.close()
     del bench
     show("closed")
     results.clear()
     show("no results")
-    grown = seen[-1].more_than(seen[1]) if len(seen) > 2 else {}
+    grown = seen[-1].grown_since(seen[1]) if len(seen) > 2 else {}
     if grown:
-        print(f"grown since the second round: {grown}")
-    return int(any(seen[-1].alive > seen[1].alive for _ in grown))
+        print(f"more than after the second round: {grown}\n  by class: {seen[-1].kinds - seen[1].kinds}")
+    return int(bool(grown))
 
 
 if __name__ == "__main__":
