@@ -128,7 +128,7 @@ def test_what_is_no_model_is_told(name: str, given: Any) -> None:
     }
     needed.pop("options", None), needed.pop("saliency_options", None)
     assert len(OF_A_MODEL) > 20
-    assert rest
+    assert rest or name == "circuit_edges", "it takes a model alone"
     with pytest.raises(TypeError, match=r"model must be a loaded model, got .*: use load_model"):
         function(**{**needed, "model": given})
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.arguments import checked
 from interp_widgets.models.engine import (
     PathCells,
     Reader,
@@ -104,6 +105,7 @@ class CircuitCase:
         return [(position,) for position in self.tokens] if kind == "tokens" else list(getattr(self, kind))
 
 
+@checked
 def circuit_edges(model: Model) -> tuple[Edge, ...]:
     """Every edge of a circuit's model, as (sender, receiver) that `path_patching` takes: from each head and MLP to each
     query, key, value and MLP behind it and to the logits.
