@@ -328,6 +328,15 @@ class Worker:
             self._queue.remove(job)
             return True
 
+    def _take_next(self, *, preemptible: bool = True) -> Job | None:
+        """Take the job whose turn it is from the queue, if any: the oldest of an owner in sight, else the oldest."""
+        jobs = [job for job in self._queue if preemptible or not job.preemptible]
+        if not jobs:
+            return None
+        job = min(jobs, key=lambda job: job._owner.in_background)
+        self._queue.remove(job)
+        return job
+
     def _take_turn(self, wait: bool) -> bool:
         """Take the device in the calling thread; False if it is busy and `wait` is False."""
         with self._wake:
@@ -345,10 +354,8 @@ class Worker:
             return
         while True:
             with self._wake:
-                job = next((queued for queued in self._queue if not queued.preemptible), None)
-                if job is not None:
-                    self._queue.remove(job)
-                elif not self._callers:
+                job = self._take_next(preemptible=False)
+                if job is None and not self._callers:
                     return
             if job is None:
                 self._yield_device()
@@ -383,10 +390,10 @@ class Worker:
                 self._current = None
                 while not self._queue and self._owners:
                     self._wake.wait()
-                if not self._queue:
+                job = self._current = self._take_next()
+                if job is None:
                     self._thread = None
                     return
-                job = self._current = self._queue.popleft()
             with self.lock:
                 job._run()
             del job  # or the last result would live until the next request
@@ -418,6 +425,8 @@ class Owner:
         self.job: Job | None = None
         """The newest request, while it is queued or running."""
         self.closed = False
+        self.in_background = False
+        """Whether its requests wait until no other owner has one, such as those of a panel that is not shown."""
         self.worker._add(self)
 
     @property

@@ -288,6 +288,21 @@ def test_a_long_job_gives_way(worker: Worker) -> None:
     assert not worker.busy
 
 
+def test_owners_in_sight_go_first(worker: Worker) -> None:
+    """What is in the background waits for them, also if it was there first; it keeps its own order."""
+    gate, entered, order = threading.Event(), threading.Event(), list[str]()
+    owners = {name: Owner(worker=worker) for name in ("first", "hidden", "hidden later", "left", "seen", "back")}
+    jobs = [owners["first"].submit(held(gate, "first", entered), on_result=order.append)]
+    assert entered.wait(120)
+    owners["hidden"].in_background = owners["hidden later"].in_background = owners["back"].in_background = True
+    for name in ("hidden", "hidden later", "left", "seen", "back"):
+        jobs.append(owners[name].submit(lambda job, name=name: name, on_result=order.append))
+    owners["left"].in_background, owners["back"].in_background = True, False
+    gate.set()
+    assert all(job.wait(120) for job in jobs)
+    assert order == ["first", "seen", "back", "hidden", "hidden later", "left"]
+
+
 def test_what_runs_in_between_may_fail_or_be_cancelled(worker: Worker) -> None:
     long_owner, short_owner = Owner(worker=worker), Owner(worker=worker)
     entered, go = threading.Event(), threading.Event()

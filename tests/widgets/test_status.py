@@ -45,7 +45,11 @@ def test_several_runs(wire: Any) -> None:
     status.progress(Progress(3, 10, 1.5), channel="tune")
     status.queued("Measuring", channel="speed")
     assert (status.state, status.text, status.done_steps) == ("running", "Tuning · then Measuring", 3)
-    status.forget("speed")
+    status.queued("Comparing", channel="compare")
+    status.queued("Saving", channel="save")
+    assert status.text == "Tuning · then Measuring and 2 more"
+    for channel in ("speed", "compare", "save"):
+        status.forget(channel)
     status.running("Computing")
     assert (status.state, status.text, status.total_steps) == ("running", "Computing", 0)
     status.done(0.0123)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from interp_widgets import (
 )
 from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.data.presets import PRESETS
+from interp_widgets.widgets.token_decomposition.rows import Rows
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model, tiny_tokenizer
 from tests.shipped import demo_pair
@@ -74,7 +76,7 @@ def test_a_first_token_that_carries_the_sink_is_named(pair: Any, explore: Any, m
 
 
 def test_the_map_is_what_the_functions_give(pair: Any, explore: Any) -> None:
-    panel = explore(pair.base)
+    panel = explore(pair.base, color="probability")
     tokens = decompose_tokens(pair.base, PROMPT, target=TARGET)
     logit = decompose_logit(pair.base, PROMPT, TARGET)
     there = tokens.top_token.T >= 0
@@ -92,7 +94,7 @@ def test_the_map_is_what_the_functions_give(pair: Any, explore: Any) -> None:
 
 
 def test_the_token_that_the_answer_hangs_on_leads(pair: Any, explore: Any) -> None:
-    panel = explore(pair.base)
+    panel = explore(pair.base, color="probability")
     first = panel.about.sources.rows[0]
     assert first[1] == "·Eiffel"
     assert first[-2] == "·Paris"
@@ -132,8 +134,26 @@ def test_colours(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch, color
     assert panel.status.state == "done", panel.status.error
 
 
-def test_the_threshold_chooses_labels_without_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_outshines_the_others_does_not_set_the_scale(
+    pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     panel = explore(pair.base)
+    heat, shares = panel.map.heat, panel.result.tokens.target_logit.T
+    assert panel.color == "target_logit"
+    assert not any(heat.texts), "a part's likeliest token says nothing about this logit"
+    assert heat.vmax == pytest.approx(np.abs(shares[:, 1:]).max())
+    logit = replace(panel.result.logit, sink=True)
+    panel.rows = (Rows(replace(panel.result, logit=logit)),)
+    panel.map.paint()
+    usual, largest = np.abs(shares[1:, 1:]).max(), np.nanmax(np.abs(heat.matrix))
+    assert heat.vmax == pytest.approx(usual)
+    assert (f"darkest up to {largest:.2f}" in heat.value_label) == (largest > usual)
+    panel.color = "norm_share"
+    assert "darkest" not in heat.value_label
+
+
+def test_the_threshold_chooses_labels_without_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = explore(pair.base, color="probability")
     panel.wait(120)
     monkeypatch.setattr(panel, "compute", lambda *a, **k: pytest.fail("the model ran"))
     monkeypatch.setattr(panel.jobs, "start", lambda *a, **k: pytest.fail("a part was read again"))
@@ -203,6 +223,7 @@ def test_two_models_and_their_difference(pair: Any, explore: Any) -> None:
     assert [column["label"] for column in panel.about.part.columns] == [
         "A token", "A probability", "B token", "B probability",
     ]  # fmt: skip
+    panel.color = "probability"
     assert any("→" in text for text in panel.map.heat.texts)
     assert panel.map.heat.title.startswith("B − A")
 
@@ -263,6 +284,7 @@ def test_options_reach_the_functions(pair: Any, explore: Any) -> None:
 def test_spread_biases_are_still_a_share_of_the_logit(explore: Any) -> None:
     panel = explore(tiny_model("gpt2", "hooked"), prompt="The capital of France is", biases="spread")
     assert panel.map.heat.row_labels[-1] == "biases"
+    panel.color = "probability"
     assert np.isnan(panel.map.heat.matrix[-1]).all()
     assert bytes_floats(panel.map.heat.row_bars)[-1] == pytest.approx(panel.result.logit.bias)
     assert "spread over them equal" in panel.map.sums.value
@@ -524,7 +546,7 @@ def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pyt
 
 
 def test_200_moves_of_the_threshold_end_where_they_end(pair: Any, explore: Any, wire: Any) -> None:
-    panel = explore(pair.base)
+    panel = explore(pair.base, color="probability")
     slider = panel.controls["threshold"]
     assert slider.description == "Labels from"
     for step in range(200):

@@ -23,6 +23,18 @@ class Jobs:
     def __init__(self, panel: Any) -> None:
         self._panel = panel
         self._owners: dict[str, Owner] = {}
+        self._in_background = False
+
+    @property
+    def in_background(self) -> bool:
+        """Whether runs that wait let those of other panels go first; a panel that is not shown sets it."""
+        return self._in_background
+
+    @in_background.setter
+    def in_background(self, value: bool) -> None:
+        self._in_background = value
+        for owner in list(self._owners.values()):
+            owner.in_background = value
 
     def start(
         self,
@@ -89,6 +101,7 @@ class Jobs:
         if channel not in self._owners:
             device = str(getattr(self._panel.models[0], "device", "cpu"))
             self._owners[channel] = Owner(device, lock=ui_lock)
+            self._owners[channel].in_background = self._in_background
         return self._owners[channel]
 
     def drop(self) -> None:

@@ -729,10 +729,10 @@ class Panel(Shell):
         self._respond()
 
     def hide(self) -> None:
-        self.active = False
+        self.active, self.jobs.in_background = False, True
 
     def appear(self) -> None:
-        self.active = True
+        self.active, self.jobs.in_background = True, False
         if self._opened:
             self._respond()
             return

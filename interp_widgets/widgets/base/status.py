@@ -175,7 +175,8 @@ class StatusLine(View):
             text = f"{run.title}: waiting for {f'{run.behind} to end' if run.behind else 'its turn'}"
         else:
             text = "Cancelling" if run.state == "cancelling" else run.title
-        then = f"then {', '.join(waits)}" if waits else ""
+        others = f" and {len(waits) - 1} more" if len(waits) > 1 else ""
+        then = f"then {waits[0]}{others}" if waits else ""
         last = "" if self._last in (("idle", "Ready"), ("failed", "Failed")) else self._last[1]
         return " · ".join(part for part in (text, then, last) if part)
 

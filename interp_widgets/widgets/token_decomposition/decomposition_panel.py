@@ -34,10 +34,10 @@ class DecompositionPanel(PredictionPanel):
         LENS_LABELS, "own", label="Lens", more=True,
         help="The scale of the final norm when a part is read alone: the part's own, or the whole stream's",
     )  # fmt: skip
-    color = field(COLOR_LABELS, "probability", label="Colour", redraws=True, help="Quantity shown as colour")
+    color = field(COLOR_LABELS, "target_logit", label="Colour", redraws=True, help="Quantity shown as colour")
     threshold = field(
         Share, 0.2, label="Labels from", redraws=True, more=True,
-        help="Minimum probability for a part's top token to be written into its cell",
+        help="Minimum probability for a part's top token to be written into its cell, if colours are probabilities",
     )  # fmt: skip
     bars = field(
         BAR_LABELS, "logit", label="Bars", redraws=True, more=True, help="Quantity shown by the bars beside the rows"

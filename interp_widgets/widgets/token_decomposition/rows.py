@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 COLOR_LABELS = {
+    "target_logit": "share of the target's logit",
     "probability": "probability of the part's top token",
     "norm_share": "share of the parts' norms",
     "target_probability": "probability of the target",
-    "target_logit": "share of the target's logit",
 }
 """Names of the quantities that can colour the map."""
+PROBABILITIES = ("probability", "target_probability")
+"""The colours between 0 and 1."""
 MOST_NOTES = 6_000
 """Largest map, in cells, that has tooltips."""
 
@@ -100,6 +102,13 @@ class Rows:
             self.matrices[color] = self._make(color)
         return self.matrices[color]
 
+    def setting_the_scale(self, color: str, *, sink: bool) -> Array:
+        """The values of a signed colouring that its scale reaches to: without the parts that would outshine the others,
+        which are the embeddings by themselves, the rest, and a first token that carries the attention sink."""
+        numbers = self.matrix(color)
+        usual = numbers[int(sink and self.sources > 1) : -1, 1:]
+        return usual if np.isfinite(usual).any() else numbers
+
     def _make(self, color: str) -> Array:
         tokens = self.result.tokens
         match color:
@@ -165,9 +174,11 @@ class Rows:
         return pd.DataFrame(table)
 
 
-def cell_texts(rows: tuple[Rows, ...], threshold: float) -> list[str]:
-    """Labels of the map, row by row: the top token of every part that gives it `threshold` or more; for two models
-    ``a → b`` where their top tokens differ and either reaches it."""
+def cell_texts(rows: tuple[Rows, ...], color: str, threshold: float) -> list[str]:
+    """Labels of the map, for colours that are probabilities, row by row: the top token of every part that gives it
+    `threshold` or more; for two models ``a → b`` where their top tokens differ and either reaches it."""
+    if color not in PROBABILITIES:
+        return []
     tops, chances = [each.top() for each in rows], [each.matrix("probability") for each in rows]
     shown = np.any([np.nan_to_num(chance, nan=-1) >= threshold for chance in chances], axis=0)
     texts = [""] * shown.size

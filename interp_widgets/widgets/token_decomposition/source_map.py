@@ -16,7 +16,7 @@ from ..base import pair_view
 from ..base.controls import shown_if
 from ..views import Heatmap, TokenStrip
 from .decomposition_panel import DecompositionPanel
-from .rows import COLOR_LABELS, Rows, cell_notes, cell_texts
+from .rows import COLOR_LABELS, PROBABILITIES, Rows, cell_notes, cell_texts
 
 NEGLIGIBLE = 1e-3
 """Relative errors below it are not reported by layer."""
@@ -83,12 +83,14 @@ class SourceMap:
             heat.set_matrix(None)
             return
         low, high, signed = self._range(view, rows)
+        largest = float(np.nanmax(np.abs(matrix), initial=0))
+        beyond = f", darkest up to {fixed(largest, 2)}" if signed and largest > high else ""
         with heat.hold_sync():
             heat.title = self._title(view)
-            heat.value_label = COLOR_LABELS[panel.color] + view_suffix(view)
+            heat.value_label = COLOR_LABELS[panel.color] + view_suffix(view) + beyond
             heat.set_matrix(
                 matrix, rows=shown[-1].labels, columns=shown[-1].columns, vmin=low, vmax=high, signed=signed,
-                texts=cell_texts(shown, panel.threshold), notes=self._notes(view, shown),
+                texts=cell_texts(shown, panel.color, panel.threshold), notes=self._notes(view, shown),
             )  # fmt: skip
             self._paint_bars(view, heat, rows)
 
@@ -157,11 +159,14 @@ class SourceMap:
     def _range(self, view: str, rows: tuple[Rows, ...]) -> tuple[float, float, bool]:
         """Ends of the colour scale, the same for A and B; probabilities range from 0 to 1."""
         color, difference = self.panel.color, view == "difference"
-        signed = difference or color == "target_logit"
-        if color in ("probability", "target_probability") and not difference:
+        if color in PROBABILITIES and not difference:
             return 0.0, 1.0, False
-        largest = pair_view.symmetric_limit(view, [[each.matrix(color) for each in rows]])
-        return (-largest if signed else 0.0), largest, signed
+        if color != "target_logit":
+            largest = pair_view.symmetric_limit(view, [[each.matrix(color) for each in rows]])
+            return (-largest if difference else 0.0), largest, difference
+        sink = any(each.result.logit.sink for each in rows)
+        largest = pair_view.symmetric_limit(view, [[each.setting_the_scale(color, sink=sink) for each in rows]])
+        return -largest, largest, True
 
     # words ------------------------------------------------------------------------------------------------------------
 

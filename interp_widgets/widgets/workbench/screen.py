@@ -303,6 +303,9 @@ class Screen(Shell):
     def _add_tab(self, name: str) -> None:
         tab = W.ToggleButton(description=self.tools[name].title, tooltip=self.tools[name].question)
         tab.add_class("iw-tab")
+        others = [self.tools[one].about for one in self._tabs]
+        if others and self.tools[name].about not in others:
+            tab.add_class("iw-tab-apart")
         self._tabs[name] = self.watch(tab, "value", lambda change: self._tab_pressed(name, change.new))
         self.tab_row.children = tuple(self._tabs.values())
 
