@@ -12,8 +12,8 @@ PROMPT = "The Colosseum is located in the city of"
 
 @pytest.fixture
 def opened(nb: Any) -> Any:
-    """An explorer of the demo pair on its default prompt."""
-    return nb.show("TokenDecompositionExplorer(pair)")
+    """An explorer of the demo pair on its default prompt, words in its cells."""
+    return nb.show("TokenDecompositionExplorer(pair, color='probability')")
 
 
 def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
