@@ -381,7 +381,8 @@ class Soak:
         """Compare a result on the screen with a fresh computation."""
         ready = [
             panel for panel in self.panels()
-            if panel.has_request and panel.reuses and panel.results and not panel._outdated and not panel._shown.partial
+            if panel.has_request and panel.reuses and panel.results and not panel._shown.partial
+            and not panel._outdated and not panel._model_moved  # dimmed, and says so
         ]  # fmt: skip
         for panel in self.random.sample(ready, min(2, len(ready))):
             before, request = panel.results, panel.shown_request

@@ -33,6 +33,7 @@ from interp_widgets import (
     subtraction_edit,
     train_bias_probes,
 )
+from interp_widgets.widgets.base.guard import handling
 from interp_widgets.widgets.bias.neurons import NeuronResult
 from tests.models.tiny import tiny_folder
 from tests.shipped import demo_pair
@@ -422,6 +423,30 @@ def test_the_switch_acts_on_every_panel_of_the_workbench(base: Any, view: Any) -
     assert "edited" not in heading(lens) + heading(panel)
     assert "Edited" not in panel["data"].question()
     bench.close()
+
+
+def test_an_edit_made_while_another_workbench_had_edited_the_model_is_dimmed(base: Any, view: Any) -> None:
+    first = settle(view(Workbench(base), tab="debias", method="leace"))
+    first.on = True
+    settle(first)
+    second = settle(view(Workbench(base), tab="debias", splits=2, k=4))
+    marked = second["debias"].plot._dom_classes
+    assert "iw-stale" not in marked, "it is about the model as it was"
+    first.on = False
+    settle(first)
+    with handling():  # at the end of which all panels are compared with their models
+        pass
+    assert "iw-stale" in marked or "iw-stale" in second["debias"].plot._dom_classes
+    assert "model has changed" in second["debias"].forecast_label.value
+    before = second.result.edit
+    second.go()
+    settle(second)
+    assert "iw-stale" not in second["debias"].plot._dom_classes
+    assert any(
+        len(before.layers.get(layer, one).neurons) != len(one.neurons)
+        or not torch.equal(before.layers.get(layer, one).after, one.after)
+        for layer, one in second.result.edit.layers.items()
+    )
 
 
 def test_other_settings_and_a_closed_panel_take_the_edit_back(base: Any, view: Any, wire: Any) -> None:
