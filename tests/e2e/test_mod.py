@@ -62,7 +62,7 @@ def test_journey(nb: Any) -> None:
     nb.wait_py("panel.result.n_positions", 5)
     assert nb.py("(panel['tune'].going, panel.status.state)") == (True, "running")
     expect(panel.get_by_role("button", name="Cancel")).to_be_visible()
-    nb.py(code="from interp_widgets.widgets.mixture_of_depths.route import PROMPT; panel.prompt = PROMPT")
+    nb.py(code="from interp_widgets.widgets.mixture_of_depths.reading import PROMPT; panel.prompt = PROMPT")
     open_tab(nb, "Tune")
     panel.get_by_role("button", name="Stop", exact=True).click()
     nb.wait_py("(panel['tune'].going, panel.busy)", (False, False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,7 @@ class CircuitRanking(Result):
     chance_high: float
     """Upper end."""
 
-    def part(self, number: int) -> str:
+    def part(self, number: SupportsIndex) -> str:
         """The name of the part with this number, counted row by row."""
         row, column = divmod(int(number), len(self.columns))
         return _part_name(self.kind, self.rows[row], self.columns[column])
