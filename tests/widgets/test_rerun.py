@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import interp_widgets
-from interp_widgets import LogitLensExplorer, Workbench, load_model
+from interp_widgets import AblationPanel, LogitLensExplorer, PatchingPanel, Workbench, load_model
 from interp_widgets.widgets.base import lifetime
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import tiny_model
@@ -102,3 +102,29 @@ def test_a_panel_belongs_to_the_cell_that_made_it(run: Any, model: Any, classes:
     assert panel.closed
     assert not newer.closed
     newer.close()
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("workbench", [False, True])
+def test_every_panel_of_a_cell_is_closed_when_it_is_run_again(workbench: bool, run: Any, comms: Any) -> None:
+    BokehSource.shared()
+    history, models, counts = [], [], []
+    for _ in range(3):
+        run("a cell")
+        model = tiny_model.__wrapped__("gpt2")
+        models.append(weakref.ref(model))
+        shown: list[Any] = [kind(model, prompt="a b") for kind in (LogitLensExplorer, AblationPanel, PatchingPanel)]
+        if workbench:
+            bench = Workbench(model, prompt="a b")
+            shown += [bench.screen, LogitLensExplorer(bench)]
+            del bench
+        assert [panel.wait(60) for panel in shown] == [True] * len(shown)
+        history.append(shown)
+        counts.append(comms())
+        del model, shown
+    gc.collect()
+    assert counts[0] == counts[1] == counts[2]
+    assert [{panel.closed for panel in shown} for shown in history] == [{True}, {True}, {False}]
+    assert [model() is not None for model in models] == [False, False, True]
+    for panel in history[-1]:
+        panel.close()

@@ -77,13 +77,14 @@ def register(owner: Any) -> None:
         return
     cell, execution = here
     before, owners = _in_cell.get(cell, (execution, []))
+    earlier: list[weakref.ref[Any]] = []
     if before != execution:
         earlier, owners = owners, []
-        for old in earlier:
-            if (one := old()) is not None:
-                one.replaced()
     owners.append(weakref.ref(owner))
-    _in_cell[cell] = (execution, owners)
+    _in_cell[cell] = (execution, owners)  # first: closing takes the earlier ones out of the list that stands here
+    for old in earlier:
+        if (one := old()) is not None:
+            one.replaced()
 
 
 def unregister(owner: Any) -> None:
