@@ -216,7 +216,7 @@ def stop_ids(hf_model: Any) -> list[int]:
     for config in (hf_model.config.get_text_config(), getattr(hf_model, "generation_config", None)):
         value = getattr(config, "eos_token_id", None)
         several = value if isinstance(value, list | tuple) else [] if value is None else [value]
-        odd = next((each for each in several if not isinstance(each, int)), None)
+        odd = next((each for each in several if not isinstance(each, int) or isinstance(each, bool)), None)
         if odd is not None:
             raise LoadError(f"eos_token_id of {type(hf_model).__name__} must be an int or a list of int, got {odd!r}")
         ids += several

@@ -46,6 +46,8 @@ DEMO_MIXTURES = {f"{name}-mixture": DEMO / f"{name}-mixture" for name in DEMO_NA
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 LONGEST_NAME = 4096
 """Characters of the longest path of a folder."""
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""The beginning of an address; a drive of Windows has one letter."""
 ADAPTER = "adapter_config.json"
 NO_ADAPTER = ".no-adapter"
 """A subfolder without an adapter, which is all that peft is to find."""
@@ -210,17 +212,24 @@ def _issue_dtypes(files: WeightFiles) -> None:
 def check_name(text: str) -> None:
     """Raise a LoadError for what cannot be the name of a model or the path of a folder."""
     odd = next((character for character in text if not character.isprintable()), None)
-    if odd is None and len(text) <= LONGEST_NAME:
+    if odd is not None:
+        fault = f"{short(ascii(text))} holds the character {odd!a}: check the name"
+    elif len(text) > LONGEST_NAME:
+        fault = f"{short(ascii(text))} has {len(text):,} characters: check the name"
+    elif not text:
+        fault = "it is an empty str: give '.' for the current folder"
+    elif _ADDRESS.match(text) and not os.path.exists(text):
+        fault = (
+            f"{short(ascii(text))} is an address: give only the name that the hub has for the model, such as 'gpt2', "
+            "or download it and give its folder"
+        )
+    else:
         try:
             at_home(text, "source")
         except ValueError as error:
             raise LoadError(str(error)) from error
         return
-    fault = f"has {len(text):,} characters" if odd is None else f"holds the character {odd!a}"
-    raise LoadError(
-        f"source must be a demo name, a hub name or the path of a folder, but {short(ascii(text))} {fault}: check the "
-        "name"
-    )
+    raise LoadError(f"source must be a demo name, a hub name or the path of a folder, but {fault}")
 
 
 def fetched(name: str, *, offline: bool, revision: str | None = None) -> Path:
@@ -281,7 +290,7 @@ def address(source: str | Path) -> str:
 
 
 def _looks_like_path(text: str) -> bool:
-    return text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1 or not text
+    return text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1
 
 
 def check_transformers_model(source: Any) -> None:
@@ -360,6 +369,9 @@ def check_folder(folder: Path) -> WeightFiles:
             "and give the merged model"
         )
     config = read_config(folder)
+    generation = folder / "generation_config.json"
+    if generation.is_file():  # transformers leaves a damaged one out, with the tokens that end a text
+        _read_object(generation)
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise LoadError(
@@ -395,6 +407,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise LoadError(
             f"{folder} has no config.json: give a folder written by save_pretrained() of a transformers model"
         )
+    return _read_object(path)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """What is in a JSON file, which must be a dictionary."""
     try:
         config = json.loads(path.read_text(encoding="utf8"))
     except (ValueError, RecursionError) as error:

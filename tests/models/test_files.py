@@ -267,11 +267,23 @@ def test_positions_of_a_model_in_memory() -> None:
         load_model(hf_model)
 
 
-def test_an_end_of_text_that_is_no_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize("odd", ["0.5", "true"])
+def test_an_end_of_text_that_is_no_id(odd: str, tmp_path: Path) -> None:
     target = folder_of(tmp_path / "m")
-    (target / "generation_config.json").write_text('{"eos_token_id": [2, 0.5]}')
-    with pytest.raises(LoadError, match=r"eos_token_id of LlamaForCausalLM must be an int or a list of int, got 0\.5"):
+    (target / "generation_config.json").write_text(f'{{"eos_token_id": [2, {odd}]}}')
+    with pytest.raises(LoadError, match=r"of LlamaForCausalLM must be an int or a list of int, got (0\.5|True)$"):
         load_model(target, backend="bridge")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"null", b"[]"], ids=ascii)
+def test_a_damaged_generation_config_is_refused(content: bytes, tmp_path: Path) -> None:
+    """Without it, a text would not end at its tokens."""
+    target = folder_of(tmp_path / "m")
+    (target / "generation_config.json").write_bytes(content)
+    with pytest.raises(
+        LoadError, match=r"generation_config\.json is not (valid JSON|a JSON object).*save the model ag"
+    ):
+        load_model(target)
 
 
 # ---- folders
@@ -334,6 +346,23 @@ def test_odd_sources_are_one_sentence(source: Any) -> None:
     assert "\n" not in message
     assert message.isprintable()
     assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("", r"but it is an empty str: give '\.' for the current folder$"),
+        ("https://huggingface.co/gpt2", r"but 'https://huggingface\.co/gpt2' is an address: .* such as 'gpt2'"),
+        ("hf://owner/name", "but 'hf://owner/name' is an address"),
+    ],
+)
+def test_no_source_and_an_address_are_not_read_as_folders(
+    source: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder_of(tmp_path / "m"))
+    assert load_model(".").d_model == tiny_hf("llama").config.hidden_size
+    with pytest.raises(LoadError, match=sentence):
+        load_model(source)
 
 
 # ---- tokenizers
