@@ -169,7 +169,7 @@ def message_of(error: BaseException) -> str:
     """
     try:
         text = str(error).strip()
-    except Exception:  # whatever the class of the error raises
+    except (Exception, SystemExit):  # whatever the class of the error raises
         return ""
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
 

@@ -127,3 +127,22 @@ def test_cancel_button(wire: Any) -> None:
     assert hits == [1]
     status.close()
     assert wire.open() == 0
+
+
+class Exits(Exception):
+    """An error whose text and notes raise."""
+
+    def __str__(self) -> str:
+        raise SystemExit("from the text")
+
+    @property
+    def __notes__(self) -> list[str]:
+        raise ValueError("from the notes")
+
+
+def test_an_error_whose_parts_raise_is_shown_by_its_name(wire: Any) -> None:
+    status = StatusLine()
+    status.failed(Exits())
+    assert (status.state, status.error) == ("failed", "Exits")
+    assert "Exits raised" in status.trace
+    status.close()

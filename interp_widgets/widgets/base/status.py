@@ -146,7 +146,10 @@ class StatusLine(View):
 
     def failed(self, error: BaseException) -> None:
         """Show an error; the picture stays."""
-        lines = [line[:LONGEST_LINE] for line in traceback.format_exception(error)]
+        try:
+            lines = [line[:LONGEST_LINE] for line in traceback.format_exception(error)]
+        except (Exception, SystemExit) as raised:  # whatever the class of the error raises
+            lines = [f"The traceback cannot be written: {type(error).__name__} raised {type(raised).__name__}"]
         self._last = ("failed", "Failed")
         self._paint(error=describe_error(error), trace="".join(lines)[-LONGEST_TRACE:])
 
