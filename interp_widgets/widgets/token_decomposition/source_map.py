@@ -86,8 +86,8 @@ class SourceMap:
         largest = float(np.nanmax(np.abs(matrix), initial=0))
         beyond = f", darkest up to {fixed(largest, 2)}" if signed and largest > high else ""
         with heat.hold_sync():
-            heat.title = self._title(view)
-            heat.value_label = COLOR_LABELS[panel.color] + view_suffix(view) + beyond
+            heat.title = self._title(view) + beyond
+            heat.value_label = COLOR_LABELS[panel.color] + view_suffix(view)
             heat.set_matrix(
                 matrix, rows=shown[-1].labels, columns=shown[-1].columns, vmin=low, vmax=high, signed=signed,
                 texts=cell_texts(shown, panel.color, panel.threshold), notes=self._notes(view, shown),
