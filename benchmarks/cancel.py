@@ -68,7 +68,7 @@ def stopped(panel: Any) -> bool:
     return getattr(panel, "tab", "") == "tune" and panel.current.words.value.startswith("Stopped")
 
 
-def manual_run(panel: Any, times: int) -> list[float]:
+def cancel_seconds(panel: Any, times: int) -> list[float]:
     """Seconds from Cancel to the end, at moments a quarter of a second apart."""
     from interp_widgets.compute.cache import results
 
@@ -103,7 +103,7 @@ def main() -> None:
         panel = opened(pair)
         panel.cancel()
         panel.wait(60)
-        found = manual_run(panel, times)
+        found = cancel_seconds(panel, times)
         panel.close()
         if not found:
             print(f"| {name} | 0 | | | the run is too short to be cancelled |", flush=True)

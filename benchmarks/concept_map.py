@@ -20,7 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet, add_to_map, concept_map, concept_map_cost
-from interp_widgets.analysis.concepts.maps import components, neighbour_recall, projected
+from interp_widgets.analysis.concepts.maps import components, neighbor_recall, projected
 
 
 def made_up(count: int, width: int, seed: int = 0) -> ConceptSet:
@@ -95,8 +95,8 @@ def main() -> None:
         places = concept_map(concepts, progress=lambda done, _: print(f"  {steps[done]:<22} {clock.lap()}"))
         print(f"map, all in all          {began.lap()}; 10 nearest kept: {places.recall:.2f}")
         peak = memory() - before
-        told = concept_map_cost(chosen.concepts, chosen.width).bytes / 2**30
-        print(f"memory                   {peak:.2f} GiB more at the peak, forecast {told:.2f} GiB")
+        forecast = concept_map_cost(chosen.concepts, chosen.width).bytes / 2**30
+        print(f"memory                   {peak:.2f} GiB more at the peak, forecast {forecast:.2f} GiB")
         clock = Clock()
         again = concept_map(concepts, stored=places)
         print(f"the same again, stored   {clock.lap()}, equal: {again.equals(places)}")
@@ -105,7 +105,7 @@ def main() -> None:
         print(f"1,000 concepts added     {clock.lap()}")
         rows = np.concatenate([concepts.directions, more.directions])
         new = np.arange(chosen.concepts, chosen.concepts + 1000)
-        print(f"  their 10 nearest kept: {neighbour_recall(rows, larger.xy, asked=new):.2f}")
+        print(f"  their 10 nearest kept: {neighbor_recall(rows, larger.xy, queries=new):.2f}")
         with tempfile.TemporaryDirectory() as folder:
             clock = Clock()
             path = places.save(Path(folder) / "map")
@@ -128,7 +128,7 @@ def own_way(concepts: ConceptSet) -> None:
     for start in ("pca", "spectral"):
         clock = Clock()
         xy = UMAP(metric="cosine", init=start, random_state=0, n_jobs=1).fit_transform(parts)
-        print(f"umap-learn, {start:<8}     {clock.lap()}; kept {neighbour_recall(concepts.directions, xy):.2f}")
+        print(f"umap-learn, {start:<8}     {clock.lap()}; kept {neighbor_recall(concepts.directions, xy):.2f}")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def moves(panel: HeadWordBrowser, frequent: str, rare: list[str]) -> list[float]
     panel.wait()
     heads = panel["heads"]
     found = [took(lambda n: heads.select_cell(n % 6, 3))]
-    found.append(took(lambda n: heads.look_at_pair(heads.tables.pairs.rows[n][:2])))
+    found.append(took(lambda n: heads.select_pair(heads.tables.pairs.rows[n][:2])))
     found.append(took(lambda n: setattr(panel, "word", frequent), repeats=1))
     found.append(took(lambda n: setattr(panel, "word", rare[n])))
     found.append(took(lambda n: heads.select_cell(n % 6, 4)))

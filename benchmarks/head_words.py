@@ -143,13 +143,13 @@ def published_loop(p: Problem) -> tuple[float, Found]:
             best = words[order.numpy()][:, :TOP].tolist()
             sides.append((best, side.gather(1, side.abs().topk(TOP).indices)))
         rows: list[list[Pair]] = []
-        for first, has_request, second, asked in zip(*sides[0], *sides[1], strict=True):
+        for first, query_row, second, key_row in zip(*sides[0], *sides[1], strict=True):
             cosine = lookup.of(first) @ lookup.of(second).T
             before = clock()
             limits = [np.array([lookup.threshold(word) for word in side]) for side in (first, second)]
             once += clock() - before
             keep = (cosine > limits[0][:, None]) & (cosine > limits[1][None, :])
-            score = np.where(keep & ((has_request[:, None] * asked[None, :]).numpy() > 0), cosine, -100.0).ravel()
+            score = np.where(keep & ((query_row[:, None] * key_row[None, :]).numpy() > 0), cosine, -100.0).ravel()
             rank = np.argsort(-score)
             texts = np.char.array(first)[rank // TOP] + between + np.char.array(second)[rank % TOP]
             pairs = sorted(zip(texts.tolist(), score[rank].tolist(), strict=True), key=lambda pair: -pair[1])
@@ -168,11 +168,11 @@ def plain_loop(p: Problem) -> tuple[float, Found]:
     for layer, head in p.heads:
         query, key = activations(p, embeddings, layer, head)
         rows: list[list[Pair]] = []
-        for has_request, asked in zip(query, key, strict=True):
-            first, second = (side.abs().topk(TOP).indices.tolist() for side in (has_request, asked))
+        for query_row, key_row in zip(query, key, strict=True):
+            first, second = (side.abs().topk(TOP).indices.tolist() for side in (query_row, key_row))
             limits = [[lookup.new_threshold(p.words[i]) for i in side] for side in (first, second)]
             cosine = (units[first] @ units[second].T).tolist()
-            active, other = has_request[first].tolist(), asked[second].tolist()
+            active, other = query_row[first].tolist(), key_row[second].tolist()
             pairs = [
                 (p.words[a], p.words[b], cosine[i][j])
                 for i, a in enumerate(first)
@@ -193,15 +193,15 @@ def tight_loop(p: Problem) -> tuple[float, Found]:
     for layer, head in p.heads:
         query, key = activations(p, embeddings, layer, head)
         rows: list[list[Pair]] = []
-        for has_request, asked in zip(query, key, strict=True):
-            best = [side.abs().topk(TOP).indices.numpy() for side in (has_request, asked)]
+        for query_row, key_row in zip(query, key, strict=True):
+            best = [side.abs().topk(TOP).indices.numpy() for side in (query_row, key_row)]
             first, second = ([p.words[i] for i in side] for side in best)
             cosine = units[best[0]] @ units[best[1]].T
             before = clock()
             limits = [np.array([lookup.threshold(word) for word in side]) for side in (first, second)]
             once += clock() - before
             keep = (cosine > limits[0][:, None]) & (cosine > limits[1]) & (cosine > 0)
-            keep &= (has_request[best[0]][:, None] * asked[best[1]][None, :]).numpy() > 0
+            keep &= (query_row[best[0]][:, None] * key_row[best[1]][None, :]).numpy() > 0
             keep &= best[0][:, None] != best[1]
             pairs = [(first[i], second[j], float(cosine[i, j])) for i, j in np.argwhere(keep)]
             rows.append(sorted(pairs, key=lambda pair: -pair[2]))

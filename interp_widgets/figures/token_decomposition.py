@@ -252,7 +252,7 @@ class LogitShareBars(Chart):
         self._bars.glyph.width = 0.95 * width
         self._legend_item.visible = len(results) > 1
         self._set_axes(rows["share"], [*map(visible_token, first.tokens[: first.position + 1]), rest_name(first)])
-        self.figure.title.text = plain_label(f"Share of each token in the logit of {_aim(first)}")
+        self.figure.title.text = plain_label(f"Share of each token in the logit of {_logit_name(first)}")
         sums = ", ".join(
             (f"{name} " if len(results) > 1 else "") + f"{result.logit:.2f}"
             for result, name in zip(results, shown, strict=True)
@@ -277,7 +277,7 @@ def rest_name(result: TokenDecompositionResult | LogitShareResult) -> str:
     return "biases, BOS" if np.any(result.bias != result.bos) else "BOS"
 
 
-def _aim(result: LogitShareResult) -> str:
+def _logit_name(result: LogitShareResult) -> str:
     target = f"“{visible_token(result.target_token, longest=20)}”"
     return target if result.foil is None else f"{target} minus that of “{visible_token(result.foil_token, longest=20)}”"
 

@@ -23,7 +23,7 @@ from .self_check import (
     SelfCheck,
     SelfCheckError,
     agrees,
-    check_past,
+    check_long_context,
     first_line,
     long_context_faults,
     prompts_for,
@@ -146,7 +146,7 @@ class _Conversion:
         """
         # TransformerLens refuses an architecture with many kinds of error; an out-of-memory must not look like one
         try:
-            past = check_past(self.hf_model, self.references[0].ids.shape[1], backend, self.processed)
+            past = check_long_context(self.hf_model, self.references[0].ids.shape[1], backend, self.processed)
             if isinstance(past, str) and backend == "hooked":
                 return None, None, f"could not be compared past the lengths that its configuration declares: {past}"
             if isinstance(past, SelfCheck) and not past.passed and backend == "hooked":  # before the slow conversion

@@ -100,8 +100,8 @@ def padding_past_vocabulary(config: Mapping[str, Any], owner: str) -> str | None
 
 
 def _sentence(name: str, owner: str, allowed: str, value: Any) -> str:
-    given = "null" if value is None else short(ascii(value))
-    return f"{name} in {owner} must be {allowed}, got {given}: correct it"
+    shown = "null" if value is None else short(ascii(value))
+    return f"{name} in {owner} must be {allowed}, got {shown}: correct it"
 
 
 def _parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:

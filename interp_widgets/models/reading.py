@@ -65,7 +65,7 @@ def _tokenizer_text(tokenizer: Any) -> str:
         return _text([_kind(tokenizer), _attributes(tokenizer)])
     # padding and truncation come first; no text is read with them, and transformers resets them at every call
     head, mark, rest = core.to_str().partition('"added_tokens":')
-    return _text([rest if mark else head, *_beside(tokenizer)])
+    return _text([rest if mark else head, *_around_core(tokenizer)])
 
 
 def _glance(tokenizer: Any) -> Any:
@@ -83,11 +83,11 @@ def _glance(tokenizer: Any) -> Any:
         [None if part is None else part.__getstate__().decode() for part in parts],
         type(model).__name__,
         [value for value in settings if not callable(value)],
-        *_beside(tokenizer),
+        *_around_core(tokenizer),
     ]
 
 
-def _beside(tokenizer: Any) -> list[Any]:
+def _around_core(tokenizer: Any) -> list[Any]:
     """What a fast tokenizer has beside its core."""
     kind = type(tokenizer)
     own = "" if kind.__module__.partition(".")[0] == "transformers" else _kind(tokenizer)

@@ -189,7 +189,7 @@ def check_ids(d_vocab: int, n_ctx: int, length: int = LENGTH) -> Tensor:
 def prompts_for(hf_model: Any) -> Tensor:
     """The prompts of the check of a transformers model: past every declared length if that is cheap, else 48 tokens."""
     config = hf_model.config.get_text_config()
-    limit, past = small_copy.position_limit(config), small_copy.length_past(config)
+    limit, past = small_copy.position_limit(config), small_copy.length_past_bounds(config)
     affordable = past <= MAX_LENGTH and past * hf_model.num_parameters() <= MAX_WORK
     length = max(LENGTH, past) if affordable else LENGTH
     return check_ids(config.vocab_size, length if limit is None else limit, length)
@@ -339,7 +339,7 @@ def first_line(error: BaseException) -> str:
 # ---- past the lengths that a configuration declares
 
 
-def check_past(hf_model: Any, length: int, backend: Backend, processed: bool) -> SelfCheck | str | None:
+def check_long_context(hf_model: Any, length: int, backend: Backend, processed: bool) -> SelfCheck | str | None:
     """The check of a model's small copy; or a clause why there is none; or None if ``length`` tokens reach past all
     bounds.
 
@@ -347,7 +347,7 @@ def check_past(hf_model: Any, length: int, backend: Backend, processed: bool) ->
     cannot convert are passed on.
     """
     config = hf_model.config
-    if length >= small_copy.length_past(config.get_text_config()):
+    if length >= small_copy.length_past_bounds(config.get_text_config()):
         return None
     if config.get_text_config() is not config:
         return "its configuration has several parts"
@@ -361,7 +361,7 @@ def _check_copy(classes: tuple[Any, Any], key: str, backend: Backend, processed:
     # configuration classes may raise any error
     try:
         config = small_copy.small_config(config_class.from_dict(json.loads(key)))
-        hf_model, length = small_copy.make_copy(model_class, config), small_copy.length_past(config)
+        hf_model, length = small_copy.small_random_copy(model_class, config), small_copy.length_past_bounds(config)
         convert.feed_rows(hf_model)
         with few_threads(hf_model.num_parameters(), trial=True):
             reference = reference_of(hf_model, check_ids(small_copy.D_VOCAB, length, length), gradient=True)

@@ -72,7 +72,7 @@ def boundaries(config: Any) -> tuple[int, ...]:
     return tuple(sorted(lengths))
 
 
-def length_past(config: Any) -> int:
+def length_past_bounds(config: Any) -> int:
     """The number of tokens that crosses every boundary of a configuration, if its positions allow it; 0 without any."""
     lengths, limit = boundaries(config), position_limit(config)
     if not lengths:
@@ -152,7 +152,7 @@ def _shorten(tree: dict[str, Any]) -> None:
                 part[name] = short.get(part[name], part[name])
 
 
-def make_copy(model_class: Any, config: Any) -> Any:
+def small_random_copy(model_class: Any, config: Any) -> Any:
     """A transformers model in float32 on the CPU, with random weights large enough to reveal a missing term.
 
     Raises any error of transformers for a configuration that it cannot build.

@@ -47,16 +47,16 @@ def owned_folder(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
 def _acquired(folder: Path, wait: Callable[[], None]) -> BaseFileLock | None:
     """The lock of a folder, once no other sweep has it; None in a folder that can only be read."""
     lock = FileLock(folder / LOCK)
-    waits = False
+    waiting = False
     while True:
         try:
             lock.acquire(timeout=_WAIT, poll_interval=_WAIT / 4)
             return lock
         except Timeout:
             wait()
-            if not waits:
+            if not waiting:
                 warnings.warn(f"another sweep writes into {folder}: this one goes on when that ends", stacklevel=2)
-            waits = True
+            waiting = True
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 return None

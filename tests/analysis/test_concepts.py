@@ -27,15 +27,15 @@ from interp_widgets.analysis.concepts import (
     dispersion,
     erase,
     maps,
+    neighbor_agreement,
     neighbors,
-    neighbour_agreement,
     read_prompt_concepts,
     steer,
     word_aucs,
 )
 from interp_widgets.analysis.concepts.auc import auc, concept_aucs
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, directions_of
-from interp_widgets.analysis.concepts.maps import nearest_rows, neighbour_recall
+from interp_widgets.analysis.concepts.maps import nearest_rows, neighbor_recall
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import load_model
 from tests.models.tiny import tiny_hf, tiny_model
@@ -149,7 +149,7 @@ def test_demo_concepts_are_found_and_the_control_is_not() -> None:
     assert (found.auc >= 0.9).mean() >= 0.8
     assert (np.abs(found.shuffled_auc - 0.5) <= 0.1).all()
     assert np.nanmean(found.group_auc) >= 0.8
-    same, chance = neighbour_agreement(found, 5)
+    same, chance = neighbor_agreement(found, 5)
     assert same >= 0.7
     assert chance <= 0.12
 
@@ -158,7 +158,7 @@ def test_demo_concepts_are_found_and_the_control_is_not() -> None:
 def test_mean_difference_on_the_tuned_demo() -> None:
     found = demo_things()
     assert (found.auc >= 0.9).mean() >= 0.8
-    assert neighbour_agreement(found, 3)[0] >= 0.7
+    assert neighbor_agreement(found, 3)[0] >= 0.7
     near = [name for name, _ in neighbors(found, "flute", 5)]
     assert sum(found.groups[found.index(name)] == "instruments" for name in near) >= 3
 
@@ -601,16 +601,16 @@ def test_forecast_of_a_map_grows_with_it() -> None:
     assert 40_000 * 4096 * 4 < large.bytes < 3 * 40_000 * 4096 * 4
     assert large.bytes == pytest.approx(40 * small.bytes)
     assert large.flops == pytest.approx(40 * small.flops)
-    assert concept_map_cost(1000, 4096, two=True).bytes > 2 * small.bytes
+    assert concept_map_cost(1000, 4096, sets=2).bytes > 2 * small.bytes
 
 
 def test_recall_is_one_in_the_plane_itself_and_chance_elsewhere() -> None:
     angle = np.linspace(0, 1.5, 40)
     directions = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    assert neighbour_recall(directions, directions, k=4) == pytest.approx(1, abs=0.1)
+    assert neighbor_recall(directions, directions, k=4) == pytest.approx(1, abs=0.1)
     other = np.random.default_rng(0).permutation(40)
-    assert neighbour_recall(directions, directions[other], k=4) < 0.4
-    assert neighbour_recall(directions, directions, k=4, most=10) == pytest.approx(1, abs=0.2)
+    assert neighbor_recall(directions, directions[other], k=4) < 0.4
+    assert neighbor_recall(directions, directions, k=4, most=10) == pytest.approx(1, abs=0.2)
 
 
 def test_small_sets_and_bad_input_of_maps() -> None:

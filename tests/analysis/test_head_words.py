@@ -112,11 +112,11 @@ def naive(model: Any, words: Sequence[str], vectors: np.ndarray[Any, Any], top: 
             query = embeddings @ (scale * model.weight("W_Q", layer)[head].double().numpy())
             key = embeddings @ (scale * model.weight("W_K", layer)[head].double().numpy())
             for d in range(model.d_head):
-                has_request, asked = (np.argsort(-np.abs(x[:, d]))[:top].tolist() for x in (query, key))
+                queries, keys = (np.argsort(-np.abs(x[:, d]))[:top].tolist() for x in (query, key))
                 found[layer, head, d] = {
                     (words[a], words[b]): cosine(a, b)
-                    for a in has_request
-                    for b in asked
+                    for a in queries
+                    for b in keys
                     if a != b and has[a] and has[b] and query[a, d] * key[b, d] > 0
                     and cosine(a, b) > max(limit[a], limit[b], 0)
                 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The synthetic instruction task: the paper's sizes and rules hold, files come back, and wrong ones are told of."""
+"""The synthetic instruction task: the paper's sizes and rules hold, files come back, and errors name what is wrong."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 import transformers as tf
 
 from interp_widgets.models import SelfCheckError, load_model, self_check, small_copy
-from interp_widgets.models.self_check import check_past, log_probabilities
+from interp_widgets.models.self_check import check_long_context, log_probabilities
 
 LONGROPE = {
     "rope_type": "longrope",
@@ -101,7 +101,7 @@ def test_the_cache_of_long_rope_is_not_reused() -> None:
 def test_the_small_copy_of_a_configuration_is_checked_once() -> None:
     self_check._check_copy.cache_clear()
     first, second = random_model(qwen2()), random_model(qwen2())
-    assert check_past(first, 48, "bridge", False) is check_past(second, 48, "bridge", False)
+    assert check_long_context(first, 48, "bridge", False) is check_long_context(second, 48, "bridge", False)
     assert self_check._check_copy.cache_info().hits == 1
 
 
@@ -112,9 +112,9 @@ def test_boundaries() -> None:
     assert small_copy.boundaries(tf.GPT2Config(n_positions=900)) == (900,)
     assert small_copy.boundaries(tf.GPTNeoConfig()) == (256, 2048)
     assert small_copy.boundaries(tf.BloomConfig()) == ()
-    assert small_copy.length_past(qwen2()) == 700 + small_copy.STEP
-    assert small_copy.length_past(phi3()) == 2048
-    assert small_copy.length_past(tf.LlamaConfig(**rotary())) == 0
+    assert small_copy.length_past_bounds(qwen2()) == 700 + small_copy.STEP
+    assert small_copy.length_past_bounds(phi3()) == 2048
+    assert small_copy.length_past_bounds(tf.LlamaConfig(**rotary())) == 0
     assert small_copy.position_limit(tf.MptConfig(max_seq_len=77)) == 77
 
 
@@ -139,8 +139,8 @@ def test_a_small_copy_shows_what_its_window_does() -> None:
     """The control: without the window the same weights give other numbers past it, and the same before it."""
     config = small_copy.small_config(qwen2())
     tree = {**config.to_dict(), "use_sliding_window": False, "layer_types": ["full_attention"] * 2}
-    with_window = small_copy.make_copy(tf.Qwen2ForCausalLM, config)
-    without = small_copy.make_copy(tf.Qwen2ForCausalLM, tf.Qwen2Config.from_dict(tree))
+    with_window = small_copy.small_random_copy(tf.Qwen2ForCausalLM, config)
+    without = small_copy.small_random_copy(tf.Qwen2ForCausalLM, tf.Qwen2Config.from_dict(tree))
     ids = torch.randint(0, small_copy.D_VOCAB, (1, 2 * small_copy.STEP), generator=torch.Generator().manual_seed(0))
     one, other = log_probabilities(with_window, ids), log_probabilities(without, ids)
     assert (one - other)[:, : small_copy.STEP].abs().max() < 1e-4
@@ -151,5 +151,5 @@ def test_making_a_small_copy_leaves_the_random_state() -> None:
     torch.manual_seed(3)
     wanted = torch.rand(2)
     torch.manual_seed(3)
-    small_copy.make_copy(tf.Qwen2ForCausalLM, small_copy.small_config(qwen2()))
+    small_copy.small_random_copy(tf.Qwen2ForCausalLM, small_copy.small_config(qwen2()))
     assert torch.equal(torch.rand(2), wanted)

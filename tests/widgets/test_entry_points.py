@@ -1,4 +1,4 @@
-"""Panels that installed packages register: found by name, loaded when asked for, and told of where they are broken."""
+"""Panels that installed packages register: found by name, loaded on demand, and broken ones are reported."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_dimensions_that_cut_a_pair_off_are_told(pair: Any, browse: Any) -> None
     assert found, "else the test says nothing"
     layer, head, one = found[0]
     panel["heads"].select_cell(layer, head)
-    panel["heads"].look_at_pair(one[:2])
+    panel["heads"].select_pair(one[:2])
     held = len(panel["heads"].tables.dimensions.rows)
     plural = "s" * (one.dimensions > 1)
     said = f"{one.dimensions} dimension{plural}, {held} of them among the 5 nearest that each keeps"
@@ -324,7 +324,7 @@ def test_the_difference_lists_gained_and_lost_pairs(pair: Any, few: Any, browse:
     assert f"{gained} gained, {lost} lost, {kept} kept; 1 − M = {change:.2f}" in panel["heads"].tables.pairs.caption
     panel.pair_change = "lost"
     assert {tuple(row[:2]) for row in panel["heads"].tables.pairs.rows} == set(a) - set(b)
-    panel["heads"].look_at_pair(next(iter(set(a) - set(b))))
+    panel["heads"].select_pair(next(iter(set(a) - set(b))))
     assert "B: not among the head's kept pairs" in panel["heads"].tables.dimensions.caption
     panel.view = "B"
     assert {tuple(row[:2]) for row in panel["heads"].tables.pairs.rows} == set(b), "the filter is of two models"
@@ -585,12 +585,12 @@ def test_a_cancelled_comparison_is_made_when_it_is_asked_for_again(
     panel = browse(*few)
     entered = threading.Event()
 
-    def manual_run(*_: Any, check: Any, **__: Any) -> Any:
+    def wait_for_cancel(*_: Any, check: Any, **__: Any) -> Any:
         entered.set()
         until_stopped(check)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "compare_heads", manual_run)
+        patch.setattr(module, "compare_heads", wait_for_cancel)
         panel.groups = 2
         assert entered.wait(120)
         panel.cancel()

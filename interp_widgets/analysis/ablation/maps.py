@@ -148,7 +148,7 @@ def ablate_modules(
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     at_positions = read.positions(positions)
     sites = dict.fromkeys(site for kind in names for site in SITES[kind])
-    study = make_run(model, read, options, [(site, layer) for layer in at_layers for site in sites])
+    ablation = make_run(model, read, options, [(site, layer) for layer in at_layers for site in sites])
     # cells run in the order of their positions: a chunk is computed from its first position on
     order = np.argsort(at_positions)
     ordered, count = torch.tensor(at_positions)[order], len(names)
@@ -156,7 +156,7 @@ def ablate_modules(
     def patches(layer: int, cells: Tensor) -> list[Patch]:
         kind, fed = cells % count, ordered[cells // count] + read.offset
         changed = {site: torch.tensor([site in SITES[name] for name in names])[kind].nonzero()[:, 0] for site in sites}
-        return [study.replacement.patch(site, layer, rows, fed[rows]) for site, rows in changed.items()]
+        return [ablation.replacement.patch(site, layer, rows, fed[rows]) for site, rows in changed.items()]
 
     def by_kind(cells: Floats) -> Floats:
         by_position = cells.reshape(len(at_layers), len(at_positions), count)[:, np.argsort(order)]
@@ -170,10 +170,10 @@ def ablate_modules(
             layers=at_layers,
             positions=at_positions,
             **run,
-            **study.fields(kinds=", ".join(names), layers=str(at_layers), positions=str(at_positions)),
+            **ablation.fields(kinds=", ".join(names), layers=str(at_layers), positions=str(at_positions)),
         )
 
-    return study.map(
+    return ablation.map(
         at_layers, count * len(at_positions), patches, result, on_partial,
         first=lambda cell: int(ordered[cell // count]) + read.offset,
         name=lambda layer, cell: f"{names[cell % count]!r} at layer {layer}, position {int(ordered[cell // count])}",
@@ -232,15 +232,15 @@ def ablate_heads(
     at_layers = layer_indices(model, layers)
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     where = None if position is None else read.position(position)
-    study = make_run(model, read, options, [("head", layer) for layer in at_layers])
-    at = torch.arange(study.clean.tokens) if where is None else torch.tensor([where + read.offset])
+    ablation = make_run(model, read, options, [("head", layer) for layer in at_layers])
+    at = torch.arange(ablation.clean.tokens) if where is None else torch.tensor([where + read.offset])
 
     def patches(layer: int, cells: Tensor) -> list[Patch]:
         rows = torch.arange(len(cells)).repeat_interleave(len(at))
-        return [study.replacement.patch("head", layer, rows, at.repeat(len(cells)), cells[rows])]
+        return [ablation.replacement.patch("head", layer, rows, at.repeat(len(cells)), cells[rows])]
 
     def result(effect: Floats, common: Floats | None, **run: Any) -> HeadAblationResult:
-        fields = study.fields(layers=str(at_layers), position=where)
+        fields = ablation.fields(layers=str(at_layers), position=where)
         return HeadAblationResult(
             effect=effect,
             common=common,
@@ -250,7 +250,7 @@ def ablate_heads(
             **fields,
         )
 
-    return study.map(
+    return ablation.map(
         at_layers, model.n_heads, patches, result, on_partial,
         first=lambda head: int(at[0]),
         name=lambda layer, head: f"head {head} of layer {layer}",
@@ -313,13 +313,13 @@ def ablate_neurons(
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     where = read.position(position)
     chosen = neuron_indices(model, neurons)
-    study = make_run(model, read, options, [("neuron", at_layer)])
+    ablation = make_run(model, read, options, [("neuron", at_layer)])
     index, fed = torch.tensor(chosen), where + read.offset
-    activation = to_numpy(study.clean.value("neuron", at_layer)[0, fed, index, 0])
+    activation = to_numpy(ablation.clean.value("neuron", at_layer)[0, fed, index, 0])
 
     def patches(layer: int, cells: Tensor) -> list[Patch]:
         rows = torch.arange(len(cells))
-        return [study.replacement.patch("neuron", layer, rows, torch.full_like(rows, fed), index[cells])]
+        return [ablation.replacement.patch("neuron", layer, rows, torch.full_like(rows, fed), index[cells])]
 
     def result(effect: Floats, common: Floats | None, **run: Any) -> NeuronAblationResult:
         return NeuronAblationResult(
@@ -330,10 +330,10 @@ def ablate_neurons(
             layer=at_layer,
             position=where,
             **run,
-            **study.fields(layer=at_layer, position=where),
+            **ablation.fields(layer=at_layer, position=where),
         )
 
-    return study.map(
+    return ablation.map(
         (at_layer,), len(chosen), patches, result, on_partial,
         first=lambda cell: fed,
         name=lambda layer, cell: f"neuron {chosen[cell]} of layer {layer}",

@@ -298,14 +298,14 @@ def causal_trace(
     if check is not None:
         check()
     metric = next_token_metric(model, clean.hidden, target, metric="probability")
-    study = _TraceStudy(
+    tracing = _TracingRun(
         read, span, chosen, at_layers, at_positions, size, noise, noise * embedding_std(model), samples, seed, clean,
         metric, Runner(model, len(read.ids), batch_size, check, progress),
     )  # fmt: skip
     if on_partial is not None:
-        study.runner.deliver = lambda: on_partial(study.result(partial=True))
-    study.run()
-    return study.result(partial=False)
+        tracing.runner.deliver = lambda: on_partial(tracing.result(partial=True))
+    tracing.run()
+    return tracing.result(partial=False)
 
 
 def _check_kinds(model: Model, kinds: Sequence[str]) -> None:
@@ -349,7 +349,7 @@ def _kept_bytes(model: Model, tokens: int) -> float:
 
 
 @dataclass
-class _TraceStudy:
+class _TracingRun:
     """One prompt and its subject, the clean run, and the probabilities of the target computed so far."""
 
     prompt: Prompt
@@ -465,7 +465,7 @@ class _TraceStudy:
 class _CorruptedRuns:
     """The corrupted runs of some noise samples, which cells continue with clean values restored."""
 
-    study: _TraceStudy
+    tracing: _TracingRun
     corrupted: Trace
     base: Tensor
     """(samples,) probability of the target."""
@@ -473,18 +473,18 @@ class _CorruptedRuns:
     @torch.no_grad()
     def restore(self, restored: Tensor, embedding: Tensor) -> None:
         """Fill ``restored`` (kinds, layers, places, samples) and ``embedding`` (tokens, samples)."""
-        study, (start, end) = self.study, self.study.subject
+        tracing, (start, end) = self.tracing, self.tracing.subject
         embedding[:] = self.base  # outside of the subject the embedding is clean already
         embedding[start:end] = math.nan
-        for column, position in enumerate(study.positions):
+        for column, position in enumerate(tracing.positions):
             if position < start:
                 restored[:, :, column] = self.base
         self._run([("state", -1, position) for position in range(start, end)], embedding[start:end])
-        cells = study.cells
+        cells = tracing.cells
         if not cells:
             return
-        named = [(study.kinds[kind], study.layers[row], study.positions[column]) for kind, row, column in cells]
-        count = len(cells) // (len(study.kinds) * len(study.layers))
+        named = [(tracing.kinds[kind], tracing.layers[row], tracing.positions[column]) for kind, row, column in cells]
+        count = len(cells) // (len(tracing.kinds) * len(tracing.layers))
         places = torch.tensor(cells).unbind(-1)
         ordered = self._estimate(cells, named)
         groups = torch.split(torch.arange(len(cells)), count) if ordered is None else strongest_first(ordered, count)
@@ -498,44 +498,44 @@ class _CorruptedRuns:
                 restored[at] = values
 
             self._run([named[cell] for cell in group.tolist()], values, put)
-            early = ordered is not None and number < STRONGEST and study.runner.early
-            if early and study.runner.deliver is not None:
-                study.runner.deliver()
+            early = ordered is not None and number < STRONGEST and tracing.runner.early
+            if early and tracing.runner.deliver is not None:
+                tracing.runner.deliver()
 
     def _estimate(self, cells: list[tuple[int, int, int]], named: list[tuple[str, int, int]]) -> Tensor | None:
         """(cells,) by which they are ordered; None where all are quick, or cannot be estimated."""
-        study, runner, samples = self.study, self.study.runner, len(self.base)
+        tracing, runner, samples = self.tracing, self.tracing.runner, len(self.base)
         long = (
             runner.deliver is not None
-            and not study.finished
+            and not tracing.finished
             and runner.total > MANY_CHUNKS * runner.size(self.corrupted.computed(0))
         )
-        if not long or not can_estimate(runner.model, study.metric, self.corrupted.tokens, samples):
+        if not long or not can_estimate(runner.model, tracing.metric, self.corrupted.tokens, samples):
             return None
         runs = torch.arange(len(named) * samples)
         patches = self._patches_of(named, runs)
         places = list(dict.fromkeys((patch.site, patch.layer) for patch in patches))
-        ids = study.prompt.ids
-        at = gradients_of(runner.model, ids, study.metric, places, self.corrupted)
+        ids = tracing.prompt.ids
+        at = gradients_of(runner.model, ids, tracing.metric, places, self.corrupted)
         guess = estimate(self.corrupted, at, patches, len(runs), runs % samples)
-        study.strongest_first = True
+        tracing.strongest_first = True
         if runner.deliver is not None:
             runner.deliver()
         return guess.score.reshape(-1, samples).mean(-1)
 
     def _run(self, cells: list[tuple[str, int, int]], values: Tensor, put: Callable[[], None] = lambda: None) -> None:
         """Fill ``values`` (cells, samples) of cells (kind, layer, position); ``put`` follows every chunk."""
-        study, samples, offset = self.study, len(self.base), self.study.prompt.offset
+        tracing, samples, offset = self.tracing, len(self.base), self.tracing.prompt.offset
 
         def write(hidden: Tensor, runs: Tensor) -> None:
             sample = runs % samples
             # rounding differs between batches: an unchanged hidden state has exactly the corrupted run's probability
             same = (hidden == self.corrupted.hidden[sample]).all(-1)
-            values[runs // samples, sample] = torch.where(same, self.base[sample], study.metric.read(hidden))
+            values[runs // samples, sample] = torch.where(same, self.base[sample], tracing.metric.read(hidden))
             put()
 
         run_cells(
-            values.numel(), self.corrupted, study.runner, lambda runs: self._patches_of(cells, runs),
+            values.numel(), self.corrupted, tracing.runner, lambda runs: self._patches_of(cells, runs),
             lambda run: cells[run // samples][2] + offset, write, sequence=lambda runs: runs % samples,
         )  # fmt: skip
 
@@ -547,17 +547,17 @@ class _CorruptedRuns:
             groups.setdefault(cells[number][:2], []).append(row)
         patches = []
         for (kind, layer), rows in groups.items():
-            at = torch.tensor([cells[numbers[row]][2] + self.study.prompt.offset for row in rows])
+            at = torch.tensor([cells[numbers[row]][2] + self.tracing.prompt.offset for row in rows])
             patches += self._patches(kind, layer, torch.tensor(rows), at)
         return patches
 
     def _patches(self, kind: str, layer: int, cell: Tensor, at: Tensor) -> list[Patch]:
         """Clean values at positions ``at`` (n,) of the cells (n,); layer -1 is what enters the first block."""
-        clean = self.study.clean
+        clean = self.tracing.clean
         if kind == "state":
             return [Patch("resid", layer + 1, clean.resid[layer + 1][0, at], at, cell)]
         site: Literal["mlp", "attn"] = "mlp" if kind == "mlp" else "attn"
-        inside = range(*window_layers(layer, self.study.window, clean.n_layers))
+        inside = range(*window_layers(layer, self.tracing.window, clean.n_layers))
         return [Patch(site, index, clean.value(site, index)[0, at], at, cell) for index in inside]
 
 

@@ -68,11 +68,11 @@ class CircuitGrade(Result):
         return float((1 + (self.random >= self.faithfulness - 1e-6).sum()) / (1 + len(self.random)))
 
     def __str__(self) -> str:
-        told = "is told apart from" if self.p < _LEVEL else "is not told apart from"
+        differs = "differs from" if self.p < _LEVEL else "does not differ from"
         return (
             f"{self.named} parts named: precision {self.precision:.2f} (by chance {self.chance_precision:.2f}), recall "
             f"{self.recall:.2f} ({self.chance_recall:.2f}). They keep {self.faithfulness:.2f} of the behaviour (random "
-            f"parts {self.random.mean():.2f}), which {told} chance (p {self.p:.2g})."
+            f"parts {self.random.mean():.2f}), which {differs} chance (p {self.p:.2g})."
         )
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
@@ -108,7 +108,7 @@ def grade_circuit(
 
     Precision and recall compare the names with the truth; faithfulness needs none: only the named heads and MLPs have
     their values of the clean run, all others those of the corrupted one. Naming everything has recall and faithfulness
-    1, by chance too. No part is told.
+    1, by chance too. The result does not name the parts.
 
     Args:
         sealed: what `sealed_circuit` returns.
@@ -172,12 +172,12 @@ def _parts(sealed: SealedCircuit, answer: Sequence[Sequence[str | int]]) -> list
     known: set[tuple[Any, ...]] = {(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)}
     known |= {("mlp", layer) for layer in range(model.n_layers)}
     parts: list[tuple[Any, ...]] = []
-    for given in answer:
-        part = tuple(given)
+    for name in answer:
+        part = tuple(name)
         if part not in known:
             raise ValueError(
                 f"answer may have (layer, head) with layers 0..{model.n_layers - 1} and heads 0..{model.n_heads - 1}, "
-                f"and ('mlp', layer), got {short(given)}"
+                f"and ('mlp', layer), got {short(name)}"
             )
         if part in parts:
             raise ValueError(f"answer must name every part once, got {part} twice")

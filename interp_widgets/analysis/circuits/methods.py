@@ -33,13 +33,13 @@ def _saliency(model: Model, case: CircuitCase, **options: Any) -> Ranking:
 
 def _ablation(model: Model, case: CircuitCase, **options: Any) -> Ranking:
     """Single heads at all positions, single neurons at the last, the attention and the MLP at each position."""
-    given: dict[str, Any] = {"metric": "logit_difference", "foil": case.foil, **options}
-    modules = ablate_modules(model, case.prompt, case.answer, kinds=("attn", "mlp"), **given)
+    keywords: dict[str, Any] = {"metric": "logit_difference", "foil": case.foil, **options}
+    modules = ablate_modules(model, case.prompt, case.answer, kinds=("attn", "mlp"), **keywords)
     listed = [
-        ablate_neurons(model, case.prompt, case.answer, layer=layer, neurons=range(case.n_neurons), **given).effect
+        ablate_neurons(model, case.prompt, case.answer, layer=layer, neurons=range(case.n_neurons), **keywords).effect
         for layer in range(model.n_layers)
     ]
-    heads = ablate_heads(model, case.prompt, case.answer, **given).effect
+    heads = ablate_heads(model, case.prompt, case.answer, **keywords).effect
     return {"tokens": np.abs(modules.effect).max((0, 1)), "heads": np.abs(heads), "neurons": np.abs(listed)}
 
 

@@ -1,6 +1,6 @@
 """Concept directions: computing them from stimuli, testing, comparing, reading prompts with them, and steering."""
 
-from .concept_set import ConceptSet, neighbors, neighbour_agreement
+from .concept_set import ConceptSet, neighbor_agreement, neighbors
 from .cosine_dispersion import Dispersion, dispersion
 from .directions import concept_directions
 from .maps import ConceptMap, add_to_map, concept_map, concept_map_cost

@@ -162,7 +162,7 @@ def neighbors(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, f
     return [(concepts.names[i], float(cosine[i])) for i in order]
 
 
-def neighbour_agreement(concepts: ConceptSet, k: int = 5) -> tuple[float, float]:
+def neighbor_agreement(concepts: ConceptSet, k: int = 5) -> tuple[float, float]:
     """Share of the ``k`` nearest concepts that are in the same group, and the share expected by chance.
 
     Concepts without a group do not count but can be neighbours.

@@ -27,7 +27,7 @@ WIDTH = 50
 """Number of principal components given to UMAP and t-SNE: it keeps neighbours and makes finding them far faster."""
 NEAREST = 5
 """Number of mapped neighbours that determine the point of an added concept."""
-ASKED = 400
+COMPARED = 400
 """Number of concepts of a large map whose neighbours are compared."""
 FEWEST = 4
 """Fewest concepts of a map."""
@@ -173,7 +173,7 @@ def concept_map(
             xy = parts[:, :2]
     run.report(2, 3)
     run.stop_if_cancelled()
-    recall = neighbour_recall(directions, xy, seed=seed)
+    recall = neighbor_recall(directions, xy, seed=seed)
     run.report(3, 3)
     xy = np.ascontiguousarray(xy, dtype=np.float64)
     return ConceptMap(
@@ -201,14 +201,14 @@ def fingerprint(directions: Floats, method: str, paired: bool, seed: int, n_neig
     return digest.hexdigest()
 
 
-def concept_map_cost(concepts: int, d_model: int, *, two: bool = False) -> Cost:
-    """Operations and peak bytes of a map of ``concepts`` concepts, or of two sets of as many."""
-    rows = concepts * (1 + two)
+def concept_map_cost(concepts: int, d_model: int, *, sets: int = 1) -> Cost:
+    """Operations and peak bytes of a map of ``sets`` sets of ``concepts`` concepts each."""
+    rows = concepts * sets
     directions = 4.0 * rows * d_model
     # a centred copy for the components, another while its variance is summed, and UMAP's neighbours
-    peak = directions * (2 + two) + 1200.0 * rows
+    peak = directions * (1 + sets) + 1200.0 * rows
     reduction = 16 * 2.0 * rows * d_model * (WIDTH + 10)  # seven iterations of two products, and two more
-    return Cost(flops=reduction + 2.0 * ASKED * rows * d_model + 2e5 * rows, bytes=peak)
+    return Cost(flops=reduction + 2.0 * COMPARED * rows * d_model + 2e5 * rows, bytes=peak)
 
 
 @checked
@@ -362,33 +362,33 @@ def tsne_places(parts: Floats, n_neighbors: int, seed: int) -> Floats:
     )
 
 
-def neighbour_recall(
+def neighbor_recall(
     directions: Floats,
     xy: Floats,
     *,
     k: int = 10,
-    most: int = ASKED,
+    most: int = COMPARED,
     seed: int = 0,
-    asked: Ints | None = None,
+    queries: Ints | None = None,
 ) -> float:
     """Share of the ``k`` nearest directions by cosine that are among the ``k`` nearest points, 0..1.
 
-    Measured on the concepts ``asked`` (by default all), or on a random sample of ``most`` of them; all concepts can be
-    neighbours.
+    Measured on the concepts ``queries`` (indices; all by default), or on a random sample of ``most`` of them; every
+    concept can be a neighbour.
     """
     from sklearn.neighbors import NearestNeighbors
 
     count = len(xy)
     k = min(k, count - 1)
-    asked = np.arange(count) if asked is None else asked
-    if len(asked) > most:
-        asked = np.sort(np.random.default_rng(seed).choice(asked, most, replace=False))
-    cosine = directions[asked] @ directions.T
-    cosine[np.arange(len(asked)), asked] = -np.inf
+    queries = np.arange(count) if queries is None else queries
+    if len(queries) > most:
+        queries = np.sort(np.random.default_rng(seed).choice(queries, most, replace=False))
+    cosine = directions[queries] @ directions.T
+    cosine[np.arange(len(queries)), queries] = -np.inf
     by_cosine = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
-    nearest = NearestNeighbors(n_neighbors=k + 1).fit(xy).kneighbors(xy[asked], return_distance=False)
+    nearest = NearestNeighbors(n_neighbors=k + 1).fit(xy).kneighbors(xy[queries], return_distance=False)
     hits = [len((set(by_place.tolist()) - {concept}) & set(true_nearest.tolist()))
-            for concept, by_place, true_nearest in zip(asked.tolist(), nearest, by_cosine, strict=True)]  # fmt: skip
+            for concept, by_place, true_nearest in zip(queries.tolist(), nearest, by_cosine, strict=True)]  # fmt: skip
     return float(np.mean(hits) / k)
 
 

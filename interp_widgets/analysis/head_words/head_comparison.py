@@ -200,8 +200,8 @@ def compare_heads(
     check_same({"layers": layers, "heads": shapes, "top": (a.top, b.top), "keep": (a.keep, b.keep)})
     group = np.arange(len(a.layers)) * min(groups, len(a.layers)) // len(a.layers)
     listed = set(a.vocabulary)
-    asked = [*dict.fromkeys(instruction_verbs), *dict.fromkeys(general_verbs)]
-    verbs = [verb for verb in asked if verb in listed]
+    verbs_wanted = [*dict.fromkeys(instruction_verbs), *dict.fromkeys(general_verbs)]
+    verbs = [verb for verb in verbs_wanted if verb in listed]
     kind = np.array([verb in set(instruction_verbs) for verb in verbs], dtype=bool)
     more, fewer = _gains(a, b, verbs, group)
     heads, dimensions, words = (head_sets(a), head_sets(b)), (dimension_sets(a), dimension_sets(b)), len(a.vocabulary)
@@ -218,7 +218,7 @@ def compare_heads(
         gained=more,
         lost=fewer,
         tests=_tests(more, fewer, kind, resamples, seed),
-        missing_verbs=[verb for verb in asked if verb not in listed],
+        missing_verbs=[verb for verb in verbs_wanted if verb not in listed],
         partial=a.partial or b.partial,
         provenance=provenance(
             pair_provenance(a, b), groups=groups, resamples=resamples, seed=seed, words=words, top=a.top, keep=a.keep

@@ -455,13 +455,13 @@ def activation_patching(
         sources = tuple(source_positions[run_positions.index(position)] for position in chosen)
     else:
         chosen, sources = run_positions, source_positions
-    study = _Study(
+    patching = _PatchingRun(
         model, names, at_layers, chosen, sources, direction,
         Runner(model, len(run_prompt.ids), batch_size, check, progress, fewest_tokens=fewest_tokens(model)),
     )  # fmt: skip
-    chosen_cells = study.drawn(sample, seed) if method == "attribution" else {}
-    study.runner.total = len(pairs) * (sum(map(len, chosen_cells.values())) or study.cells)
-    guess = replace(study, measured=[], values=[])
+    chosen_cells = patching.sampled_cells(sample, seed) if method == "attribution" else {}
+    patching.runner.total = len(pairs) * (sum(map(len, chosen_cells.values())) or patching.cells)
+    guess = replace(patching, measured=[], values=[])
     inside = tuple(HEAD_SITES[name] for name in names if name in HEAD_SITES)
     facts: dict[str, Any] = {"metric": metric, "direction": direction, "sites": ", ".join(names), "seed": seed}
     facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "layers": str(at_layers), "positions": str(chosen)}
@@ -469,7 +469,7 @@ def activation_patching(
     facts |= {"sample": sample} if method == "attribution" else {}
 
     def result(partial: bool) -> ActivationPatchingResult:
-        measured, stacked = study.measured, study.stacked()
+        measured, stacked = patching.measured, patching.stacked()
         low, high = _intervals(stacked, seed) if len(measured) > 1 and not partial else ({}, {})
         both_ways = [ordered(both.pair.clean, both.pair.corrupted, direction) for both in measured]
         tokens = answers_and_foils(model, measured)
@@ -493,20 +493,20 @@ def activation_patching(
             **tokens,
             metric=metric,
             direction=direction,
-            missing=study.runner.total - study.runner.done,
+            missing=patching.runner.total - patching.runner.done,
             partial=partial,
             provenance=provenance(
-                model.provenance(), bos=run_prompt.offset == 1, **facts, **found, **study.runner.log.facts()
+                model.provenance(), bos=run_prompt.offset == 1, **facts, **found, **patching.runner.log.facts()
             ),
         )  # fmt: skip
 
     if on_partial is not None:
-        study.runner.deliver = lambda: on_partial(result(True))
+        patching.runner.deliver = lambda: on_partial(result(True))
     for pair in pairs:
         both = pair.measured(model, metric, inside, check=check)
         if chosen_cells:
             guess.estimate(both, check)
-        study.run(both, chosen_cells)
+        patching.run(both, chosen_cells)
     return result(False)
 
 
@@ -582,7 +582,7 @@ def _intervals(each: Mapping[str, Floats], seed: int) -> tuple[dict[str, Floats]
 
 
 @dataclass(frozen=True)
-class _Study:
+class _PatchingRun:
     """What is patched, in every pair, and the values of the metric so far."""
 
     model: Model
@@ -612,7 +612,7 @@ class _Study:
         """Cells of one pair."""
         return len(self.layers) * sum(int(np.prod(self.shape(site))) for site in self.sites)
 
-    def drawn(self, sample: int, seed: int) -> dict[str, Tensor]:
+    def sampled_cells(self, sample: int, seed: int) -> dict[str, Tensor]:
         """For each site the numbers of random cells, all layers one after the other."""
         rng = np.random.default_rng(seed)
         counts = {site: len(self.layers) * int(np.prod(self.shape(site))) for site in self.sites}
@@ -624,7 +624,7 @@ class _Study:
         """Estimate every cell of one pair."""
         run_prompt, source_prompt = ordered(pair.pair.clean, pair.pair.corrupted, self.direction)
         value = pair.corrupted_value if self.direction == "denoising" else pair.clean_value
-        fed, taken = self._places(run_prompt, source_prompt)
+        fed, taken = self._cell_positions(run_prompt, source_prompt)
         if check is not None:
             check()
         moved = changes(
@@ -636,7 +636,7 @@ class _Study:
         for site, values in self.values[-1].items():
             check_finite(values, lambda layer, _, site=site: f"the estimate of {site!r} in layer {self.layers[layer]}")
 
-    def _places(self, run: Prompt, source: Prompt) -> tuple[Tensor, Tensor]:
+    def _cell_positions(self, run: Prompt, source: Prompt) -> tuple[Tensor, Tensor]:
         """(positions,) the positions in both runs with the BOS, in the order in which cells run."""
         fed, taken = (torch.tensor(each)[self._order] for each in (self.positions, self.sources))
         return fed + run.offset, taken + source.offset
@@ -682,7 +682,7 @@ class _Study:
     def _patch(self, site: str, pair: MeasuredPair, values: Tensor, only: Tensor | None) -> None:
         run, source = ordered(pair.clean, pair.corrupted, self.direction)
         run_prompt, source_prompt = ordered(pair.pair.clean, pair.pair.corrupted, self.direction)
-        fed, taken = self._places(run_prompt, source_prompt)
+        fed, taken = self._cell_positions(run_prompt, source_prompt)
         count, heads = self.shape(site)
         every = torch.arange(values.numel()) if only is None else only
         for number, (row, layer) in enumerate(zip(values, self.layers, strict=True)):

@@ -222,16 +222,16 @@ def greedy_circuit(
     tried = sum(len(nodes) - size for size in range(most))
     kept = len(pairs) - held_out
     runner.total = kept * tried + (held_out or kept) * (2 * (most + 1) + draws * most)
-    study = _Study(model, tuple(pair.measured(model, metric, check=check) for pair in pairs[:kept]), nodes, runner)
-    order = study.grown(most)
+    run = _CircuitRun(model, tuple(pair.measured(model, metric, check=check) for pair in pairs[:kept]), nodes, runner)
+    order = run.grown(most)
     if held_out:
         others = tuple(pair.measured(model, metric, check=check) for pair in pairs[kept:])
-        study = _Study(model, others, nodes, runner)
-    nested = study.masks([order[:size] for size in range(most + 1)])
+        run = _CircuitRun(model, others, nodes, runner)
+    nested = run.masks([order[:size] for size in range(most + 1)])
     drawn = _drawn(nodes, order, draws, np.random.default_rng(seed))
-    each = study.metrics(np.concatenate([nested, ~nested]))
-    faithfulness = study.share(each)
-    random = study.share(study.metrics(study.masks([one[:size] for one in drawn for size in range(1, most + 1)])))
+    each = run.metrics(np.concatenate([nested, ~nested]))
+    faithfulness = run.share(each)
+    random = run.share(run.metrics(run.masks([one[:size] for one in drawn for size in range(1, most + 1)])))
     nothing = np.full((draws, 1), faithfulness[0])
     facts: dict[str, Any] = {"metric": metric, "most": most, "draws": draws, "seed": seed, "layers": str(layers)}
     facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "answer": str(answer), "foil": str(foil)}
@@ -245,14 +245,14 @@ def greedy_circuit(
         without=faithfulness[most + 1 :],
         random=np.concatenate([nothing, random.reshape(draws, most)], axis=1),
         each=each[:, : most + 1],
-        clean=np.array([pair.clean_value for pair in study.pairs]),
-        corrupted=np.array([pair.corrupted_value for pair in study.pairs]),
+        clean=np.array([pair.clean_value for pair in run.pairs]),
+        corrupted=np.array([pair.corrupted_value for pair in run.pairs]),
         candidates=len(nodes),
-        **answers_and_foils(model, study.pairs),
+        **answers_and_foils(model, run.pairs),
         held_out=held_out,
         metric=metric,
         provenance=provenance(
-            model.provenance(), bos=study.pairs[0].pair.clean.offset == 1, **facts, **study.runner.log.facts()
+            model.provenance(), bos=run.pairs[0].pair.clean.offset == 1, **facts, **run.runner.log.facts()
         ),
     )
 
@@ -277,9 +277,11 @@ def circuit_faithfulness(
     pairs = read_pairs(model, clean, corrupted, answer, foil, "logit_difference", None)
     runner = Runner(model, max(len(pair.clean.ids) for pair in pairs), None, check, None)
     runner.total = len(pairs) * (1 + draws)
-    study = _Study(model, tuple(pair.measured(model, "logit_difference", check=check) for pair in pairs), nodes, runner)
+    run = _CircuitRun(
+        model, tuple(pair.measured(model, "logit_difference", check=check) for pair in pairs), nodes, runner
+    )
     circuits = [order, *_drawn(nodes, order, draws, np.random.default_rng(seed))]
-    found = study.share(study.metrics(study.masks(circuits)))
+    found = run.share(run.metrics(run.masks(circuits)))
     return float(found[0]), np.asarray(found[1:])
 
 
@@ -332,7 +334,7 @@ def _drawn(nodes: Sequence[_Node], order: Sequence[int], draws: int, rng: np.ran
 
 
 @dataclass(frozen=True)
-class _Study:
+class _CircuitRun:
     """Pairs of prompts, and the parts that their circuits may have."""
 
     model: Model

@@ -257,27 +257,27 @@ class _Part:
         return f"{self.kind} {self.layer}{number}{where}"
 
 
-def _part(model: Model, given: Any, shortest: int) -> _Part:
+def _part(model: Model, part: Any, shortest: int) -> _Part:
     """A part as the user gives it, checked against the model and the prompts."""
-    if not isinstance(given, Ablation):
-        pair = tuple(given)
+    if not isinstance(part, Ablation):
+        pair = tuple(part)
         if len(pair) != 2:
             raise ValueError(f"a part must be (layer, head) or an Ablation, got {pair}")
         layer = index(pair[0], model.n_layers, "layer", f"{model.n_layers}-layer model")
         head = index(pair[1], model.n_heads, "head", f"model of {model.n_heads} heads per layer")
-        given = Ablation("head", layer, index=head)
-    if given.replacement != "zero":
+        part = Ablation("head", layer, index=head)
+    if part.replacement != "zero":
         raise ValueError("a part has no value of its own here: leave value out, and give replacement= and reference=")
-    check_kind(model, given.kind, f"ablation_null(parts=[Ablation({given.kind!r}, ...)])")
-    if given.kind not in ("attn", "head") and model.capabilities.attention_only:
-        raise ValueError(f"{model.name} has no MLPs, so that it has no {given.kind!r}: name heads or 'attn' instead")
-    check_range("layer", given.layer, 0, model.n_layers - 1, f"this {model.n_layers}-layer model")
-    if given.index is not None:
-        size = model.n_heads if given.kind == "head" else model.d_mlp
-        check_range(given.kind, given.index, 0, size - 1, f"this model of {size} {given.kind}s per layer")
-    if given.positions is not None:
-        check_range("position", max(given.positions), 0, shortest - 1, f"prompts of {shortest} tokens or more")
-    return _Part(given.kind, given.layer, given.index, given.positions)
+    check_kind(model, part.kind, f"ablation_null(parts=[Ablation({part.kind!r}, ...)])")
+    if part.kind not in ("attn", "head") and model.capabilities.attention_only:
+        raise ValueError(f"{model.name} has no MLPs, so that it has no {part.kind!r}: name heads or 'attn' instead")
+    check_range("layer", part.layer, 0, model.n_layers - 1, f"this {model.n_layers}-layer model")
+    if part.index is not None:
+        size = model.n_heads if part.kind == "head" else model.d_mlp
+        check_range(part.kind, part.index, 0, size - 1, f"this model of {size} {part.kind}s per layer")
+    if part.positions is not None:
+        check_range("position", max(part.positions), 0, shortest - 1, f"prompts of {shortest} tokens or more")
+    return _Part(part.kind, part.layer, part.index, part.positions)
 
 
 def _pools(model: Model, named: Sequence[_Part], matched: str, shortest: int) -> list[tuple[list[_Part], int]]:

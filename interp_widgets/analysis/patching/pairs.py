@@ -66,7 +66,7 @@ class PromptPair:
         foil = None if self.foil is None else single_token(model, self.foil, what="foil")
         shown = model.token_strings([answer])[0]
         if foil == answer:
-            raise _no_foil(f"answer and foil are the same token, {shown!r}: give a foil that the answer is told from")
+            raise _no_foil(f"answer and foil are the same token, {shown!r}: give another foil")
         if metric == "logit_difference" and foil is None:
             foil = likeliest(ends[1])
             if foil == answer:

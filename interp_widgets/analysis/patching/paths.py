@@ -222,11 +222,11 @@ def _layer(model: Model, value: Any) -> int:
     return index(value, model.n_layers, "layer", f"{model.n_layers}-layer model")
 
 
-def _sender(model: Model, given: Sequence[str | int]) -> Sender:
-    kind, *numbers = given if given and isinstance(given[0], str) else ("head", *given)
+def _sender(model: Model, sender: Sequence[str | int]) -> Sender:
+    kind, *numbers = sender if sender and isinstance(sender[0], str) else ("head", *sender)
     wanted = 2 if kind == "head" else 1
     if kind not in _SENDERS or len(numbers) != wanted:
-        raise ValueError(f"a sender must be one of {', '.join(_SENDERS.values())}, got {tuple(given)}")
+        raise ValueError(f"a sender must be one of {', '.join(_SENDERS.values())}, got {tuple(sender)}")
     if kind == "mlp":
         _require_mlp(model)
         return "mlp", _layer(model, numbers[0]), 0
@@ -237,8 +237,8 @@ def _sender(model: Model, given: Sequence[str | int]) -> Sender:
     return "head", layer, index(numbers[1], model.n_heads, "head", f"model of {model.n_heads} heads per layer")
 
 
-def _receiver(model: Model, given: str | Sequence[str | int]) -> Reader:
-    kind, *numbers = (given,) if isinstance(given, str) else given
+def _receiver(model: Model, receiver: str | Sequence[str | int]) -> Reader:
+    kind, *numbers = (receiver,) if isinstance(receiver, str) else receiver
     if kind == "logits" and not numbers:
         return "logits", model.n_layers, 0
     if kind == "mlp" and len(numbers) == 1:
@@ -247,7 +247,7 @@ def _receiver(model: Model, given: str | Sequence[str | int]) -> Reader:
     if kind not in _RECEIVERS or len(numbers) != 2:
         raise ValueError(
             "a receiver must be 'logits', ('mlp', layer), ('head_q', layer, head), ('head_k', layer, key/value head) "
-            f"or ('head_v', layer, key/value head), got {given!r}"
+            f"or ('head_v', layer, key/value head), got {receiver!r}"
         )
     model.capabilities.require(
         "head_inputs", f"path_patching(receivers=[({kind!r}, layer, head)])", "name MLPs instead"

@@ -38,7 +38,7 @@ ORDERS, MANY_ORDERS = 39, 999
 SHORT = 9
 """Most tokens of a short prompt, of which all sets together take no more passes than the orders of a longer one."""
 SIGNIFICANT = 0.05
-"""The one-sided p-value up to which a map is told apart from random orders."""
+"""The one-sided p-value up to which a map differs from random orders."""
 
 
 @record
@@ -176,7 +176,7 @@ class FaithfulnessResult(Result):
     @property
     def verdict(self) -> str:
         """The comparison with random orders in a sentence, with its p-value."""
-        comparison = {True: "better than", False: "worse than", None: "not told apart from"}[self.beats_random]
+        comparison = {True: "better than", False: "worse than", None: "not distinguishable from"}[self.beats_random]
         orders, gained = len(self.random_deletion), float(self.advantages().mean())
         number = f"{orders:,} orders" if orders > 1 else "one order"
         few = ", too few to tell" if orders < round(1 / SIGNIFICANT) - 1 else ""

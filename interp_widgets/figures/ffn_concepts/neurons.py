@@ -72,11 +72,11 @@ class NeuronScatter(Chart):
         rows = {"x": xs.tolist(), "y": ys.tolist(), "neuron": list(first.neurons)}
         for name, values in (("activation", active), ("effect", effects)):
             rows[name] = [" → ".join(f"{value:+.3g}" for value in each) for each in zip(*values, strict=True)]
-        aim = f"“{visible_token(first.target_token, longest=20)}”"
+        target = f"“{visible_token(first.target_token, longest=20)}”"
         if two and results[1].target != first.target:
-            aim = "each model's own target"
+            target = "each model's own target"
         start = f"{letter}: " if letter else ""
-        self.figure.title.text = plain_label(f"{start}Neurons of layer {first.layer} and the logit of {aim}")
+        self.figure.title.text = plain_label(f"{start}Neurons of layer {first.layer} and the logit of {target}")
         labels = ("effect in A (logits)", "effect in B (logits)") if two else ("activation", "effect (logits)")
         self.figure.xaxis[0].axis_label, self.figure.yaxis[0].axis_label = labels
         self._fit(xs, ys)

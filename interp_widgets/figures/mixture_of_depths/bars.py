@@ -25,10 +25,15 @@ class AblationBars(Chart):
     EMPTY: ClassVar[str] = "No comparison yet."
 
     def __init__(self, result: ModAblations | None = None) -> None:
-        tips = [("", "@name"), ("solved", "@y{0.0%}"), ("trained", "@trained{0,0} parameters"), ("interval", "@told")]
+        tips = [
+            ("", "@name"),
+            ("solved", "@y{0.0%}"),
+            ("trained", "@trained{0,0} parameters"),
+            ("interval", "@interval"),
+        ]
         self.start(
             "mod_ablations", "Accuracy without parts of the method", ("", "problems solved"),
-            columns=("x", "y", "name", "trained", "told", "color", "text"), tooltips=tips, height=320,
+            columns=("x", "y", "name", "trained", "interval", "color", "text"), tooltips=tips, height=320,
             x_range=Range1d(-0.5, 2.5), y_range=Range1d(0, 1),
         )  # fmt: skip
         self.spans = ColumnDataSource({"x": [], "low": [], "high": []}, name="mod_ablations_intervals")
@@ -84,7 +89,9 @@ class AblationBars(Chart):
                 "y": mean[at].tolist(),
                 "name": [names[index] for index in at],
                 "trained": [int(result.trained[index]) for index in at],
-                "told": [f"± {half[p]:.1%} (95%, {seeds} seeds)" if np.isfinite(half[p]) else "one seed" for p in at],
+                "interval": [
+                    f"± {half[p]:.1%} (95%, {seeds} seeds)" if np.isfinite(half[p]) else "one seed" for p in at
+                ],
                 "text": [f"{mean[index]:.0%}" for index in at],
                 "color": [PALETTE8[0] if index == 0 else PALETTE8[4] for index in at],
             },

@@ -284,11 +284,11 @@ class LateLayerCurves(StepLines):
                 if np.isfinite(values[:, index]).any() and not (last and name == "not tuned"):
                     lines.append(Drawn(f"layer {layer}, {name}", running_mean(values[:, index]), color, 2.0, dash))
         tuned = [index for index in range(len(result.layers)) if np.isfinite(result.explicit[:, index]).all()]
-        waits = (
+        so_far = (
             "" if len(tuned) == len(result.layers) else f" · {len(tuned)} of {len(result.layers)} layers tuned so far"
         )
         self.put(
             lines,
             len(result.implicit),
-            subtitle=f"means of {WINDOW} batches; not tuned: read while the last layer is tuned{waits}",
+            subtitle=f"means of {WINDOW} batches; not tuned: read while the last layer is tuned{so_far}",
         )

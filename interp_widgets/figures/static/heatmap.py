@@ -205,13 +205,13 @@ def _write_runs(
     for c in range(columns):
         alike = [(texts[r * columns + c] if texts else "", (r, c) in pale) for r in range(rows)]
         starts = [r for r in range(rows) if not r or alike[r] != alike[r - 1]]
-        told = False
+        written = False
         for start, end in zip(starts, [*starts[1:], rows], strict=True):
             text, is_pale = alike[start]
-            above, told = told, text != "" and (end - start) * tall >= 11.5  # as high as a line
-            if lined and start and (told or above):
+            above, written = written, text != "" and (end - start) * tall >= 11.5  # as high as a line
+            if lined and start and (written or above):
                 axes.plot([c, c + 1], [start, start], color="#eceef0", lw=POINT)
-            if not told or wide < 20:
+            if not written or wide < 20:
                 continue
             middle = (start + end - 1) // 2
             color = MUTED if is_pale else ink(hex_color(*255 * fills[middle, c]))

@@ -30,7 +30,7 @@ from interp_widgets.models.state import check_as_loaded
 from interp_widgets.models.threads import few_threads
 
 from ..examples import fingerprint, read_examples
-from .kept import AutoCheckpoints
+from .auto_checkpoints import AutoCheckpoints
 from .trainer import CURVES, Ending, ModStep, Settings, Trainer
 
 EPOCHS = 2

@@ -284,8 +284,8 @@ class Panel(Shell):
 
     def shades(self, prompt: TokenStrip, response: TokenStrip) -> bool:
         """`shade_texts`, unless there are no results: drawing may have failed halfway."""
-        waits = self.has_request and not self.results
-        return not waits and bool(self._drawn_by(lambda: self.shade_texts(prompt, response)))
+        no_result = self.has_request and not self.results
+        return not no_result and bool(self._drawn_by(lambda: self.shade_texts(prompt, response)))
 
     def _drawn_by(self, hook: Callable[[], Any]) -> Any:
         """What a hook returns that shows the results elsewhere on the screen; None if those of a file do not fit it."""
@@ -399,9 +399,9 @@ class Panel(Shell):
         self._show_marks()
 
     def _show_marks(self) -> None:
-        dimmed, asked = self._stale or self._model_moved, self._forecast is not None or self._model_moved
+        dimmed, run_needed = self._stale or self._model_moved, self._forecast is not None or self._model_moved
         (self.plot.add_class if dimmed else self.plot.remove_class)("iw-stale")
-        self.run_button.button_style = "primary" if asked else ""
+        self.run_button.button_style = "primary" if run_needed else ""
         shorter = self._forecast and self.shorter
         self.forecast_label.value = " · ".join(filter(None, (self._forecast, shorter, MOVED * self._model_moved)))
         shown_if(self.forecast_label, bool(self.forecast_label.value))

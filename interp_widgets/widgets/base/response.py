@@ -144,10 +144,10 @@ def end_remark(owner: Any) -> dict[str, str]:
     model = owner.models[-1]
     if not owner.response or not model.is_end(owner.response):
         return {}
-    said = f"after this prompt {model.name} ends its text at once"
+    reason = f"after this prompt {model.name} ends its text at once"
     if model.chat_template is None or isinstance(owner.prompt, ChatText):
-        return {"response": said}
-    return {"response": f"{said}: Chat writes the prompt as a message, as this model expects it"}
+        return {"response": reason}
+    return {"response": f"{reason}: Chat writes the prompt as a message, as this model expects it"}
 
 
 def lengths(request: Request, model: Model) -> tuple[int, int]:

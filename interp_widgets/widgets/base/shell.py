@@ -121,20 +121,20 @@ class Shell(Worded, W.VBox):
         option that only redraws, the nearest one is taken, and the panel says so unless it was the default.
         """
         option = self.fields().get(name)
-        asked = option is not None and option.recomputes
+        recomputes = option is not None and option.recomputes
         bounded, showing = hasattr(control, "max"), [False]
 
         def to_control(_: Any = None) -> None:
             value = getattr(self, name)
             if _same(read(getattr(control, key)), value):
                 return
-            showing[0] = asked or bounded
+            showing[0] = recomputes or bounded
             try:
                 setattr(control, key, write(value))
             finally:
                 showing[0] = False
             taken = read(getattr(control, key))
-            if asked or not bounded or _same(taken, value):
+            if recomputes or not bounded or _same(taken, value):
                 return
             setattr(self, name, taken)
             if value != self.default_of(name):

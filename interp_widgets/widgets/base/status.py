@@ -103,7 +103,7 @@ class StatusLine(View):
         self._say("waiting", f"{state}: press Run ({forecast})" if forecast else f"{state}: press Run")
 
     def queued(self, title: str = "Computing", *, channel: str = "main", behind: str = "") -> None:
-        """Show a request that waits for the device, or for the run `behind` it was queued."""
+        """Show a request that waits for the device, or for the run that it is queued `behind`."""
         self._runs.pop(channel, None)
         self._runs[channel] = _Run(title, "queued", behind=behind)
         self._last = ("idle", "")
@@ -173,13 +173,13 @@ class StatusLine(View):
 
     def _run_text(self, run: _Run) -> str:
         """The current run, the queued ones, and the last message."""
-        waits = [other.title for other in self._runs.values() if other.state == "queued" and other is not run]
+        queued = [other.title for other in self._runs.values() if other.state == "queued" and other is not run]
         if run.state == "queued":
             text = f"{run.title}: waiting for {f'{run.behind} to end' if run.behind else 'its turn'}"
         else:
             text = "Cancelling" if run.state == "cancelling" else run.title
-        others = f" and {len(waits) - 1} more" if len(waits) > 1 else ""
-        then = f"then {waits[0]}{others}" if waits else ""
+        others = f" and {len(queued) - 1} more" if len(queued) > 1 else ""
+        then = f"then {queued[0]}{others}" if queued else ""
         last = "" if self._last in (("idle", "Ready"), ("failed", "Failed")) else self._last[1]
         return " · ".join(part for part in (text, then, last) if part)
 

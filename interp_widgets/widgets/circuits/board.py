@@ -28,7 +28,7 @@ from ..base.request import Request
 from ..views import Heatmap
 
 BEYOND = 0.05
-"""Share of random rankings under which a number is told apart from chance."""
+"""Share of random rankings under which a number differs from chance."""
 FLOPS = 3e9
 """Of one method on one circuit, roughly."""
 SHORT = {

@@ -168,7 +168,7 @@ class DirectionMap(ConceptPanel):
             began = time.monotonic()
             places = request.map_of(mapped, other, check)
             if places is not None:
-                cost = concept_map_cost(len(mapped.names), mapped.d_model, two=other is not None)
+                cost = concept_map_cost(len(mapped.names), mapped.d_model, sets=1 + (other is not None))
                 speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
             return places
 
@@ -178,8 +178,8 @@ class DirectionMap(ConceptPanel):
     def own_forecast(self, request: MapRequest, model: Model) -> Forecast:
         if model is not self.models[-1] or self.answers.expected(Places(request), model):
             return Forecast(0.0, 0)
-        count, two = request.source.wanted or len(self.index_of), len(self.models) > 1
-        cost = concept_map_cost(count, model.d_model, two=two)
+        count = request.source.wanted or len(self.index_of)
+        cost = concept_map_cost(count, model.d_model, sets=len(self.models))
         return map_forecast(request.map_method, cost, count * len(self.models))
 
     # drawing ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats
-from interp_widgets.analysis.concepts import ConceptSet, neighbour_agreement, word_aucs
+from interp_widgets.analysis.concepts import ConceptSet, neighbor_agreement, word_aucs
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
@@ -51,7 +51,7 @@ def quality(model: Model, concepts: ConceptSet, listed: Listed | None) -> Concep
     measured = any(concepts.groups) and len(concepts.names) > NEAR and few
     return ConceptQuality(
         concepts=concepts,
-        agreement=neighbour_agreement(concepts, NEAR) if measured else None,
+        agreement=neighbor_agreement(concepts, NEAR) if measured else None,
         words=None if listed is None or not few else word_aucs(listed.concepts),
     )
 

@@ -288,7 +288,7 @@ class PromptReading(ConceptPanel):
 
     def _token_picked(self, change: Any) -> None:
         if change.new >= 0:
-            self._look_at(change.new)
+            self._select_token(change.new)
 
     def _cell_picked(self, change: Any) -> None:
         if len(change.new) != 2:
@@ -298,9 +298,9 @@ class PromptReading(ConceptPanel):
             if 0 <= line < len(self.heat.row_labels):
                 self.concept = self.heat.row_labels[line]
             if column >= 0:
-                self._look_at(column)
+                self._select_token(column)
 
-    def _look_at(self, token: int) -> None:
+    def _select_token(self, token: int) -> None:
         """Decompose another token's state; a token of the template after the prompt counts as the last."""
         if self.results:
             first, end = self.results[0].span

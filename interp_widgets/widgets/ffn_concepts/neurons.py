@@ -56,10 +56,10 @@ class LayerNeurons(NeuronPanel):
         self.on_user(self.strip, "selected", self._token_picked)
         self.on_user(self.table, "selected", self._row_picked)
         self.watch(self, "neuron", lambda _: setattr(self, "neuron_chosen", True))
-        self.watch(self, "prompt_token", lambda change: self._look_at(change.new))
-        self.watch(self, ["prompt", "response", "response_token"], lambda _: self._look_at(-1))
+        self.watch(self, "prompt_token", lambda change: self._select_position(change.new))
+        self.watch(self, ["prompt", "response", "response_token"], lambda _: self._select_position(-1))
         if self.position == -1 and self.prompt_token < self.texts.n_prompt_tokens:
-            self._look_at(self.prompt_token)
+            self._select_position(self.prompt_token)
         chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         chart.add_class("iw-chart")
         right = W.VBox([row(self.number), self.tokens], layout={"flex": "1 1 360px"})
@@ -205,9 +205,9 @@ class LayerNeurons(NeuronPanel):
         """Read the neurons at another token; deselecting returns to the last."""
         with self.batch_changes():
             self.prompt_token = change.new if change.new < self.texts.n_prompt_tokens else -1
-            self._look_at(change.new)  # also a token of the response
+            self._select_position(change.new)  # also a token of the response
 
-    def _look_at(self, position: int) -> None:
+    def _select_position(self, position: int) -> None:
         self.position = -1 if position == len(self.texts.axis) - 1 else position
 
     # what is saved ----------------------------------------------------------------------------------------------------

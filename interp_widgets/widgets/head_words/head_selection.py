@@ -172,7 +172,7 @@ class HeadSelection(WordPairPanel):
             self.layer, self.head = layer, head
             self._moved()
 
-    def look_at_pair(self, pair: Sequence[str]) -> None:
+    def select_pair(self, pair: Sequence[str]) -> None:
         """Select a word pair (query, key) of the selected head, or none; its first dimension is listed."""
         with self.batch_changes():
             self.pair = list(pair)

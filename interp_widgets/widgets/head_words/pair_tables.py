@@ -25,7 +25,7 @@ class PairTables:
         self.inside = Table(empty="Click a dimension to list its pairs, nearest first.", height=170)
         every = panel.on_click(
             W.Button(description="All dimensions", tooltip="Deselect the pair and list all dimensions"),
-            lambda: panel.look_at_pair(()),
+            lambda: panel.select_pair(()),
         )
         self.bar, self.every = panel.controls.row("pair_change"), row(every)
         self.chance = W.HTML("")
@@ -208,7 +208,7 @@ class PairTables:
 
     def _pair_picked(self, change: Any) -> None:
         pair = self._rows[change.new] if change.new >= 0 else None
-        self.panel.look_at_pair(() if pair is None else (pair.query, pair.key))
+        self.panel.select_pair(() if pair is None else (pair.query, pair.key))
 
     def _dimension_picked(self, change: Any) -> None:
         self.panel.dimension = self._numbers[change.new] if change.new >= 0 else -1

@@ -125,8 +125,8 @@ class PatchPanel(MapPanel):
         raise NotImplementedError
 
     def arguments(self) -> dict[str, Any]:
-        given = {name: value for name, value in super().arguments().items() if name not in ("corrupted", "foil")}
-        return {**given, "sites": self.sites(), "alignment": self.pairs_of_positions()}
+        arguments = {name: value for name, value in super().arguments().items() if name not in ("corrupted", "foil")}
+        return {**arguments, "sites": self.sites(), "alignment": self.pairs_of_positions()}
 
     def pairs_of_positions(self) -> tuple[tuple[int, int], ...] | str:
         """The alignment that was typed, or "ends"."""

@@ -131,8 +131,8 @@ def parameters_of(function: Callable[..., Any], base: type[Any] | None = None) -
     name = getattr(function, "__name__", "the probe")
     if not inspect.isfunction(function):
         raise TypeError(f"@probe turns a function into a panel, got {function!r}")
-    waits = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-    if any(is_kind(inspect.unwrap(function)) for is_kind in waits):
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    if any(is_kind(inspect.unwrap(function)) for is_kind in kinds):
         raise TypeError(f"{name} must return its result: write it without async and yield")
     try:
         hints = typing.get_type_hints(function, include_extras=True)

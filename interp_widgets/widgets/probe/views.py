@@ -349,7 +349,7 @@ class TableView(ValueView):
     def __init__(self, panel: PromptPanel) -> None:
         super().__init__(panel)
         self.tables = [Table(empty="No table yet.", height=340) for _ in panel.models]
-        self.parts = [_beside(self.tables)]
+        self.parts = [_side_by_side(self.tables)]
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
         for index, (letter, table) in enumerate(zip("AB", self.tables, strict=False)):
@@ -475,7 +475,7 @@ def _brief(value: Any) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _beside(widgets: Sequence[Any]) -> Any:
+def _side_by_side(widgets: Sequence[Any]) -> Any:
     """Widgets side by side if there is room."""
     box = row(*widgets)
     box.layout.align_items = "flex-start"

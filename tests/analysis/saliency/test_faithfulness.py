@@ -143,15 +143,17 @@ def test_the_p_value_counts_the_random_orders_that_do_as_well() -> None:
     tied = made(deletion=0.0, insertion=0.3, random=random)  # an order that does as well counts against the map
     assert tied.p_value() == pytest.approx(7 / 25)
     assert tied.beats_random is None
-    assert tied.verdict.startswith("not told apart from random orders (p = 0.28, one-sided, 24 orders)")
+    assert tied.verdict.startswith("not distinguishable from random orders (p = 0.28, one-sided, 24 orders)")
     worse = made(deletion=0.3, insertion=0.1, random=random)
     assert (worse.p_value(), worse.beats_random) == (1.0, False)
     assert "gains 0.413 less of the log-probability" in worse.verdict
     few = made(deletion=0.1, insertion=0.6, random=random[:5])
     assert few.beats_random is None
-    assert few.verdict.startswith("not told apart from random orders (p = 0.17, one-sided, 5 orders, too few to tell)")
+    assert few.verdict.startswith(
+        "not distinguishable from random orders (p = 0.17, one-sided, 5 orders, too few to tell)"
+    )
     assert made(deletion=0.1, insertion=0.6, random=random[:1]).verdict.startswith(
-        "not told apart from random orders (p = 0.5, one-sided, one order, too few"
+        "not distinguishable from random orders (p = 0.5, one-sided, one order, too few"
     )
     with pytest.raises(ValueError, match="measure must be 'top_gap', "):
         inspect.unwrap(FaithfulnessResult.advantages)(found, "speed")

@@ -12,7 +12,7 @@ import pytest
 
 from interp_widgets.models import ModModel
 from interp_widgets.models.mixture_of_depths.checkpoint import save_state
-from interp_widgets.tuning.mixture_of_depths import ModReport, kept, late_layer_losses, tune_mod
+from interp_widgets.tuning.mixture_of_depths import ModReport, auto_checkpoints, late_layer_losses, tune_mod
 from interp_widgets.widgets.mixture_of_depths.live import Live
 from tests.models.tiny import tiny_folder
 from tests.tuning.test_mixture_of_depths import DATA, QUICK, same
@@ -40,7 +40,7 @@ def killed_after(steps: int, folder: Path | None, monkeypatch: pytest.MonkeyPatc
         nonlocal made
         made += 1
         if made > steps:
-            monkeypatch.setattr(kept.AutoCheckpoints, "write", lambda *_: False)
+            monkeypatch.setattr(auto_checkpoints.AutoCheckpoints, "write", lambda *_: False)
             raise Killed
 
     with monkeypatch.context(), pytest.raises(Killed):
@@ -51,25 +51,25 @@ def killed_after(steps: int, folder: Path | None, monkeypatch: pytest.MonkeyPatc
 def test_a_killed_run_goes_on_with_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, report = tune(tmp_path / "unused")
     assert not (tmp_path / "unused").exists(), "a short run writes nothing"
-    write = kept.AutoCheckpoints.write
-    monkeypatch.setattr(kept, "SECONDS", 0.0)
-    killed_after(3, tmp_path / "kept", monkeypatch)
-    monkeypatch.setattr(kept.AutoCheckpoints, "write", write)
-    assert len(list((tmp_path / "kept").iterdir())) == 1
+    write = auto_checkpoints.AutoCheckpoints.write
+    monkeypatch.setattr(auto_checkpoints, "SECONDS", 0.0)
+    killed_after(3, tmp_path / "auto_checkpoints", monkeypatch)
+    monkeypatch.setattr(auto_checkpoints.AutoCheckpoints, "write", write)
+    assert len(list((tmp_path / "auto_checkpoints").iterdir())) == 1
     steps: list[int] = []
-    again, second = tune(tmp_path / "kept", resume=True, on_step=lambda step: steps.append(step.step))
+    again, second = tune(tmp_path / "auto_checkpoints", resume=True, on_step=lambda step: steps.append(step.step))
     assert steps == [3, 4, 5], "it goes on from the last checkpoint"
     assert same(again, whole)
     assert second.task.tolist() == report.task.tolist()
-    assert list((tmp_path / "kept").iterdir()) == [], "a finished tuning leaves nothing"
+    assert list((tmp_path / "auto_checkpoints").iterdir()) == [], "a finished tuning leaves nothing"
 
 
 @pytest.mark.seconds
 def test_nothing_to_go_on_from_is_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "SECONDS", 0.0)
-    write = kept.AutoCheckpoints.write
+    monkeypatch.setattr(auto_checkpoints, "SECONDS", 0.0)
+    write = auto_checkpoints.AutoCheckpoints.write
     killed_after(3, tmp_path, monkeypatch)
-    monkeypatch.setattr(kept.AutoCheckpoints, "write", write)
+    monkeypatch.setattr(auto_checkpoints.AutoCheckpoints, "write", write)
     steps: list[int] = []
     told = lambda step: steps.append(step.step)
     for options in ({"seed": 1, "steps": 2}, {"steps": 2}):  # another run, and one that has more steps than asked for
@@ -109,7 +109,7 @@ def test_an_interrupt_keeps_every_step_and_says_where(home: Path) -> None:
 
 
 def test_what_is_handed_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "SECONDS", 0.0)
+    monkeypatch.setattr(auto_checkpoints, "SECONDS", 0.0)
     partial: list[Any] = []
 
     def stop(step: Any) -> None:
@@ -123,14 +123,14 @@ def test_what_is_handed_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_no_checkpoints_where_none_are_wanted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "SECONDS", 0.0)
+    monkeypatch.setattr(auto_checkpoints, "SECONDS", 0.0)
     tune(None)
     assert not home.exists()
 
 
 @pytest.mark.seconds
 def test_a_full_disk_does_not_end_the_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "SECONDS", 0.0)
+    monkeypatch.setattr(auto_checkpoints, "SECONDS", 0.0)
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -148,12 +148,12 @@ def test_a_full_disk_does_not_end_the_tuning(tmp_path: Path, monkeypatch: pytest
 def test_the_disk_does_not_fill(tmp_path: Path) -> None:
     state = tune(None, steps=1)[0].state
     for number in range(12):
-        one = kept.AutoCheckpoints(tmp_path, "hash", {"seed": number})
+        one = auto_checkpoints.AutoCheckpoints(tmp_path, "hash", {"seed": number})
         assert one.write(state)
         assert one.write(state)
-    assert len(list(tmp_path.iterdir())) == kept.MOST
-    assert kept.AutoCheckpoints(tmp_path, "hash", {"seed": 0}).last(6) is None
-    assert kept.AutoCheckpoints(tmp_path, "hash", {"seed": 11}).last(6) is not None
+    assert len(list(tmp_path.iterdir())) == auto_checkpoints.MOST
+    assert auto_checkpoints.AutoCheckpoints(tmp_path, "hash", {"seed": 0}).last(6) is None
+    assert auto_checkpoints.AutoCheckpoints(tmp_path, "hash", {"seed": 11}).last(6) is not None
     size = sum(path.stat().st_size for path in one.folder.iterdir()) if one.folder else 0
     save_state(state, tmp_path / "other")
     assert size == sum(path.stat().st_size for path in (tmp_path / "other").iterdir()), "one checkpoint per folder"
@@ -176,7 +176,7 @@ def test_curves_of_a_run_that_went_on_begin_where_it_went_on(tmp_path: Path) -> 
 
 @pytest.mark.seconds
 def test_tunings_inside_of_studies_keep_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "SECONDS", 0.0)
+    monkeypatch.setattr(auto_checkpoints, "SECONDS", 0.0)
     options: dict[str, Any] = {"k": 2, "steps": 1, "batch_size": 2}
     late_layer_losses(tiny_folder("llama"), DATA, **options)
     assert not home.exists()
