@@ -62,7 +62,7 @@ from .analysis.clusters import ClusteringScores as ClusteringScores
 from .analysis.clusters import ClusterTraining as ClusterTraining
 from .analysis.clusters import HiddenClusters as HiddenClusters
 from .analysis.clusters import StateMap as StateMap
-from .analysis.clusters import TaskNeighbours as TaskNeighbours
+from .analysis.clusters import TaskNeighbors as TaskNeighbors
 from .analysis.clusters import cluster_hidden_states as cluster_hidden_states
 from .analysis.clusters import clustering_scores as clustering_scores
 from .analysis.clusters import clusters_over_training as clusters_over_training
@@ -175,7 +175,7 @@ from .data.annotators import RuleAnnotator as RuleAnnotator
 from .data.annotators import UserAnnotator as UserAnnotator
 from .data.bias import BBQQuestion as BBQQuestion
 from .data.bias import CrowsPair as CrowsPair
-from .data.bias import LabelledTexts as LabelledTexts
+from .data.bias import LabeledTexts as LabeledTexts
 from .data.bias import Relation as Relation
 from .data.bias import SentencePair as SentencePair
 from .data.bias import StereoSetExample as StereoSetExample

@@ -12,7 +12,10 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T", bound=Callable[..., Any])
 
+OLD_CLASSES = {"LabelledTexts": "LabeledTexts", "TaskNeighbours": "TaskNeighbors"}
+"""Old and new names of classes that are in results, sessions and keys of results: files have the old ones."""
 OLD_NAMES = {
+    **OLD_CLASSES,
     "KeptStates": "HiddenStateCache",
     "labelled_texts": "labeled_texts",
     "neighbours": "neighbors",
@@ -28,6 +31,11 @@ def module_in_files(value: Any) -> str:
     """The name that the module of a function or class has in files."""
     module = str(value.__module__)
     return next((old for old, new in OLD_MODULES.items() if new == module), module)
+
+
+def class_in_files(name: str) -> str:
+    """The name that a class has in files."""
+    return next((old for old, new in OLD_CLASSES.items() if new == name), name)
 
 
 class OldAttribute(property):

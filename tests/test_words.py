@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import interp_widgets
-from interp_widgets.renamed import OLD_NAMES, OldAttribute, renamed
+from interp_widgets import LabeledTexts, Result, Results, TaskNeighbors
+from interp_widgets.renamed import OLD_CLASSES, OLD_NAMES, OldAttribute, renamed
+from interp_widgets.sweeps.identity import describe
+from interp_widgets.widgets.base.shipped import request_text
+from interp_widgets.widgets.workbench import session
 
 FIRST_LINES = 6
 TERMS = {
@@ -88,8 +94,8 @@ BRITISH = re.compile(
     r"colour|neighbour|centre|labell|behaviour|favour|modell|(?<!no)(?<!prec)(?<!adv)"
     r"(normal|general|quant|linear|material|token|optim|initial|summar|visual|standard|random|regular|anal)(is|ys)(e|a)"
 )
-NAMED_IN_FILES = {"LabelledTexts", "TaskNeighbours", "analyses"}
-"""Classes whose names are in files that users saved, and a noun that is spelled so everywhere."""
+SPELLED_ALIKE = {"analyses"}
+"""A noun that is spelled so everywhere."""
 
 
 def public_parts(name: str, value: object) -> set[str]:
@@ -111,7 +117,7 @@ def signature_of(value: object) -> set[str]:
 
 
 def british(names: set[str]) -> list[str]:
-    return sorted(name for name in names - NAMED_IN_FILES if BRITISH.search(name))
+    return sorted(name for name in names - SPELLED_ALIKE if BRITISH.search(name))
 
 
 def test_public_names_are_spelled_as_the_field_spells_them() -> None:
@@ -127,6 +133,32 @@ def test_an_old_name_gives_the_new_one_and_a_warning(old: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"{old} is called {OLD_NAMES[old]} now"):
         assert getattr(interp_widgets, old) is getattr(interp_widgets, OLD_NAMES[old])
     assert old not in interp_widgets.__all__
+
+
+@pytest.mark.parametrize("old", OLD_CLASSES)
+def test_a_pickle_that_names_a_class_by_its_old_name_opens(old: str) -> None:
+    kind = getattr(interp_widgets, OLD_CLASSES[old])
+    assert pickle.loads(f"c{kind.__module__}\n{old}\n.".encode()) is kind
+
+
+def test_files_of_results_name_a_class_as_before(tmp_path: Path) -> None:
+    near = TaskNeighbors(np.array([0]), np.array([0.5]), np.array([0.25]), 0.1, 0.2, 3)
+    path = near.save(tmp_path / "near")
+    assert b'"class": "TaskNeighbours"' in np.load(path)["header.json"].tobytes()
+    assert TaskNeighbors.load(path).equals(near)
+    assert Result.load(path).equals(near)
+    both = Results(["A"], [near])
+    assert Results.load(both.save(tmp_path / "both")).equals(both)
+
+
+def test_sessions_and_keys_name_a_class_as_before() -> None:
+    texts = LabeledTexts(("A pilot.",), (True,), ("pilot",))
+    packed = session.packed(texts)
+    assert packed[session._CLASS] == "interp_widgets.data.bias.labelled:LabelledTexts"
+    assert session.unpacked(packed) == texts
+    assert request_text(texts).startswith("LabelledTexts(")
+    assert request_text((LabeledTexts,)) == "(interp_widgets.data.bias.labelled.LabelledTexts,)"
+    assert describe(texts)[0].startswith("interp_widgets.data.bias.labelled.LabelledTexts ")
 
 
 def test_an_old_keyword_and_an_old_attribute_work() -> None:

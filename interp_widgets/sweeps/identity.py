@@ -23,6 +23,7 @@ import torch
 from interp_widgets.models import Model
 from interp_widgets.models.contents import values as digests_of
 from interp_widgets.models.state import facts
+from interp_widgets.renamed import class_in_files
 from interp_widgets.version import __version__
 
 from .call import Call, unwrap_partial
@@ -126,7 +127,7 @@ def describe(value: Any, inside: tuple[int, ...] = ()) -> Any:
 
 def _name(code: Any) -> str:
     name = getattr(code, "__qualname__", type(code).__name__)
-    return f"{getattr(code, '__module__', None) or type(code).__module__}.{name}"
+    return f"{getattr(code, '__module__', None) or type(code).__module__}.{class_in_files(name)}"
 
 
 def _is_user_code(code: Any) -> bool:

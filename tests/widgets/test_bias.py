@@ -17,7 +17,7 @@ import traitlets as T
 from interp_widgets import (
     BiasWorkbench,
     CrowsPair,
-    LabelledTexts,
+    LabeledTexts,
     LogitLensExplorer,
     SentencePair,
     Workbench,
@@ -240,7 +240,7 @@ def test_texts_that_no_probe_can_be_trained_on(base: Any, view: Any) -> None:
     panel = view(base, tab="probes", splits=2)
     kept = panel.result
     texts = tuple(pair.biased for pair in PAIRS)
-    panel.data = LabelledTexts(texts, (True,) * len(texts), texts)
+    panel.data = LabeledTexts(texts, (True,) * len(texts), texts)
     assert panel.status.error == "the texts are all biased: a probe needs biased and benign ones"
     panel.data = PAIRS[:4]
     assert panel.status.error == "an accuracy of 4 groups says nothing: give 10"
@@ -248,7 +248,7 @@ def test_texts_that_no_probe_can_be_trained_on(base: Any, view: Any) -> None:
     panel.tab = "data"
     settle(panel)
     assert panel.status.state == "done"
-    panel.data = LabelledTexts(texts, (True, False) * 5 + (True,), texts)
+    panel.data = LabeledTexts(texts, (True, False) * 5 + (True,), texts)
     assert "labelled texts are not pairs to compare: use them on the Probes tab" in panel.status.error
 
 

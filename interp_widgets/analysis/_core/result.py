@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import may_unpack, read_arrays, short
+from interp_widgets.renamed import OLD_CLASSES, class_in_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,7 +179,7 @@ class Result(Record):
         target = _npz_path(path)
         arrays: dict[str, NDArray[Any]] = {}
         body = _encode(self, "", arrays)
-        head = {"format": _FORMAT, "class": type(self).__name__, "version": self.VERSION, "fields": body["fields"]}
+        head = {"format": _FORMAT, "class": body["class"], "version": self.VERSION, "fields": body["fields"]}
         text = np.frombuffer(json.dumps(head).encode("ascii"), dtype=np.uint8)
         with whole_file(target) as draft:
             np.savez_compressed(draft, allow_pickle=False, **{_HEADER: text}, **arrays)
@@ -298,7 +299,7 @@ def _npz_path(path: str | os.PathLike[str]) -> Path:
 
 def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type[Any]:
     """The class to build from a file's header, when `cls` is requested."""
-    name, version = head.get("class"), head.get("version")
+    version, name = head.get("version"), _name_now(head.get("class"))
     if head.get("format") != _FORMAT:
         raise ValueError(f"{source} was not written by a result's save()")
     kind = _RECORDS.get(str(name)) if cls is Result else cls
@@ -312,6 +313,11 @@ def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type
             "again"
         )
     return kind
+
+
+def _name_now(name: Any) -> Any:
+    """The name today of the class that a file names."""
+    return OLD_CLASSES.get(name, name) if isinstance(name, str) else name
 
 
 def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
@@ -332,7 +338,8 @@ def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
             saved: _encode(getattr(value, name), f"{path}.{saved}".strip("."), arrays)
             for saved, name in _names_in_files(type(value)).items()
         }
-        return {"kind": "record", "class": type(value).__name__, "version": value.VERSION, "fields": inner}
+        name = class_in_files(type(value).__name__)
+        return {"kind": "record", "class": name, "version": value.VERSION, "fields": inner}
     if isinstance(value, tuple | list):
         return [_encode(part, f"{path}.{i}", arrays) for i, part in enumerate(value)]
     if isinstance(value, Mapping):
@@ -355,7 +362,7 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]], depth: int) -> Any:
         return {key: _decode(part, arrays, inner) for key, part in value["items"].items()}
     if value["kind"] != "record" or not isinstance(value["class"], str):
         raise ValueError("it is damaged")
-    kind, version = _RECORDS.get(value["class"]), value.get("version", 1)  # earlier releases wrote none
+    kind, version = _RECORDS.get(_name_now(value["class"])), value.get("version", 1)  # earlier releases wrote none
     if kind is None:
         raise ValueError(f"it holds a part of the unknown class {short(value['class'])}: import that class first")
     if version != kind.VERSION:

@@ -21,7 +21,7 @@ from interp_widgets.analysis.bias.states import biased_and_benign
 from interp_widgets.analysis.ffn_concepts.neurons import norms_output, value_vectors
 from interp_widgets.analysis.ffn_concepts.text_activations import layer_activations
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.labelled import BiasData, LabelledTexts
+from interp_widgets.data.bias.labelled import BiasData, LabeledTexts
 from interp_widgets.models import Model
 
 _RANDOM_DIRECTIONS = 16
@@ -182,7 +182,7 @@ class BiasActivity(Result):
 def bias_neuron_activity(
     model: Model,
     neurons: BiasNeurons,
-    data: BiasData | LabelledTexts,
+    data: BiasData | LabeledTexts,
     *,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,

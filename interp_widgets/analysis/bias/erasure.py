@@ -17,7 +17,7 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis.bias.states import Pool, biased_and_benign, pooled_states
 from interp_widgets.analysis.probe.fitting import linear_probe
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.labelled import BiasData, LabelledTexts
+from interp_widgets.data.bias.labelled import BiasData, LabeledTexts
 from interp_widgets.models import Model, ModelEdit, StreamEdit
 from interp_widgets.models.edits import Setting
 
@@ -27,7 +27,7 @@ Layers = SupportsIndex | Sequence[SupportsIndex]
 @checked
 def inlp_edit(
     model: Model,
-    data: BiasData | LabelledTexts,
+    data: BiasData | LabeledTexts,
     *,
     layer: Layers = -1,
     rounds: int = 10,
@@ -97,7 +97,7 @@ def inlp_edit(
 @checked
 def leace_edit(
     model: Model,
-    data: BiasData | LabelledTexts,
+    data: BiasData | LabeledTexts,
     *,
     layer: Layers | None = None,
     pool: Pool = "mean",
@@ -146,7 +146,7 @@ def projection(basis: NDArray[np.float64]) -> StreamEdit:
 
 
 def _states(
-    model: Model, data: BiasData | LabelledTexts, pool: Pool, who: str, run: RunOptions, *, extra: int
+    model: Model, data: BiasData | LabeledTexts, pool: Pool, who: str, run: RunOptions, *, extra: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """(texts, layers + 1, d_model) pooled states, and (texts,) labels."""
     model.capabilities.require("residual_stream", who)

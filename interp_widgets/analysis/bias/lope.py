@@ -16,7 +16,7 @@ from interp_widgets.analysis.bias.bias_neurons import bias_neuron_activity, rank
 from interp_widgets.analysis.bias.probes import BiasProbes
 from interp_widgets.analysis.ffn_concepts.neurons import norms_output, value_vectors
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.labelled import LabelledTexts
+from interp_widgets.data.bias.labelled import LabeledTexts
 from interp_widgets.models import Model
 from interp_widgets.models.edits import LayerEdit, ModelEdit, Setting
 
@@ -71,7 +71,7 @@ def lope_edit(
             "rescale it along the probes: use erase(model, probes.direction, layer=...)"
         )
     neurons = rank_bias_neurons(model, probes, k=k)
-    texts = LabelledTexts(tuple(probes.texts), tuple(probes.biased.tolist()), tuple(probes.groups))
+    texts = LabeledTexts(tuple(probes.texts), tuple(probes.biased.tolist()), tuple(probes.groups))
     active = bias_neuron_activity(model, neurons, texts)
     layers: dict[int, LayerEdit] = {}
     for layer in range(model.n_layers):

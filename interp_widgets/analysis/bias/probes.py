@@ -19,7 +19,7 @@ from interp_widgets.analysis._core.tables import DataFrame
 from interp_widgets.analysis.bias.states import Pool, biased_and_benign, pooled_states
 from interp_widgets.analysis.probe.fitting import fitted, linear_probe, token_counts
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.labelled import BiasData, LabelledTexts
+from interp_widgets.data.bias.labelled import BiasData, LabeledTexts
 from interp_widgets.models import Model
 from interp_widgets.renamed import renamed
 
@@ -104,7 +104,7 @@ class BiasProbes(Result):
 @checked
 def train_bias_probes(
     model: Model,
-    data: BiasData | LabelledTexts,
+    data: BiasData | LabeledTexts,
     *,
     pool: Pool = "mean",
     held_out: float = 0.2,

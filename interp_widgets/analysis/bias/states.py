@@ -15,16 +15,16 @@ from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import to_numpy, wide
-from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labeled_texts
+from interp_widgets.data.bias.labelled import BiasData, LabeledTexts, labeled_texts
 from interp_widgets.models import Model
 from interp_widgets.models.engine import trace
 
 Pool = Literal["mean", "last"]
 
 
-def biased_and_benign(data: BiasData | LabelledTexts) -> LabelledTexts:
+def biased_and_benign(data: BiasData | LabeledTexts) -> LabeledTexts:
     """The texts with their labels; ValueError if all have the same label."""
-    labelled = data if isinstance(data, LabelledTexts) else labeled_texts(data)
+    labelled = data if isinstance(data, LabeledTexts) else labeled_texts(data)
     if len(set(labelled.biased)) < 2:
         raise ValueError("data must hold biased and benign texts, got one kind only")
     return labelled

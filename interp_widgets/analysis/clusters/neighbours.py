@@ -28,7 +28,7 @@ _ROUNDING = 1e-12
 
 
 @record
-class TaskNeighbours(Result):
+class TaskNeighbors(Result):
     """What `knn_task` returns: the share of neighbours with the same task, and the accuracy of their majority output.
 
     Example:
@@ -63,6 +63,10 @@ class TaskNeighbours(Result):
         return table({"layer": self.layers}, columns)
 
 
+TaskNeighbours = TaskNeighbors
+"""The name in pickles of earlier versions."""
+
+
 @checked
 def knn_task(
     model: Model,
@@ -75,7 +79,7 @@ def knn_task(
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
-) -> TaskNeighbours:
+) -> TaskNeighbors:
     """Compare unseen instances with their nearest training instances, by hidden states at each layer.
 
     Args:
@@ -137,7 +141,7 @@ def nearest_tasks(
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
     origin: Any = None,
-) -> TaskNeighbours:
+) -> TaskNeighbors:
     """`knn_task` from hidden states, (instances, layers, d_model) each."""
     _check_sizes(training, instances, k)
     reference, queries = checked_states(training_states, len(training)), checked_states(states, len(instances))
@@ -165,7 +169,7 @@ def nearest_tasks(
         run.report(column + 1, len(numbers))
     by_task, by_output = Counter(tasks.tolist()), Counter(outputs)
     most_frequent = max(by_output, key=lambda output: by_output[output])
-    return TaskNeighbours(
+    return TaskNeighbors(
         np.array(numbers),
         shares / len(instances),
         right / len(instances),

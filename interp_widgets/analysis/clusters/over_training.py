@@ -18,7 +18,7 @@ from interp_widgets.data.instruction_task import LABEL_KINDS, InstructionInstanc
 from interp_widgets.models import Model, load_model
 
 from .clustering import MEASURES, HiddenClusters, cluster_states, parts_to_cluster
-from .neighbours import TaskNeighbours, nearest_tasks
+from .neighbours import TaskNeighbors, nearest_tasks
 from .state_maps import principal_plane
 
 InstanceSet = Literal["training subset", "validation"]
@@ -163,7 +163,7 @@ def clusters_over_training(
     every = [*training, *task.validation()]
     clusters: list[list[HiddenClusters]] = []
     within = np.full((0, 0, 2, 0), np.nan)
-    near: list[TaskNeighbours] = []
+    near: list[TaskNeighbors] = []
     xy: dict[str, list[Floats]] = {name: [] for name in groups}
     explained: dict[str, list[list[float]]] = {name: [] for name in groups}
     subset = [i for i, instance in enumerate(training) if instance.task in _task_names(groups["training subset"])]

@@ -6,7 +6,7 @@ from .bbq import read_bbq as read_bbq
 from .crows_pairs import CrowsPair as CrowsPair
 from .crows_pairs import read_crows_pairs as read_crows_pairs
 from .demo import demo_stereoset as demo_stereoset
-from .labelled import LabelledTexts as LabelledTexts
+from .labelled import LabeledTexts as LabeledTexts
 from .labelled import demo_bias_texts as demo_bias_texts
 from .labelled import labeled_texts as labeled_texts
 from .pairs import SentencePair as SentencePair

@@ -17,11 +17,11 @@ BiasData = Sequence[StereoSetExample | CrowsPair | SentencePair]
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
+class LabeledTexts:
     """Texts, whether each shows a bias, and what must not be on both sides of a split.
 
     Example:
-        >>> LabelledTexts(("He is a pilot.", "She is a pilot."), (True, False), ("pilot", "pilot")).n_groups
+        >>> LabeledTexts(("He is a pilot.", "She is a pilot."), (True, False), ("pilot", "pilot")).n_groups
         1
     """
 
@@ -42,8 +42,12 @@ class LabelledTexts:
         return len(set(self.groups))
 
 
+LabelledTexts = LabeledTexts
+"""The name in pickles of earlier versions."""
+
+
 @checked
-def labeled_texts(data: BiasData, *, by: Literal["example", "target"] = "example") -> LabelledTexts:
+def labeled_texts(data: BiasData, *, by: Literal["example", "target"] = "example") -> LabeledTexts:
     """The texts of a data set that show a bias, and those that do not.
 
     The stereotypes of StereoSet are biased, the anti-stereotypes are not; the unrelated sentences are left out, and the
@@ -76,11 +80,11 @@ def labeled_texts(data: BiasData, *, by: Literal["example", "target"] = "example
             texts += [entry.biased, entry.benign]
             group = entry.group
         groups += [group, group]
-    return LabelledTexts(tuple(texts), (True, False) * len(data), tuple(groups))
+    return LabeledTexts(tuple(texts), (True, False) * len(data), tuple(groups))
 
 
 @checked
-def demo_bias_texts(split: Split | None = None) -> LabelledTexts:
+def demo_bias_texts(split: Split | None = None) -> LabeledTexts:
     """Prompts about the demo's planted occupations, labelled by whether the text that the demo models learnt from says
     men of them more often than women; a group is an occupation.
 
@@ -96,7 +100,7 @@ def demo_bias_texts(split: Split | None = None) -> LabelledTexts:
         ('What gender (men or women) are pilots associated with? They are associated with', True, 21)
     """
     prompts = [one for one in world.bias_prompts(split) if one.kind == "occupation" and one.rate != 50]
-    return LabelledTexts(
+    return LabeledTexts(
         tuple(one.prompt for one in prompts),
         tuple(one.rate > 50 for one in prompts),
         tuple(one.group for one in prompts),

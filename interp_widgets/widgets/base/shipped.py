@@ -21,7 +21,7 @@ import xxhash
 from interp_widgets.analysis._core.result import Result, record
 from interp_widgets.models.hub_files import DEMO, DEMO_NAMES
 from interp_widgets.models.state import is_as_loaded
-from interp_widgets.renamed import module_in_files
+from interp_widgets.renamed import class_in_files, module_in_files
 
 FOLDER = DEMO / "answers"
 LONGEST = 2**20
@@ -178,14 +178,14 @@ def _written(value: Any) -> Iterator[str]:
             yield from _written(part)
         yield ")"
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield f"{type(value).__qualname__}("
+        yield f"{class_in_files(type(value).__qualname__)}("
         for field in dataclasses.fields(value):
             if field.compare:
                 yield f"{field.name}="
                 yield from _written(getattr(value, field.name))
         yield ")"
     elif _is_named(value):
-        yield f"{module_in_files(value)}.{value.__qualname__},"
+        yield f"{module_in_files(value)}.{class_in_files(value.__qualname__)},"
     else:
         raise _OfThisProcess(type(value).__qualname__)
 

@@ -15,7 +15,7 @@ from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result, record
 from interp_widgets.analysis.bias import CrowsResult, StereoSetResult, random_edit
 from interp_widgets.atomic import named_path
-from interp_widgets.data.bias import LabelledTexts
+from interp_widgets.data.bias import LabeledTexts
 from interp_widgets.figures.bias import IntervalDots, Series, score_dots
 from interp_widgets.figures.chart import QUIET
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -109,7 +109,7 @@ class Debiasing(EditOptions):
         if self.random:
             edit = FromResult(self.method, "{}", lambda edit: edit)
             calls["random"] = Request.of(random_edit, {"seed": self.seed}, edit)
-        scores = None if isinstance(self.data, LabelledTexts) else scores_request(self.examples())
+        scores = None if isinstance(self.data, LabeledTexts) else scores_request(self.examples())
         return EditSteps(debiased, tuple(calls.items()), scores=scores)
 
     def compute(

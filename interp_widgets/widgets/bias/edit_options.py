@@ -16,7 +16,7 @@ from interp_widgets.analysis.bias import (
     subtraction_edit,
     suppression_edit,
 )
-from interp_widgets.data.bias import LabelledTexts, labeled_texts
+from interp_widgets.data.bias import LabeledTexts, labeled_texts
 from interp_widgets.models import Model
 
 from ..base.fields import Bounds, Incomplete, Refused, field, variant
@@ -60,12 +60,12 @@ class Side(PerModel):
 
     def read_by(self, model: Model) -> Any:
         data = self.texts.read()
-        labelled = data if isinstance(data, LabelledTexts) else labeled_texts(data)
+        labelled = data if isinstance(data, LabeledTexts) else labeled_texts(data)
         return [text for text, own in zip(labelled.texts, labelled.biased, strict=True) if own == self.biased]
 
     def code(self, name: str) -> tuple[list[str], str]:
         lines, data = self.texts.code(name)
-        labelled = data if isinstance(self.texts.own, LabelledTexts) else f"labeled_texts({data})"
+        labelled = data if isinstance(self.texts.own, LabeledTexts) else f"labeled_texts({data})"
         each = "text for text, own in zip(labelled.texts, labelled.biased)"
         return [*lines, f"labelled = {labelled}"], f"[{each} if {'' if self.biased else 'not '}own]"
 
@@ -133,7 +133,7 @@ class EditOptions(ProbeOptions):
         if method == "suppression":
             return Request.of(suppression_edit, {"k": self.k}, self.examples("pairs"))
         if method == "ethos":
-            texts = labelled if isinstance(self.data, LabelledTexts) else self.examples("pairs")
+            texts = labelled if isinstance(self.data, LabeledTexts) else self.examples("pairs")
             sides = Side(texts, True), Side(texts, False)
             return Request.of(ethos_edit, {"strength": self.strength, "seed": self.seed}, *sides)
         options = {"layer": Streams(self.streams), **pool}
@@ -154,7 +154,7 @@ class EditOptions(ProbeOptions):
         probes = calls.get("probes") or self.probes_request()
         reading = self.probes_cost(probes, model)
         texts = len(probes.inputs[0].read().texts)
-        pairs = texts if isinstance(self.data, LabelledTexts) else 2 * len(self.examples("pairs").read())
+        pairs = texts if isinstance(self.data, LabeledTexts) else 2 * len(self.examples("pairs").read())
         passes = 0.0 if "probes" not in calls or self.answers.expected(probes, model) else 1.0
         passes += sum(name in ("lope", *STREAM_METHODS) for name in calls)
         passes += ("suppression" in calls) * STEPS * 3 * model.n_layers * pairs / texts

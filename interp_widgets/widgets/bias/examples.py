@@ -18,7 +18,7 @@ from interp_widgets.analysis.continuations import Continuation, continuations_co
 from interp_widgets.arguments import short
 from interp_widgets.data.bias import (
     CrowsPair,
-    LabelledTexts,
+    LabeledTexts,
     SentencePair,
     StereoSetExample,
     demo_bias_texts,
@@ -49,13 +49,13 @@ class _Data(T.Any):
     """A trait for examples of one type, stored as a tuple, or for labelled texts."""
 
     def validate(self, obj: Any, value: Any) -> Any:
-        if value is None or isinstance(value, LabelledTexts):
+        if value is None or isinstance(value, LabeledTexts):
             return value
         items = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
         kinds = {type(item) for item in items}
         if len(kinds) != 1 or not kinds <= set(KINDS):
             raise T.TraitError(
-                "data must be a list of StereoSetExample, of CrowsPair or of SentencePair, or LabelledTexts, got "
+                "data must be a list of StereoSetExample, of CrowsPair or of SentencePair, or LabeledTexts, got "
                 f"{short(value)}"
             )
         return items
@@ -93,7 +93,7 @@ class Examples(PerModel):
 @lru_cache(maxsize=8)
 def _read(examples: Examples) -> Any:
     data = _all_domains(examples)
-    if isinstance(data, LabelledTexts):
+    if isinstance(data, LabeledTexts):
         if examples.use != "labels":
             raise ValueError("labelled texts are not pairs to compare: use them on the Probes tab")
         return data
@@ -140,7 +140,7 @@ class BiasOptions(Panel):
             file = None
             if self.data is None and self.data_file:
                 file = File.at(str(existing_file(checked_path(self.data_file, "the path"), "sentences about bias")))
-            labelled = isinstance(self.data, LabelledTexts) or (demo and use == "labels")
+            labelled = isinstance(self.data, LabeledTexts) or (demo and use == "labels")
             examples = Examples(self.data, file, "" if labelled else self.domain.strip(), use)
             examples.read()
         return examples
@@ -156,7 +156,7 @@ def cell_of(request: Request, models: Sequence[Any], shown: str = "result") -> s
 
 def sentences_of(data: Any) -> list[str]:
     """All sentences of the examples, or the labelled texts."""
-    if isinstance(data, LabelledTexts):
+    if isinstance(data, LabeledTexts):
         return list(data.texts)
     if isinstance(data[0], CrowsPair):
         return [sentence for pair in data for sentence in (pair.more, pair.less)]
@@ -225,7 +225,7 @@ class ProbeOptions(BiasOptions):
     def probes_request(self) -> Request:
         """The call that trains the probes."""
         examples = self.examples("labels")
-        texts: LabelledTexts = examples.read()
+        texts: LabeledTexts = examples.read()
         if len(set(texts.biased)) < 2:
             kind = "biased" if texts.biased[0] else "benign"
             raise Incomplete("data_file", f"the texts are all {kind}: a probe needs biased and benign ones")

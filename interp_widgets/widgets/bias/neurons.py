@@ -18,7 +18,7 @@ from interp_widgets.analysis.bias import (
     bias_neuron_activity,
     rank_bias_neurons,
 )
-from interp_widgets.data.bias import LabelledTexts
+from interp_widgets.data.bias import LabeledTexts
 from interp_widgets.figures.bias import ByLayer, NeuronDots, activity_lines
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
@@ -112,7 +112,7 @@ class NeuronMap(ProbeOptions):
     def cost(self, request: Steps, model: Model) -> Cost:
         steps = dict(request.arguments)
         own = self.probes_cost(steps["probes"], model)
-        texts: LabelledTexts = steps["probes"].inputs[0].read()
+        texts: LabeledTexts = steps["probes"].inputs[0].read()
         lengths, times = lengths_of(model, texts.texts)
         passes = pass_flops(model, times * sum(lengths), max(lengths)) * model.n_layers
         known = self.answers.expected(steps["probes"], model)

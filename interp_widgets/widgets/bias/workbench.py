@@ -24,7 +24,7 @@ class BiasWorkbench(Stack):
 
     ``BiasWorkbench(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt, layer and neuron with other widgets,
     ``(workbench)``. `data_file` is the path of StereoSet's JSON, of CrowS-Pairs' CSV, or of a CSV with your own pairs;
-    `data` takes the result of a reader, or `LabelledTexts` for the probes; without either the demo's planted groups
+    `data` takes the result of a reader, or `LabeledTexts` for the probes; without either the demo's planted groups
     are used. Every trait of its panels is a keyword too. `run()` computes the active tab and returns its result (a
     pair for two models), which `result` keeps.
 

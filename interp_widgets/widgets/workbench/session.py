@@ -25,7 +25,7 @@ from interp_widgets.models import load_model
 from interp_widgets.models.chat import ChatText
 from interp_widgets.models.loading import needs_the_hub
 from interp_widgets.models.state import FACTS, State, facts_of, state_key
-from interp_widgets.renamed import OLD_MODULES, module_in_files
+from interp_widgets.renamed import OLD_CLASSES, OLD_MODULES, class_in_files, module_in_files
 
 from ..base.controls import LONGEST_PATH
 from ..base.identity import PATIENCE
@@ -379,7 +379,7 @@ def packed(value: Any) -> Any:
     kind = type(value)
     if dataclasses.is_dataclass(value) and kind.__module__.startswith("interp_widgets."):
         inside = {one.name: packed(getattr(value, one.name)) for one in dataclasses.fields(value)}
-        return {_CLASS: f"{module_in_files(kind)}:{kind.__qualname__}", **inside}
+        return {_CLASS: f"{module_in_files(kind)}:{class_in_files(kind.__qualname__)}", **inside}
     raise TypeError(f"no file can hold a {kind.__name__}")
 
 
@@ -410,7 +410,7 @@ def unpacked(value: Any) -> Any:
     module, _, name = str(value[_CLASS]).partition(":")
     # only what is imported already: a name in a file must not run the code of a module
     kind = (
-        getattr(sys.modules.get(OLD_MODULES.get(module, module)), name, None)
+        getattr(sys.modules.get(OLD_MODULES.get(module, module)), OLD_CLASSES.get(name, name), None)
         if module.startswith("interp_widgets.")
         else None
     )

@@ -10,7 +10,7 @@ import torch
 from concept_erasure import LeaceFitter
 
 from interp_widgets import (
-    LabelledTexts,
+    LabeledTexts,
     ModelEdit,
     SentencePair,
     ethos_edit,
@@ -42,7 +42,7 @@ def loaded(family: str, backend: str = "auto", dtype: torch.dtype = torch.float6
 
 
 def states_of(model: Any, data: Any, edit: ModelEdit | None = None) -> tuple[np.ndarray, np.ndarray]:
-    texts = data if isinstance(data, LabelledTexts) else labeled_texts(data)
+    texts = data if isinstance(data, LabeledTexts) else labeled_texts(data)
     read = [read_prompt(model, text, what="text") for text in texts.texts]
     if edit is None:
         return pooled_states(model, read, "last", RunOptions()), np.array(texts.biased, dtype=int)
@@ -252,7 +252,7 @@ def test_a_random_control_changes_as_much_elsewhere() -> None:
 def test_what_cannot_be_edited_is_refused_in_a_sentence() -> None:
     model = loaded("gpt2")
     probes = train_bias_probes(model, PAIRS, splits=2)
-    one_kind = LabelledTexts(("A pilot.", "A nurse."), (True, True), ("a", "b"))
+    one_kind = LabeledTexts(("A pilot.", "A nurse."), (True, True), ("a", "b"))
     calls: dict[str, Any] = {
         "data must hold biased and benign texts": lambda: inlp_edit(model, one_kind),
         "data must hold biased and benign texts, got": lambda: leace_edit(model, one_kind),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from interp_widgets import (
-    LabelledTexts,
+    LabeledTexts,
     Result,
     SentencePair,
     bias_neuron_activity,
@@ -102,4 +102,4 @@ def test_other_models_and_one_kind_of_text_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the neurons are of a model with 3 layers, .* has 6"):
         bias_neuron_activity(other, neurons, PAIRS)
     with pytest.raises(ValueError, match="biased and benign texts, got one kind only"):
-        bias_neuron_activity(model, neurons, LabelledTexts(("a", "b"), (True, True), ("a", "b")))
+        bias_neuron_activity(model, neurons, LabeledTexts(("a", "b"), (True, True), ("a", "b")))

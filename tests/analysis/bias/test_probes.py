@@ -12,7 +12,7 @@ import torch
 
 from interp_widgets import (
     CrowsPair,
-    LabelledTexts,
+    LabeledTexts,
     Result,
     SentencePair,
     StereoSetExample,
@@ -49,7 +49,7 @@ def test_no_group_is_on_both_sides_of_a_split() -> None:
     names = sorted(set(found.groups))
     rng = np.random.default_rng(2)
     label = dict(zip(names, rng.permutation([i % 2 == 0 for i in range(len(names))]).tolist(), strict=True))
-    random = LabelledTexts(found.texts, tuple(label[group] for group in found.groups), found.groups)
+    random = LabeledTexts(found.texts, tuple(label[group] for group in found.groups), found.groups)
     probes = train_bias_probes(demo_pair().base, random, pool="last", splits=4)
     assert probes.auc.mean() < 0.75
 
@@ -122,7 +122,7 @@ def test_which_texts_of_a_data_set_are_biased() -> None:
     assert found.groups == ("boy",) * 4
     assert labeled_texts([after, after]).n_groups == 2
     assert labeled_texts(crows).texts == ("She is weak.", "He is weak.", "He is strong.", "She is strong.")
-    assert labeled_texts(PAIRS[:1]) == LabelledTexts(("A pilot flies.", "A pilot flies Paris."), (True, False),
+    assert labeled_texts(PAIRS[:1]) == LabeledTexts(("A pilot flies.", "A pilot flies Paris."), (True, False),
                                                       ("A pilot flies",) * 2)  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_splits_with_one_label_on_a_side_are_drawn_again() -> None:
     texts = tuple(
         f"{word} dog." for word in ["A", "The", "One", "Two", "My", "Your", "Her", "His", "Its", "Our", "This", "That"]
     )
-    few = LabelledTexts(texts, (True, True, *(False,) * 10), texts)
+    few = LabeledTexts(texts, (True, True, *(False,) * 10), texts)
     found = train_bias_probes(tiny_model("gpt2", "auto"), few, splits=6)
     assert np.isfinite(found.auc).all()
     assert found.auc.shape[1] == 6
@@ -144,7 +144,7 @@ def test_bad_data_are_refused_in_a_sentence() -> None:
         train_bias_probes(model, PAIRS[:9])
     with pytest.raises(ValueError, match="at least one example"):
         labeled_texts([])
-    one_class = LabelledTexts(tuple(pair.biased for pair in PAIRS), (True,) * 10, tuple(pair.group for pair in PAIRS))
+    one_class = LabeledTexts(tuple(pair.biased for pair in PAIRS), (True,) * 10, tuple(pair.group for pair in PAIRS))
     with pytest.raises(ValueError, match="data must hold biased and benign texts, got one kind only"):
         train_bias_probes(model, one_class)
     one_benign = replace(one_class, biased=(True,) * 9 + (False,))
@@ -155,7 +155,7 @@ def test_bad_data_are_refused_in_a_sentence() -> None:
     with pytest.raises(ValueError, match="held_out must be above 0 and below 1, got 1"):
         train_bias_probes(model, PAIRS, held_out=1.0)
     with pytest.raises(ValueError, match=r"one entry per text, got \(1, 0, 1\)"):
-        LabelledTexts(("a",), (), ("b",))
+        LabeledTexts(("a",), (), ("b",))
 
     def stop() -> None:
         raise KeyboardInterrupt
