@@ -42,7 +42,7 @@ from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.models import load_model, plain
 from interp_widgets.models.mixture_of_depths.assemble import new_mixture, norm_parameters
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash
-from interp_widgets.models.mixture_of_depths.graft import late_parts
+from interp_widgets.models.mixture_of_depths.install import late_parts
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 from interp_widgets.models.read_out import mix
 

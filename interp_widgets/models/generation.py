@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .engine import incremental_decoder
 from .mixture_of_depths.early_exit import EarlyExit, skips_layers
-from .mixture_of_depths.graft import mixture_of
+from .mixture_of_depths.install import mixture_of
 from .network import Network
 from .top_k import likeliest
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from interp_widgets.models import ModModel
 from interp_widgets.models.mixture_of_depths.assemble import new_mixture, norm_parameters
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash
-from interp_widgets.models.mixture_of_depths.graft import late_parts
+from interp_widgets.models.mixture_of_depths.install import late_parts
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 from tests.models.tiny import HALF_SEED, tiny_folder, tiny_hf
 

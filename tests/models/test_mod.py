@@ -25,7 +25,7 @@ from interp_widgets.models.engine.equations import Equations
 from interp_widgets.models.mixture_of_depths.assemble import apply_state, new_mixture, norm_parameters
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash, save_state
 from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
-from interp_widgets.models.mixture_of_depths.graft import graft, grafted, late_parts, mixture_of
+from interp_widgets.models.mixture_of_depths.install import install, installed, late_parts, mixture_of
 from interp_widgets.models.mixture_of_depths.mixture import Mixture, gates
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 from interp_widgets.models.read_out import last_route_only, mix
@@ -155,7 +155,7 @@ def test_a_soft_cap_acts_on_the_mixed_logits() -> None:
     hf_model, mixture = apply_state(hf_model, model.state)
     parts = late_parts(hf_model)
     assert parts.cap == 3.0
-    with torch.no_grad(), grafted(parts, mixture), mixture.recording() as readings:
+    with torch.no_grad(), installed(parts, mixture), mixture.recording() as readings:
         trained = hf_model(IDS).logits
         own = [parts.logits(member) for member in readings[0].members]
     for found in (trained, model.run(IDS).logits, model.forward(model.token_embeddings(IDS[0])[None])):
@@ -218,15 +218,15 @@ def test_half_precision_loads(backend: str) -> None:
 
 
 def test_a_mixture_that_is_not_the_reference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control of the check: a graft that mixes wrongly does not load."""
+    """The control of the check: a mixture that is installed wrongly does not load."""
     from interp_widgets.models import SelfCheckError
     from interp_widgets.models.mixture_of_depths import opening
 
     def wrong(tl_model: Any, mixture: Mixture) -> None:
         mixture.router.data.neg_()
-        graft(tl_model, mixture)
+        install(tl_model, mixture)
 
-    monkeypatch.setattr(opening, "graft", wrong)
+    monkeypatch.setattr(opening, "install", wrong)
     with pytest.raises(SelfCheckError, match="log-probabilities differ from Hugging Face"):
         build(random_state("llama", 2))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from interp_widgets.models import ModModel, load_model
 from interp_widgets.models.mixture_of_depths.assemble import new_mixture
-from interp_widgets.models.mixture_of_depths.graft import grafted, late_parts
+from interp_widgets.models.mixture_of_depths.install import installed, late_parts
 from interp_widgets.tuning.examples import IGNORED, Batch, batches, read_examples
 from interp_widgets.tuning.mixture_of_depths import ModReport, tune_mod
 from interp_widgets.tuning.mixture_of_depths import trainer as trainer_module
@@ -72,7 +72,7 @@ def wide_step(distill: float, *, scale: float = 0.3, family: str = "gpt2") -> tu
     mixture = new_mixture(parts, router, 3)
     parts.norm.requires_grad_(True)
     batch = batch_of([([5, 17, 30, 44, 8, 61], 3), ([7, 3, 12, 9, 20, 33], 2)])
-    with grafted(parts, mixture):
+    with installed(parts, mixture):
         return hf_model, parts, mixture, batch, step_loss(hf_model, parts, mixture, batch, distill)
 
 
@@ -125,7 +125,7 @@ def test_the_loss_is_that_of_capped_logits() -> None:
     assert abs(float(found.task) - bare) > 0.01
     assert abs(float(found.distillation) - apart) > 0.01
     alone = [float(loss) for loss in found.routes]
-    with grafted(parts, mixture):
+    with installed(parts, mixture):
         again = step_loss(hf_model, parts, mixture, batch, 0.0, each_route=True)
     assert [float(loss) for loss in again.routes] == pytest.approx(alone, rel=1e-9)
 
@@ -167,7 +167,7 @@ def test_padding_changes_nothing() -> None:
     hf_model = tiny_hf("llama").requires_grad_(False)
     parts = late_parts(hf_model)
     mixture = new_mixture(parts, 0.3 * torch.randn(32, 2, generator=torch.Generator().manual_seed(0)), 2)
-    with grafted(parts, mixture):
+    with installed(parts, mixture):
         together = step_loss(hf_model, parts, mixture, batch, 0.0)
         alone = []
         for example in examples[:3]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import LoadError
 from ..lora import add_adapters
 from .checkpoint import LoraSetup, MixtureState, base_hash
-from .graft import LateParts, late_parts
+from .install import LateParts, late_parts
 from .mixture import Mixture
 
 __all__ = ["add_lora", "apply_state", "lora_parameters", "new_mixture", "norm_parameters", "read_weights"]

@@ -19,7 +19,7 @@ from ..hooks import has_hooks
 from ..network import Network
 from ..read_out import mix
 from ..state import remembered
-from .graft import mixture_of
+from .install import mixture_of
 from .mixture import Mixture
 
 __all__ = ["EarlyExit", "skips_layers"]

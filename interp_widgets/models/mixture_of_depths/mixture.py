@@ -68,7 +68,7 @@ class _Choice:
 
 
 class Mixture(nn.Module):
-    """Router and norms of the last k layers; `interp_widgets.models.mixture_of_depths.graft` puts it into a model.
+    """Router and norms of the last k layers; `interp_widgets.models.mixture_of_depths.install` puts it into a model.
 
     The last route's norm is the model's own final norm, so there are k - 1 norms here. With ``only`` the router is not
     used and one route has all the weight.

@@ -13,7 +13,7 @@ from typing import Any
 from ..model import Model
 from .checkpoint import MixtureState, save_state
 from .early_exit import skips_layers
-from .graft import mixture_of
+from .install import mixture_of
 from .mixture import Mixture
 
 __all__ = ["ModModel"]

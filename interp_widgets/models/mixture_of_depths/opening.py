@@ -20,7 +20,7 @@ from ..state import check_as_loaded
 from ..threads import few_threads
 from .assemble import apply_state
 from .checkpoint import MixtureState, is_mixture_folder, load_state, mixture_folder
-from .graft import graft, grafted, late_parts
+from .install import install, installed, late_parts
 from .mixture import Mixture
 from .model import ModModel
 
@@ -51,11 +51,11 @@ class _MixtureAddition:
 
     @contextlib.contextmanager
     def within(self, hf_model: Any) -> Iterator[None]:
-        with grafted(late_parts(hf_model), self.mixture):
+        with installed(late_parts(hf_model), self.mixture):
             yield
 
     def put_into(self, tl_model: Any) -> None:
-        graft(tl_model, copy.deepcopy(self.mixture))  # the norms become those of this one TransformerLens model
+        install(tl_model, copy.deepcopy(self.mixture))  # the norms become those of this one TransformerLens model
 
     def make_model(self, tl_model: Any, **options: Any) -> Model:
         return ModModel(tl_model, state=self.state, **options)

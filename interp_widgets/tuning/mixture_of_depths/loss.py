@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from interp_widgets.models.mixture_of_depths.graft import LateParts
+from interp_widgets.models.mixture_of_depths.install import LateParts
 from interp_widgets.models.mixture_of_depths.mixture import Mixture
 from interp_widgets.models.read_out import mix
 
@@ -56,7 +56,7 @@ def distillation_loss(routes: list[Tensor], teacher: Tensor) -> Tensor:
 def step_loss(
     hf_model: Any, parts: LateParts, mixture: Mixture, batch: Batch, distill: float, each_route: bool = False
 ) -> StepLoss:
-    """Loss of a batch by a transformers model with the mixture in it (`grafted`).
+    """Loss of a batch by a transformers model with the mixture in it (`installed`).
 
     Logits are computed only at the positions that predict a learned token.
     """

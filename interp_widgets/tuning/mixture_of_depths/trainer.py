@@ -17,7 +17,7 @@ from interp_widgets.models.mixture_of_depths.assemble import (
     read_weights,
 )
 from interp_widgets.models.mixture_of_depths.checkpoint import LoraSetup, MixtureState
-from interp_widgets.models.mixture_of_depths.graft import grafted, late_parts
+from interp_widgets.models.mixture_of_depths.install import installed, late_parts
 
 from ..examples import Batch, Example, batches
 from .loss import routing_statistics, step_loss
@@ -142,7 +142,7 @@ class Trainer:
         settings = self.settings
         stream = batches(examples, settings.batch_size, settings.seed, self.done)
         good = self._snapshot()
-        with torch.enable_grad(), grafted(self.parts, self.mixture):
+        with torch.enable_grad(), installed(self.parts, self.mixture):
             while self.done < steps:
                 before()
                 step = self._step(next(stream), good)

@@ -6,7 +6,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.mixture_of_depths.assemble import new_mixture, norm_parameters
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash
-from interp_widgets.models.mixture_of_depths.graft import late_parts
+from interp_widgets.models.mixture_of_depths.install import late_parts
 from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 from interp_widgets.models.state import check_as_loaded

@@ -24,8 +24,8 @@ from .mixture import Mixture
 
 __all__ = [
     "LateParts",
-    "graft",
-    "grafted",
+    "install",
+    "installed",
     "late_parts",
     "mixture_of",
 ]
@@ -87,7 +87,7 @@ def _norm_like(final: nn.Module, norm: nn.Module) -> nn.Module:
         return converted if agree(converted(rows), norm(rows), dtype) else norm
 
 
-def graft(tl_model: Any, mixture: Mixture) -> None:
+def install(tl_model: Any, mixture: Mixture) -> None:
     """Put a mixture into a TransformerLens model permanently; in a HookedTransformer its norms are converted."""
     if is_hooked(tl_model):
         mixture.norms = nn.ModuleList(_norm_like(tl_model.ln_final, norm) for norm in mixture.norms)
@@ -169,7 +169,7 @@ def late_parts(hf_model: Any) -> LateParts:
 
 
 @contextlib.contextmanager
-def grafted(parts: LateParts, mixture: Mixture) -> Iterator[None]:
+def installed(parts: LateParts, mixture: Mixture) -> Iterator[None]:
     """Context manager in which the transformers model of these parts returns the mixture's logits."""
     late = list(parts.layers)[-mixture.k :]
 
