@@ -22,7 +22,11 @@ OLD_NAMES = {
     "normalise_importance": "normalize_importance",
 }
 """Old and new names of the package itself."""
-OLD_MODULES = {"interp_widgets.widgets.bias.judge": "interp_widgets.widgets.bias.edit_comparison"}
+OLD_MODULES = {
+    "interp_widgets.analysis.bias.comparison": "interp_widgets.analysis.bias.debiasing_comparison",
+    "interp_widgets.widgets.bias.judge": "interp_widgets.widgets.bias.edit_comparison",
+    "interp_widgets.widgets.clusters.training": "interp_widgets.widgets.clusters.over_training",
+}
 """Old and new names of modules whose functions or classes are in sessions and in keys of results: files have the old
 ones."""
 

@@ -12,7 +12,7 @@ import pytest
 from interp_widgets import demo_task_texts, load_demo_pair, mossa, tune_control_models
 from interp_widgets.analysis._core.result import Record
 from interp_widgets.analysis.bias import BiasActivity, BiasProbes
-from interp_widgets.analysis.bias.comparison import DebiasScores
+from interp_widgets.analysis.bias.debiasing_comparison import DebiasScores
 from interp_widgets.analysis.circuits import CircuitScoreboard
 from interp_widgets.analysis.clusters import HiddenClusters
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet

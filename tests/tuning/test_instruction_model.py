@@ -18,8 +18,8 @@ from interp_widgets import (
     read_instruction_run,
     train_instruction_model,
 )
+from interp_widgets.tuning.clusters.instruction_model import checkpoint_steps
 from interp_widgets.tuning.clusters.network import Instances, new_network, task_tokenizer
-from interp_widgets.tuning.clusters.training import checkpoint_steps
 
 SIZES: dict[str, Any] = {
     "width": 16,

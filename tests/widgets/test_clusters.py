@@ -20,7 +20,7 @@ from interp_widgets import (
     train_instruction_model,
 )
 from interp_widgets.widgets.clusters.options import LABELS, SCORES
-from interp_widgets.widgets.clusters.training import CURVES
+from interp_widgets.widgets.clusters.over_training import CURVES
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle

@@ -27,6 +27,8 @@ from interp_widgets.renamed import OLD_MODULES, module_in_files
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.request import File
+from interp_widgets.widgets.base.shipped import request_text
+from interp_widgets.widgets.bias.edit_comparison import SavedEdit
 from interp_widgets.widgets.ffn_concepts.notes import Notes, edited
 from interp_widgets.widgets.workbench import session as sessions
 from interp_widgets.widgets.workbench.tools import TOOLS
@@ -467,15 +469,27 @@ def test_a_number_that_the_panel_cannot_have_is_told(base: Model, opened: Any, t
     assert screen["saliency"].threshold == 0
 
 
+IN_KEYS = {
+    "interp_widgets.analysis.bias.comparison": "compare_debiasing",
+    "interp_widgets.widgets.bias.judge": "compare_edits",
+    "interp_widgets.widgets.clusters.training": "training_clusters",
+}
+"""A function of each module that has a new name."""
+
+
 @pytest.mark.parametrize("old", OLD_MODULES)
-def test_classes_of_a_module_with_a_new_name_are_as_in_earlier_files(old: str) -> None:
-    module = importlib.import_module(OLD_MODULES[old])
+def test_functions_of_a_module_with_a_new_name_are_as_in_earlier_files(old: str) -> None:
+    function = getattr(importlib.import_module(OLD_MODULES[old]), IN_KEYS[old])
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(old)
-    assert module_in_files(module.compare_edits) == old
-    edit = module.SavedEdit(File("a.safetensors", 1, 2), (0,))
+    assert module_in_files(function) == old
+    assert request_text((function,)) == f"({old}.{IN_KEYS[old]},)"
+
+
+def test_a_class_of_a_module_with_a_new_name_is_as_in_earlier_files() -> None:
+    edit = SavedEdit(File("a.safetensors", 1, 2), (0,))
     packed = sessions.packed(edit)
-    assert packed[sessions._CLASS] == f"{old}:SavedEdit"
+    assert packed[sessions._CLASS] == "interp_widgets.widgets.bias.judge:SavedEdit"
     assert sessions.unpacked(packed) == edit
 
 

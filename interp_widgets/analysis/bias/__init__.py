@@ -11,10 +11,10 @@ from .bias_neurons import BiasActivity as BiasActivity
 from .bias_neurons import BiasNeurons as BiasNeurons
 from .bias_neurons import bias_neuron_activity as bias_neuron_activity
 from .bias_neurons import rank_bias_neurons as rank_bias_neurons
-from .comparison import DebiasComparison as DebiasComparison
-from .comparison import compare_debiasing as compare_debiasing
 from .crows import CrowsResult as CrowsResult
 from .crows import score_crows as score_crows
+from .debiasing_comparison import DebiasComparison as DebiasComparison
+from .debiasing_comparison import compare_debiasing as compare_debiasing
 from .erasure import inlp_edit as inlp_edit
 from .erasure import leace_edit as leace_edit
 from .ethos import ethos_edit as ethos_edit

@@ -12,7 +12,7 @@ import ipywidgets as W
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
 from interp_widgets.analysis.bias import DebiasComparison, compare_debiasing
 from interp_widgets.analysis.bias.bbq import answer_continuations
-from interp_widgets.analysis.bias.comparison import saved_edit
+from interp_widgets.analysis.bias.debiasing_comparison import saved_edit
 from interp_widgets.analysis.continuations import continuations_cost
 from interp_widgets.data.bias import BBQQuestion, StereoSetExample, read_bbq, read_crows_pairs, read_stereoset
 from interp_widgets.data.demo_texts import demo_texts

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from ..base.opening import are_demo
 from ..base.stack import Stack
 from .instructions import InstructionClusters
-from .training import TrainingClusters
+from .over_training import TrainingClusters
 
 
 class ClusterExplorer(Stack):
