@@ -97,7 +97,7 @@ def loop(p: Problem, sample: int) -> Outcome:
 
 @torch.no_grad()
 def whole_tensor(p: Problem, sample: int) -> Outcome:
-    """The same for all sources at once, with every part kept."""
+    """Decomposes all sources at once and keeps every part."""
     cache, count = p.cache(), len(p.ids)
     start = cache["blocks.0.hook_resid_pre"][0]
     everything = start.new_zeros(p.model.n_layers + 1, count, count, start.shape[1])

@@ -120,7 +120,7 @@ def test_mlps_at_the_subject_are_not_where_these_models_recall(model: Model) -> 
 
 
 def test_the_map_shows_it(model: Model) -> None:
-    """The same in the panel's own picture, one layer at a time: the mean effect at the last position."""
+    """What the panel's own picture shows, one layer at a time: the mean effect at the last position."""
     maps = []
     for cases in (facts(10), indirect_objects(10)):
         effects = [
@@ -141,7 +141,7 @@ def test_the_map_shows_it(model: Model) -> None:
 
 
 def names_swapped(case: IOIPrompt) -> str:
-    """The same text with the two names in each other's place: another answer, the same number of tokens."""
+    """The text with the two names in each other's place: another answer, the same number of tokens."""
     other = {case.answer: case.distractor, case.distractor: case.answer}
     return re.sub("|".join(rf"\b{name}\b" for name in other), lambda found: other[found.group(0)], case.prompt)
 

@@ -1,4 +1,4 @@
-"""The same round of actions again and again: once every tab has been opened, no count of what is alive may grow.
+"""One round of actions again and again: once every tab has been opened, no count of what is alive may grow.
 
     python -m tests.soak.rounds --rounds 5
 

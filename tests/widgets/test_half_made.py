@@ -33,7 +33,7 @@ def broken(*_: Any, **__: Any) -> Any:
 
 
 def after(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, and then it fails."""
+    """Makes its widgets, and then fails."""
 
     def failing(*args: Any, **options: Any) -> None:
         work(*args, **options)

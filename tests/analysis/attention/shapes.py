@@ -57,7 +57,7 @@ def hf_model(name: str, dtype: torch.dtype = torch.float32) -> Any:
 
 @functools.cache
 def model_of(name: str, backend: Any = "bridge", dtype: torch.dtype = torch.float32) -> Model:
-    """The same model as this package loads it (shared: leave it as it was)."""
+    """The model as this package loads it (shared: leave it as it was)."""
     if name == "mamba":
         return load_model(tf.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval(), backend="bridge")
     return load_model(hf_model(name, dtype), backend=backend)

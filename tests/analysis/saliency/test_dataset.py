@@ -314,7 +314,7 @@ def test_saliency_results_are_matrices_too(tmp_path: Path) -> None:
 
 
 def faint(matrix: np.ndarray[Any, Any], *columns: int) -> np.ndarray[Any, Any]:
-    """The same importance with some columns a millionth as large."""
+    """The importance with some columns a millionth as large."""
     scale = np.ones(matrix.shape[1])
     scale[list(columns)] = 1e-6
     return matrix * scale
