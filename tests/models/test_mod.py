@@ -118,7 +118,7 @@ def test_equal_members_are_the_member() -> None:
 @pytest.mark.seconds
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_late_layers_that_write_nothing_leave_the_base_whatever_the_router(family: str) -> None:
-    """Equality of a whole model: the streams of all routes are one."""
+    """The streams of all routes are one, so that any mixture of them is the base."""
     hf_model = tiny_hf(family)
     with torch.no_grad():
         for layer in hf_model.model.layers[-1:]:

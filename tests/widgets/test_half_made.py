@@ -33,7 +33,7 @@ def broken(*_: Any, **__: Any) -> Any:
 
 
 def after(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes its widgets, and then fails."""
+    """A function that does the work and then fails."""
 
     def failing(*args: Any, **options: Any) -> None:
         work(*args, **options)
