@@ -28,6 +28,7 @@ from interp_widgets import (
 from interp_widgets.figures.layer_similarity.boxes import BoxSeries, TaskBoxes, boxes_of
 from interp_widgets.widgets.layer_similarity import options
 from tests.models.tiny import tiny_model
+from tests.pictures import texts as drawn
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 from tests.widgets.saved_pages import instructions
@@ -257,6 +258,7 @@ def test_layers_of_two_models_and_of_one(own: Any) -> None:
         np.testing.assert_allclose(panel.result.cka, expected.cka, atol=1e-6)
         np.testing.assert_allclose(tab.heat.matrix, expected.cka, atol=1e-6)
         assert tab.heat.row_name == f"layer of {'B' if against == 'B' else 'A'}"
+        assert {f"{value:.2f}" for value in expected.cka.ravel() if np.isfinite(value)} <= set(drawn(tab.scene()))
         assert "Layer 0 does not vary" in tab.summary.value
         scope = run_code(panel, tasks=TASKS)
         np.testing.assert_allclose(scope["result"].cka, expected.cka, atol=1e-6)

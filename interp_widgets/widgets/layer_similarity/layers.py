@@ -78,7 +78,7 @@ class LayerMatrix(TaskOptions):
         self.summary = W.HTML("")
         self.heat = Heatmap(
             row_name="layer of A", column_name="layer of B", x_label="layer", y_label="layer", value_label="CKA",
-            numbers_from=0.0, max_height=420, empty="No layers compared yet",
+            numbers_from=0.0, number_decimals=2, max_height=420, empty="No layers compared yet",
         )  # fmt: skip
         self.plot.children = [self.summary, self.heat]
 

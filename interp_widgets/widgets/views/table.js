@@ -16,7 +16,8 @@ function placesOf(values) {
   const numbers = values.filter((value) => typeof value === "number" && Number.isFinite(value));
   if (numbers.every(Number.isInteger) || numbers.some((value) => Math.abs(value) >= 1000)) return 0;
   const each = numbers.filter((value) => Math.abs(value) >= 1e-3).map((value) => digits(value).split(".")[1]?.length ?? 0);
-  return Math.min(3, Math.max(0, ...each));
+  const least = each.length && numbers.some(tiny) ? 1 : 0; // 0.99999 is written without decimals beside "< 0.001"
+  return Math.min(3, Math.max(least, ...each));
 }
 
 const LOW = 200; // pixels
