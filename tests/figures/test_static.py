@@ -250,6 +250,16 @@ def test_marked_cells() -> None:
     assert not any(inside(cells[k]).any() for k in (0, 3, 4))
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_texts_stand_below_crosses(joined: bool) -> None:
+    options: dict[str, Any] = {"texts": ["one", "two", "three", "four"], "joined": joined, "width": 500}
+    plain, marked = (
+        text_places(heatmap_scene(np.zeros((2, 2)), crossed=crossed, **options)) for crossed in ([], [[0, 1]])
+    )
+    for word in options["texts"]:
+        assert marked[word] == pytest.approx((plain[word][0], plain[word][1] + 3), abs=0.01)
+
+
 def test_equal_texts_below_each_other_are_written_once_where_they_fit() -> None:
     words = ["", "low", "long", "long", "long", "x", *["same"] * 94]
     found = texts(heatmap_scene(np.zeros((100, 1)), texts=words, joined=True))  # rows lower than a line

@@ -118,10 +118,11 @@ def heatmap_scene(
             for r, c in muted:
                 axes.add_patch(Rectangle((c, r), 1, 1, color="white", lw=0))
             sheet.tip(cells, _tips(array, names))
+            lower = 3 if crossed and tall >= 26 else 0  # crosses in upper corners must not lie on texts
             if joined:
-                _write_runs(axes, fills, texts, muted, wide, tall)
+                _write_runs(axes, fills, texts, muted, wide, tall, lower)
             else:
-                _write_cells(axes, array, fills, texts, numbers_from, number_decimals, wide, tall)
+                _write_cells(axes, array, fills, texts, numbers_from, number_decimals, wide, tall, lower)
         axes.set(xlim=(0, columns), ylim=(rows, 0))
         axes.spines[:].set(visible=True)
         _mark_cells(axes, edges, crossed, wide, tall)
@@ -174,8 +175,9 @@ def _tips(array: NDArray[np.float64], names: Sequence[Sequence[str]]) -> list[st
 
 def _write_cells(
     axes: Axes, array: NDArray[np.float64], fills: NDArray[np.float64], texts: Sequence[str],
-    numbers_from: float | None, decimals: int | None, wide: float, tall: float,
+    numbers_from: float | None, decimals: int | None, wide: float, tall: float, lower: float,
 ) -> None:  # fmt: skip
+    """Texts, else numbers; a single line stands `lower` pixels under the middle of its cell."""
     if wide < 20 or tall < 12:
         return
 
@@ -190,13 +192,13 @@ def _write_cells(
         if not (texts and texts[k]) and roomy and abs(value) >= least:
             lines = [number(float(value))]
         for line, text in enumerate(lines):
-            y = r + 0.5 + (4 + (line - (len(lines) - 1) / 2) * 12) / tall
+            y = r + 0.5 + (4 + (line - (len(lines) - 1) / 2) * 12 + lower * (len(lines) == 1)) / tall
             color = ink(hex_color(*255 * fills[r, c]))
             axes.text(c + 0.5, y, text, ha="center", fontsize=_CELL * POINT, color=color)
 
 
 def _write_runs(
-    axes: Axes, fills: NDArray[np.float64], texts: Sequence[str], muted: Spans, wide: float, tall: float
+    axes: Axes, fills: NDArray[np.float64], texts: Sequence[str], muted: Spans, wide: float, tall: float, lower: float
 ) -> None:
     """Each text once for its run of equal texts below each other, with lines between the runs."""
     rows, columns, _ = fills.shape
@@ -216,7 +218,7 @@ def _write_runs(
             middle = (start + end - 1) // 2
             color = MUTED if is_pale else ink(hex_color(*255 * fills[middle, c]))
             lines = _fit(axis_name(text), wide - 6, (end - start) * tall)
-            centre = middle + 0.5 if tall >= 12 and len(lines) == 1 else (start + end) / 2
+            centre = middle + 0.5 + lower / tall if tall >= 12 and len(lines) == 1 else (start + end) / 2
             for line, shown in enumerate(lines):
                 y = centre + (4 + (line - (len(lines) - 1) / 2) * 12) / tall
                 axes.text(c + 0.5, y, shown, ha="center", fontsize=_CELL * POINT, color=color)

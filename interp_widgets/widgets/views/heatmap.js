@@ -316,6 +316,9 @@ function render({ model, el, signal }) {
     return found;
   }
 
+  // Pixels by which single lines stand under the middle of their cells: crosses in upper corners must not lie on them.
+  const lower = ch => model.get('crossed').length && ch >= 26 ? 3 : 0;
+
   // A text once for a run of cells, where the run has the height of a line.
   function drawJoined(found, cw, ch) {
     pen.textAlign = 'center'; pen.font = FONT();
@@ -324,7 +327,7 @@ function render({ model, el, signal }) {
       const high = (to - from) * ch;
       const middle = (from + to - 1) >> 1, v = value(middle, c), k = 4 * level(v);
       pen.fillStyle = pale ? theme.muted : Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
-      const lines = fit(label(text), cw - 6, high).map(isolate), y = (ch >= 12 && lines.length === 1 ? yOf(middle + 0.5) : yOf((from + to) / 2)) + 0.5;
+      const lines = fit(label(text), cw - 6, high).map(isolate), y = (ch >= 12 && lines.length === 1 ? yOf(middle + 0.5) + lower(ch) : yOf((from + to) / 2)) + 0.5;
       lines.forEach((one, k) => pen.fillText(one, xOf(c + 0.5), y + (k - (lines.length - 1) / 2) * 12));
     }
   }
@@ -337,7 +340,7 @@ function render({ model, el, signal }) {
       const number = text ? '' : numbers.get(r * C + c) ?? '';
       if (!text && !number) continue;
       pen.fillStyle = muted.has(r * C + c) ? theme.muted : Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
-      const lines = number ? [number] : fit(label(text), cw - 6, ch).map(isolate), y = yOf(r + 0.5) + 0.5;
+      const lines = number ? [number] : fit(label(text), cw - 6, ch).map(isolate), y = yOf(r + 0.5) + 0.5 + (lines.length === 1 ? lower(ch) : 0);
       lines.forEach((one, k) => pen.fillText(one, xOf(c + 0.5), y + (k - (lines.length - 1) / 2) * 12));
     }
   }
