@@ -526,6 +526,20 @@ def test_grid(base: Any, view: Any, tmp_path: Path) -> None:
     assert panel.status.state == "cancelled"
 
 
+def test_the_line_names_a_study_that_ends_under_another_tab(base: Any, view: Any) -> None:
+    panel = view(base, tab="grid")
+    with ui_lock:  # the worker cannot report before the other tab is open
+        panel["grid"].go()
+        panel.tab = "late_layers"
+    assert panel.wait(120)
+    assert panel["late_layers"].result is None
+    assert panel.status.text.startswith("Grid of k and top-K: done in "), panel.status.text
+    panel.tab = "grid"
+    panel["grid"].go()
+    assert panel.wait(120)
+    assert panel.status.text.startswith("Done in "), panel.status.text
+
+
 def test_studies_of_the_second_model(base: Any, view: Any) -> None:
     second = load_model(tiny_folder("llama", seed=1))
     panel = view(ModelPair(base, second), tab="grid", slot=1, grid_ks=[1])

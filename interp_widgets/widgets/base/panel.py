@@ -970,7 +970,8 @@ class Panel(Shell):
         self.mark(stale=False)
         self.compare_models(state_now)
         seconds = time.monotonic() - began if outcome.cached else outcome.seconds
-        self.status.done(seconds, source=outcome.source, channel=self.jobs.on_line())
+        title = self.title if self.shares_status and not self.active else ""
+        self.status.done(seconds, source=outcome.source, title=title, channel=self.jobs.on_line())
         if self._chosen_at_start or self._changed:  # an earlier choice may still be valid in these results
             self._check_chosen()
         refused, self._refused = self._refused, None
