@@ -43,7 +43,6 @@ class HeadReasons(PredictionPanel):
     title, tab_name = "Attention reasons", "Why here?"
     analysis = staticmethod(attention_reasons)
     pair_views = ("difference", "beside")
-    selects_position = True
     layer = variant(HeadPatterns.layer, selects=False)
     head = variant(HeadPatterns.head, selects=False)
     position = variant(HeadPatterns.position, selects=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import ipywidgets as W
 import traitlets as T
@@ -148,6 +148,7 @@ class Field:
     live: bool | None
     control: Callable[[Any], Any] | None
     personal: bool | Callable[[Any], bool]
+    linked: str
     order: int
 
     def extra(self, kind: type) -> Any:
@@ -232,6 +233,7 @@ def field(
     live: bool | None = None,
     control: Callable[[Any], Any] | None = None,
     personal: bool | Callable[[Any], bool] = False,
+    linked: Literal["", "prompt_token", "layer", "head", "neuron"] = "",
 ) -> Any:
     """An option of a panel: a trait that also describes its control and its effect.
 
@@ -249,6 +251,9 @@ def field(
     the option is empty and `required`, nothing runs, and that sentence says what to fill in. `offers` says which values
     of a choice a panel has, and `control(panel)` makes a control that no kind has. An option is `personal` if it names
     a file, an address or a key (or if the function says so of its value): a session neither holds nor sets it.
+    A row or column (-1: none) that is `linked` to a part of the workbench's selection follows and moves it. Behind the
+    last layer, head or neuron it stands for the last one, as the row of the model's output does, and behind the tokens
+    of the prompt for none of them; it stays where it is while the selection is what it stands for.
 
     Example:
         >>> class Settings(Panel):
@@ -261,7 +266,7 @@ def field(
     extras += getattr(kind, "extras", ())
     made = Field(
         base, tuple(extras), label, help, placeholder, shown_if, required, redraws, selects, validated_by_result,
-        argument, offers, group, new_row, more, width, live, control, personal, next(_order),
+        argument, offers, group, new_row, more, width, live, control, personal, linked, next(_order),
     )  # fmt: skip
     return _trait(made, default).tag(field=made)
 

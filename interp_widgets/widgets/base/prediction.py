@@ -220,8 +220,6 @@ class PredictionPanel(Panel):
 
     preset_fields: ClassVar[tuple[str, ...]] = ()
     """Options besides the target that an example sets and clears with its prompt, such as a foil."""
-    selects_position: ClassVar[bool] = False
-    """Whether `position` is a token of the context; in the prompt it is linked to the workbench's `prompt_token`."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         if "prompt" in keywords:
@@ -316,7 +314,8 @@ class TextInputs:
         """The boxes; None on a screen, which has its own."""
         self.rows = owner.controls.rows("prediction") if self.boxes is None else self.boxes.rows
         """The inputs, to be laid out."""
-        self._selects = owner.selects_position
+        position = owner.fields().get("position")
+        self._keeps_position = position is not None and position.linked == "prompt_token"
 
     def start(self) -> None:
         """Read the texts, fill in what goes with an example, and follow changes."""
@@ -332,8 +331,6 @@ class TextInputs:
         self._read()
         owner.watch(owner, "prompt", lambda change: self._from_preset(change.old))
         owner.watch(owner, ["prompt", "response", "response_token"], self._read_anew)
-        if self._selects:
-            self._start_selection()
 
     # writing ----------------------------------------------------------------------------------------------------------
 
@@ -417,35 +414,11 @@ class TextInputs:
         """Update the context after a change of the texts or of the predicted token."""
         before, owner = self.axis, self._owner
         self._read()
-        if self._selects and before and self.axis != before:
+        if self._keeps_position and before and self.axis != before:
             at = owner.position
             if at >= len(self.axis) or self.axis[: at + 1] != before[: at + 1]:
                 owner.position = -1
         owner.texts_read()
-
-    # the selected position --------------------------------------------------------------------------------------------
-
-    def _start_selection(self) -> None:
-        """Adopt the current selection, and keep the position and the workbench's prompt token in sync."""
-        owner = self._owner
-        if owner.position < 0 and owner.prompt_token < self.n_prompt_tokens:
-            owner.position = owner.prompt_token
-        if 0 <= owner.position < self.n_prompt_tokens:
-            owner.prompt_token = owner.position
-        owner.watch(owner, "position", self._position_changed)
-        owner.watch(owner, "prompt_token", self._prompt_token_changed)
-
-    def _position_changed(self, _: Any) -> None:
-        at = self._owner.position
-        self._owner.prompt_token = at if 0 <= at < self.n_prompt_tokens else -1
-
-    def _prompt_token_changed(self, _: Any) -> None:
-        """A prompt token chosen elsewhere becomes the position; deselecting it clears the position."""
-        owner = self._owner
-        if 0 <= owner.prompt_token < self.n_prompt_tokens:
-            owner.position = owner.prompt_token
-        elif 0 <= owner.position < self.n_prompt_tokens:
-            owner.position = -1
 
 
 class TextBoxes:

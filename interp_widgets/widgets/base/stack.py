@@ -373,11 +373,6 @@ class PredictionStack(Stack):
         """Options that belong to an example's prompt besides the target."""
         return tuple(dict.fromkeys(name for kind in self._kinds() for name in kind.preset_fields))
 
-    @property
-    def selects_position(self) -> bool:
-        """Whether `position` is a token of the context."""
-        return any(kind.selects_position for kind in self._kinds())
-
     @classmethod
     def _kinds(cls) -> list[type[PredictionPanel]]:
         return [kind for kind in cls.panels.values() if issubclass(kind, PredictionPanel)]

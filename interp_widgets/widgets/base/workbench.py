@@ -9,11 +9,12 @@ from typing import Any
 
 import traitlets as T
 
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.models import Model, ModelEdit
 from interp_widgets.models.pair import distinct_names
 
 from .controls import Number, Typed, Whole, Worded
-from .fields import Bounds
+from .fields import Bounds, fields_of
 from .guard import handling
 
 SELECTED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
@@ -105,14 +106,19 @@ class WorkbenchState(Worded):
             elif name in self._given:
                 panel.set_trait(name, getattr(self, name))
         self._panels.append(panel)
-        if names:
-            panel.observe(self._panel_changed, names)
+        panel.observe(self._panel_changed, [*names, *_links(panel)])
 
     def start(self, panel: Any, names: Iterable[str] = SELECTED) -> None:
-        """Adopt a panel's start values for traits that have not been set."""
+        """Adopt a panel's start values for traits that have not been set, and link its own options."""
         for name in names:
             if name in SELECTED and panel.has_trait(name) and name not in self._given:
                 self._take(panel, name)
+        for own, name in _links(panel).items():
+            value = getattr(panel, own)
+            if value < 0 and getattr(self, name) > self.traits()[name].min:  # else nothing has been selected yet
+                self._lead(panel, own, name)
+            elif value == self._part(name, value):
+                self._move(name, value)
 
     def _take(self, panel: Any, name: str) -> None:
         setattr(self, name, getattr(panel, name))
@@ -164,9 +170,7 @@ class WorkbenchState(Worded):
         """Unlink a panel; `Panel.close` does this."""
         if panel in self._panels:
             self._panels.remove(panel)
-            names = [name for name in SHARED if panel.has_trait(name)]
-            if names:
-                panel.unobserve(self._panel_changed, names)
+            panel.unobserve(self._panel_changed, [*(name for name in SHARED if panel.has_trait(name)), *_links(panel)])
             self._let_go()
 
     def replaced(self) -> None:
@@ -197,10 +201,15 @@ class WorkbenchState(Worded):
 
     def _panel_changed(self, change: Any) -> None:
         with handling():
-            if change.name in self._pushing:
+            name = _links(change.owner).get(change.name, change.name)
+            if name in self._pushing:
                 return
+            value = getattr(change.owner, change.name)  # it may have changed again since
             try:
-                setattr(self, change.name, getattr(change.owner, change.name))  # it may have changed again since
+                if name == change.name:
+                    setattr(self, name, value)
+                else:
+                    self._move(name, value)
             except T.TraitError as error:
                 change.owner.show_error(error)
 
@@ -211,6 +220,9 @@ class WorkbenchState(Worded):
             try:
                 for panel in self.panels:
                     self._push(panel, change.name, getattr(self, change.name))
+                    for own, name in _links(panel).items():
+                        if name == change.name:
+                            self._lead(panel, own, name)
             finally:
                 self._pushing.discard(change.name)
             if change.name in self._refused:
@@ -224,6 +236,33 @@ class WorkbenchState(Worded):
             panel.set_trait(name, value)
         except T.TraitError as error:
             panel.show_error(error)
+
+    # the options of panels that are linked to a shared one ------------------------------------------------------------
+
+    def _part(self, name: str, value: int) -> int:
+        """What a panel's own row or column selects: behind the last layer the last one, behind the prompt no token."""
+        if name in _BOUNDS:
+            return min(value, getattr(self.models[0], _BOUNDS[name]) - 1)
+        try:
+            return value if value < read_prompt(self.models[0], self.prompt).n_shown else -1
+        except ValueError:
+            return -1  # the panels' requests report what is wrong with the prompt
+
+    def _move(self, name: str, value: int) -> None:
+        """Select what a panel's own row or column selects; there is always a layer, so that no row leaves it."""
+        if (part := self._part(name, value)) >= self.traits()[name].min:
+            setattr(self, name, part)
+
+    def _lead(self, panel: Any, own: str, name: str) -> None:
+        """Move a panel's own row or column to what is selected, unless it selects that already."""
+        part = self._part(name, getattr(self, name))
+        if self._part(name, getattr(panel, own)) != part:
+            self._push(panel, own, part)
+
+
+def _links(panel: Any) -> dict[str, str]:
+    """The options of a panel that are linked to a shared one, and to which."""
+    return {name: option.linked for name, option in fields_of(panel).items() if option.linked}
 
 
 def in_model() -> Any:

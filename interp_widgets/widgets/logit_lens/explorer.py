@@ -70,7 +70,7 @@ class LogitLensExplorer(PredictionPanel):
     )  # fmt: skip
     position = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, validated_by_result=True)
     """Selected column: a token of prompt and response, from 0 without a BOS; -1: the one before the predicted token."""
-    lens_layer = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, validated_by_result=True)
+    lens_layer = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, validated_by_result=True, linked="layer")
     """Selected row: the stream entering that layer, `n_layers` for the model's output; -1 for the output."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -93,11 +93,8 @@ class LogitLensExplorer(PredictionPanel):
         )
         if self.position < 0 and self.response_token < 0:
             self.position = self.prompt_token
-        if self.lens_layer < 0 < self.layer:
-            self.lens_layer = self.layer
         self.watch(self, ["prompt", "response", "response_token"], self._forget_position)
         self.watch(self, "prompt_token", self._prompt_token_linked)
-        self.watch(self, "layer", self._layer_linked)
 
     def request(self) -> Request:
         prediction, model = self.prediction(), self.models[0]
@@ -193,10 +190,7 @@ class LogitLensExplorer(PredictionPanel):
                 self.response_token = ahead
             if 0 <= column < self.n_prompt_tokens:
                 self.prompt_token = column
-            if row >= 0:
-                self.layer = min(row, self.models[0].n_layers - 1)
-            self.lens_layer, self.position = row, column
-            self.target = target  # a new selection keeps the target
+            self.lens_layer, self.position, self.target = row, column, target  # a new selection keeps the target
         self.redraw()
 
     def follow(self, token: int) -> None:
@@ -216,10 +210,6 @@ class LogitLensExplorer(PredictionPanel):
             self.position = change.new
         elif self.position == change.old:
             self.position = -1
-
-    def _layer_linked(self, change: Any) -> None:
-        if min(self.lens_layer, self.models[0].n_layers - 1) != change.new:
-            self.lens_layer = change.new
 
 
 def translators_at(path: str) -> File | None:

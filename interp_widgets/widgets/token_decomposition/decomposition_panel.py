@@ -42,9 +42,9 @@ class DecompositionPanel(PredictionPanel):
     bars = field(
         BAR_LABELS, "logit", label="Bars", redraws=True, more=True, help="Quantity shown by the bars beside the rows"
     )
-    source = field(Annotated[int, Bounds(low=-1)], -1, validated_by_result=True, argument=None)
+    source = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, linked="prompt_token")
     """The selected row: a source token, or after the last one the biases; -1 for none."""
-    column = field(Annotated[int, Bounds(low=-1)], -1, validated_by_result=True, argument=None)
+    column = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, linked="layer")
     """The selected column: the stream entering that layer, or with `n_layers` or -1 the final norm."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:

@@ -77,12 +77,7 @@ class TokenDecompositionExplorer(DecompositionPanel):
         self.map = SourceMap(self)
         self.about = SourceDetails(self)
         self.arrange(self.map.parts, self.about.parts, beside=[self.about.sources, self.map.sums], width=540)
-        self.source = self.prompt_token if self.source < 0 else self.source
-        self.column = self.layer if self.column < 0 < self.layer else self.column
         self.watch(self, ["prompt", "response", "response_token"], self._forget_position)
-        self.watch(self, "prompt_token", self._token_linked)
-        self.watch(self, "layer", self._layer_linked)
-        self.watch(self, ["source", "column"], self._selection_changed)
 
     def request(self) -> Steps:
         prediction = self.prediction()
@@ -107,10 +102,14 @@ class TokenDecompositionExplorer(DecompositionPanel):
     def draw(self, results: tuple[Decomposed, ...], request: Steps) -> None:
         previous = {id(rows.result): rows for rows in self.rows}
         self.rows = tuple(previous.get(id(result)) or Rows(result) for result in results)
-        self._carry_selection(results[0])
         self.widen_map(self.rows[0].n_layers + 1)
         self.map.paint()
-        self.about.paint()
+        self._carry_selection(results[0])
+
+    def draw_selection(self) -> None:
+        if self.rows:
+            self.map.paint_selection()
+            self.about.paint()
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -130,27 +129,6 @@ class TokenDecompositionExplorer(DecompositionPanel):
         return bool(self.rows) and self.map.shade_texts(prompt, response)
 
     # selection --------------------------------------------------------------------------------------------------------
-
-    def _selection_changed(self, _: Any) -> None:
-        """Update the workbench, and redraw what depends on the selection."""
-        with self.batch_changes():
-            self.prompt_token = self.source if 0 <= self.source < self.texts.n_prompt_tokens else -1
-            if self.column >= 0:
-                self.layer = min(self.column, self.models[0].n_layers - 1)
-        if self.rows:
-            self.map.paint_selection()
-            self.about.paint()
-
-    def _token_linked(self, _: Any) -> None:
-        """A prompt token chosen elsewhere becomes the source."""
-        if 0 <= self.prompt_token < self.texts.n_prompt_tokens:
-            self.source = self.prompt_token
-        elif 0 <= self.source < self.texts.n_prompt_tokens:
-            self.source = -1
-
-    def _layer_linked(self, _: Any) -> None:
-        if min(self.column, self.models[0].n_layers - 1) != self.layer:
-            self.column = self.layer
 
     def _carry_selection(self, result: Decomposed) -> None:
         """Keep the selected row if it is still the same token."""

@@ -55,10 +55,6 @@ class SourceMap:
 
     def paint(self) -> None:
         """Draw the explorer's results."""
-        self._paint()
-        self.paint_selection()
-
-    def _paint(self) -> None:
         rows = self.panel.rows
         self.sums.value = "<br>".join([self._adding_up(), self._logit_in_words()])
         names = tuple(rows[0].result.tokens.tokens[: rows[0].sources])
