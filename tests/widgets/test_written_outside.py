@@ -11,7 +11,7 @@ import pytest
 import torch
 import traitlets as T
 
-from interp_widgets import Bounds, Head, Layer, Matrix, Panel, Result, Stack, field
+from interp_widgets import Bounds, Head, Layer, Matrix, Panel, Result, Stack, Workbench, field
 from interp_widgets.widgets.views import Heatmap
 from tests.shipped import demo_pair
 from tests.waiting import LIMIT
@@ -65,6 +65,22 @@ class Tabs(Stack):
     title, panels = "Attention", {"map": AttentionMap, "strong": Strong}
 
 
+class Linked(AttentionMap):
+    query = field(Annotated[int, Bounds(low=-1)], -1, selects=True, linked="prompt_token")
+    row = field(Annotated[int, Bounds(low=-1)], -1, selects=True, linked="layer")
+
+    def build(self) -> None:
+        super().build()
+        self.marked: list[tuple[int, int]] = []
+
+    def draw_selection(self) -> None:
+        self.marked.append((self.query, self.row))
+
+
+class LinkedTabs(Stack):
+    title, panels = "Attention", {"strong": Strong, "linked": Linked}
+
+
 @pytest.mark.seconds
 def test_it_draws_two_models_saves_and_copies(wire: Any, tmp_path: Path) -> None:
     pair = demo_pair()
@@ -111,3 +127,60 @@ def test_it_is_a_tab(wire: Any) -> None:
     assert stack["strong"].heat.vmax == 0.2
     assert stack["strong"].layer == stack["map"].layer == 1, "one name, one value"
     stack.close()
+
+
+@pytest.mark.seconds
+def test_its_own_row_and_column_follow_and_move_the_shared_selection() -> None:
+    model = demo_pair().base
+    tokens, layers = len(model.tokens(PROMPT, prepend_bos=False)), model.n_layers
+    bench = Workbench(model, prompt=PROMPT, layer=2)
+    assert bench.prompt_token == -1
+    one, other = Linked(bench), Linked(bench, query=3)
+    assert one.wait(LIMIT)
+    assert other.wait(LIMIT)
+    assert (bench.prompt_token, one.query, one.row, other.row) == (3, 3, 2, 2), "what is selected and given counts"
+    other.close()
+    other = Linked(bench, row=layers + 7)
+    assert (other.query, other.row, bench.layer) == (3, layers + 7, 2), "a row that may be refused moves nothing"
+    assert other.wait(LIMIT)
+
+    one.marked = []
+    bench.select(prompt_token=1, layer=4)
+    assert one.marked == [(1, 4)], "drawn once"
+    one.marked = []
+    one.row = layers  # the model's output
+    assert (bench.layer, one.row, other.row) == (layers - 1, layers, layers - 1)
+    bench.layer = layers - 1
+    assert one.marked == [(1, layers)], "it stays the output, and no echo draws it again"
+    one.query = tokens  # a token of the response, say
+    assert (bench.prompt_token, one.query, other.query) == (-1, tokens, -1)
+    one.query = one.row = -1
+    assert (bench.prompt_token, bench.layer) == (-1, layers - 1), "there is always a layer"
+    bench.layer = 0
+    assert (one.row, other.row) == (0, 0)
+    bench.prompt_token = 2
+    bench.prompt_token = -1
+    assert (one.query, other.query) == (-1, -1)
+    one.close()
+    bench.prompt_token = 2
+    assert (one.query, other.query) == (-1, 2)
+    bench.close()
+
+
+@pytest.mark.seconds
+def test_a_linked_option_of_a_tab() -> None:
+    bench = Workbench(demo_pair().base, prompt=PROMPT, prompt_token=1)
+    stack = LinkedTabs(bench)
+    bench.prompt_token = 2
+    stack.tab = "linked"
+    assert stack.wait(LIMIT)
+    assert stack.query == stack["linked"].query == 2
+    stack["linked"].query = 3
+    assert (stack.query, bench.prompt_token) == (3, 3)
+    bench.close()
+
+
+@pytest.mark.seconds
+def test_only_a_selection_can_be_linked() -> None:
+    with pytest.raises(ValueError, match="linked must be .*prompt_token.*got 'position'"):
+        field(int, -1, linked="position")

@@ -68,9 +68,7 @@ class MapPanel(PredictionPanel):
     )  # fmt: skip
     layer = field(in_model(), selects=True)
     """The selected layer."""
-    position = field(
-        Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, linked="prompt_token"
-    )
+    position = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, linked="prompt_token")
     """The selected token of the context, -1 for none; within the prompt it is `prompt_token`."""
 
     pair_views = ("difference", "beside")

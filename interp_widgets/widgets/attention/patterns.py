@@ -69,9 +69,7 @@ class HeadPatterns(PredictionPanel):
         bool, False, label="Weighted by value", redraws=True,
         help="Attention times the norm of the value moved: attention to a token that moves nothing counts nothing",
     )  # fmt: skip
-    position = field(
-        Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, linked="prompt_token"
-    )
+    position = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, linked="prompt_token")
     """The selected query: a token of the context, from 0 without a BOS; -1 for the last."""
     attended = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True)
     """The selected key, counted from 0 with the BOS; -1 for none."""

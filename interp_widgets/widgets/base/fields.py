@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.analysis._core.checks import check_choice
 from interp_widgets.arguments import checked, message_of, short
 from interp_widgets.data.files import lines_of
 
@@ -85,6 +86,7 @@ class Lines:
     write: Callable[[Sequence[str]], str] = "\n".join
 
 
+Selected = Literal["prompt_token", "layer", "head", "neuron"]
 Seed = Annotated[int, Bounds(0, SEED_LIMIT)]
 Share = Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".2f")]
 
@@ -148,7 +150,7 @@ class Field:
     live: bool | None
     control: Callable[[Any], Any] | None
     personal: bool | Callable[[Any], bool]
-    linked: str
+    linked: str | None
     order: int
 
     def extra(self, kind: type) -> Any:
@@ -233,7 +235,7 @@ def field(
     live: bool | None = None,
     control: Callable[[Any], Any] | None = None,
     personal: bool | Callable[[Any], bool] = False,
-    linked: Literal["", "prompt_token", "layer", "head", "neuron"] = "",
+    linked: Selected | None = None,
 ) -> Any:
     """An option of a panel: a trait that also describes its control and its effect.
 
@@ -262,6 +264,7 @@ def field(
         >>> [(name, one.label, one.recomputes) for name, one in Settings.fields().items()]
         [('metric', 'Measured as', True), ('share', 'Labels from', False)]
     """
+    check_choice("linked", linked, Selected, none=True)
     base, extras = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
     extras += getattr(kind, "extras", ())
     made = Field(
