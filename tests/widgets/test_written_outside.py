@@ -182,5 +182,5 @@ def test_a_linked_option_of_a_tab() -> None:
 
 @pytest.mark.seconds
 def test_only_a_selection_can_be_linked() -> None:
-    with pytest.raises(ValueError, match="linked must be .*prompt_token.*got 'position'"):
+    with pytest.raises(ValueError, match=r"linked must be .*prompt_token.*got 'position'"):
         field(int, -1, linked="position")
