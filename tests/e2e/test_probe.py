@@ -94,7 +94,8 @@ def test_journey(nb: Any) -> None:
     nb.wait_py("(entropy.wait(0), entropy.status.state)", (True, "done"))
 
     # the cell that it copies runs as it stands
-    heads.get_by_role("button", name="Copy as code").click()
+    heads.get_by_role("button", name="Menu").click()
+    heads.get_by_role("menuitem", name="Copy as code").click()
     expect(heads.locator("textarea[readonly], .iw-code textarea").first).to_be_visible()
     nb.py(code="copied = {'gate': gate}; exec(entropy.code_box.code, copied)")
     assert nb.py("copied['result_b'].equals(entropy.result[1])")

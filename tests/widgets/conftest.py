@@ -53,6 +53,10 @@ class Wire:
     def click(self, button: W.Button) -> None:
         self.event(button, event="click")
 
+    def choose(self, menu: W.Widget, label: str) -> None:
+        """An entry of a menu."""
+        self.event(menu, event="choose", label=label)
+
     def states(self, widget: W.Widget, name: str) -> list[Any]:
         """The values of one trait in the order in which the browser saw them."""
         return [

@@ -76,7 +76,7 @@ def cancelled(toy: Any, wire: Any) -> None:
 def in_its_own_buttons(toy: Any, wire: Any) -> None:
     toy.jobs.start(lambda job: 6, lambda value: setattr(toy, "n", value), title="a side job")
     assert toy.wait(LIMIT)
-    wire.click(next(one for one in lifetime.descendants(toy) if getattr(one, "description", "") == "Copy as code"))
+    wire.choose(toy.menu, "Copy as code")
     assert toy.code_box.code
 
 

@@ -13,7 +13,7 @@ import interp_widgets
 from interp_widgets import Workbench
 from interp_widgets.widgets.base import lifetime
 from interp_widgets.widgets.base.panel import Panel
-from interp_widgets.widgets.base.saving import SaveMenu
+from interp_widgets.widgets.base.saving import SaveRow
 from interp_widgets.widgets.base.stack import Stack
 from interp_widgets.widgets.views import Table
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
@@ -46,7 +46,7 @@ def after(work: Callable[..., Any]) -> Callable[..., Any]:
     ("owner", "name"),
     [
         (Texts, "build"), (Texts, "defaults"), (Screen, "_assemble"), (Screen, "_add_tab"), (Selected, "__init__"),
-        (SaveMenu, "__init__"), (Panel, "_observe"), (Panel, "_assemble"),
+        (SaveRow, "__init__"), (Panel, "_observe"), (Panel, "_assemble"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("late", [False, True])

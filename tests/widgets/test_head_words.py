@@ -643,9 +643,9 @@ def test_results_are_saved_and_opened_without_a_model(
     monkeypatch.chdir(tmp_path)
     panel = browse(pair, **FEW)
     panel.view = "B"
-    panel.current.save_menu.format.value = ".npz"
-    panel.current.save_menu.name.value = "tuned"
-    wire.click(panel.current.save_menu.write)
+    panel.current.save_row.format.value = ".npz"
+    panel.current.save_row.name.value = "tuned"
+    wire.click(panel.current.save_row.write)
     assert Result.load(tmp_path / "tuned.npz").equals(panel.result[1])
     panel.view = "A"
     panel.save(tmp_path / "base.npz")

@@ -191,7 +191,7 @@ def test_a_session_is_saved_and_opened_while_a_model_computes(
     screen = bench.show("logit_lens")
     assert screen.wait(LONG)
     with held_elsewhere(base.lock):
-        handled(lambda: wire.click(screen.save_menu.write))
+        handled(lambda: wire.click(screen.save_row.write))
         assert screen.status_line.text.startswith("Saved ")
     asked = screen["logit_lens"].results[0]
     bench.close()

@@ -512,8 +512,7 @@ def test_forecast_and_learning(
 
 
 def test_code_is_shown(toy: Any, wire: Any) -> None:
-    button = next(w for w in lifetime.descendants(toy) if getattr(w, "description", "") == "Copy as code")
-    wire.click(button)
+    wire.choose(toy.menu, "Copy as code")
     assert toy.code_box.visible
     assert toy.code_box.code == "3 ** 2"
 

@@ -113,25 +113,25 @@ def test_nothing_to_save(make: Callable[..., Any], model: Any, tmp_path: Path) -
         panel.save(tmp_path / "x.csv")
 
 
-def test_the_menu_writes_beside_the_notebook(
+def test_save_writes_beside_the_notebook(
     toy: Any, wire: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    menu = toy.save_menu
-    assert "iw-hidden" in menu.row._dom_classes
-    wire.click(menu.button)
-    assert "iw-hidden" not in menu.row._dom_classes
-    wire.click(menu.write)
+    save = toy.save_row
+    assert "iw-hidden" in save.row._dom_classes
+    wire.choose(toy.menu, "Save")
+    assert "iw-hidden" not in save.row._dom_classes
+    wire.click(save.write)
     assert (tmp_path / "toy.csv").exists()
     assert toy.status.text.startswith(f"Saved {tmp_path / 'toy.csv'} (")
-    wire.click(menu.write)
+    wire.click(save.write)
     assert (tmp_path / "toy-2.csv").exists(), "a click must not overwrite a file"
-    wire.type(menu.name, value="../escape")
-    wire.click(menu.write)
-    assert menu.not_saved.sentence == "the file name must not contain slashes, got '../escape'"
+    wire.type(save.name, value="../escape")
+    wire.click(save.write)
+    assert save.not_saved.sentence == "the file name must not contain slashes, got '../escape'"
     assert toy.status.error == ""
-    wire.type(menu.name, value="mine.csv")
-    wire.click(menu.write)
+    wire.type(save.name, value="mine.csv")
+    wire.click(save.write)
     assert (tmp_path / "mine.csv").exists()
 
 

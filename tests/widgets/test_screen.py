@@ -322,10 +322,12 @@ def test_cancel_stops_every_panel(pair: Any, show: Any, wire: Any) -> None:
 def test_details_are_shown_on_demand(pair: Any, show: Any, wire: Any) -> None:
     screen = show(pair.base, tabs=("logit_lens",))
     lens = screen["logit_lens"]
-    button = next(one for one in descendants(lens.actions) if getattr(one, "description", "") == "Details")
-    assert hidden(lens.details)
-    wire.type(button, value=True)
-    assert not hidden(lens.details)
+    checked = lambda: next(one["checked"] for one in lens.menu.entries if one["label"] == "Details")  # noqa: E731
+    assert hidden(lens.details) and not checked()
+    wire.choose(lens.menu, "Details")
+    assert not hidden(lens.details) and checked()
+    wire.choose(lens.menu, "Details")
+    assert hidden(lens.details) and not checked()
 
 
 def test_a_card_has_few_options_in_sight_and_the_rest_under_more(pair: Any, show: Any, wire: Any) -> None:
@@ -539,8 +541,9 @@ def test_saving_from_the_screen(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     screen = show(pair.base, tabs=("logit_lens",))
-    wire.click(screen.save_menu.button)
-    wire.click(screen.save_menu.write)
+    wire.click(next(one for one in descendants(screen.head) if getattr(one, "description", "") == "Save"))
+    assert not hidden(screen.save_row.row)
+    wire.click(screen.save_row.write)
     assert (tmp_path / "workbench.npz").exists()
     assert screen.status_line.text.startswith("Saved ")
 

@@ -153,12 +153,12 @@ def test_boxes_of_names_and_stimuli(panel_of: Callable[[str], Any], tmp_path: An
             assert len(str(caught.value)) < 300
             box.value = before
             assert panel.concepts == concepts
-    menu = panel_of("LogitLensExplorer").save_menu
+    save = panel_of("LogitLensExplorer").save_row
     for text in (PASTED, HALF, "x" * 252, "a\0b"):
-        menu.name.value = text
-        menu.write.click()
-        assert "the file name" in menu.not_saved.sentence
-        assert len(menu._panel.status.error) < 300
+        save.name.value = text
+        save.write.click()
+        assert "the file name" in save.not_saved.sentence
+        assert len(save._panel.status.error) < 300
     assert list(tmp_path.iterdir()) == []
 
 

@@ -33,12 +33,13 @@ from .code import CodeBox
 from .controls import in_words, row, shown_if
 from .description import Description
 from .fields import Bounds, Controls, Field, Incomplete, Refused
-from .guard import guard, handling, inside_handler, ui_lock
+from .guard import guard, guarded, handling, inside_handler, ui_lock
 from .heading import edits_of, heading, view_options
 from .identity import state_now
 from .jobs import Jobs
+from .menu import Menu
 from .request import FromModel, Request
-from .saving import SaveMenu, as_one, save
+from .saving import SaveRow, as_one, save
 from .shell import Shell, column
 from .status import StatusLine
 from .workbench import WorkbenchState
@@ -55,6 +56,8 @@ OLD_HOOKS = {
 """Names of hooks until the next release: a panel written with them would else be another panel without a word."""
 WAITING = "Waiting for a setting: see the hint beside it"
 """Status line while a setting is not filled in."""
+DETAILS = "Details"
+"""The entry of the menu that shows what is below the picture."""
 MOVED = "The model has changed since: Run computes again"
 """Beside the Run button while the picture is about an earlier state of a model."""
 
@@ -766,6 +769,7 @@ class Panel(Shell):
         self.controls = Controls(self)
         self.inputs, self.plot, self.details = map(column, ("iw-inputs", "iw-plot", "iw-details"))
         self.run_button = self.on_click(W.Button(description="Run", tooltip="Run with the current settings"), self.go)
+        self.run_button.add_class("iw-run")
         shown_if(self.run_button, self.has_request)
         self.forecast_label = W.HTML("")
         for name in ("iw-hint", "iw-hidden"):
@@ -775,12 +779,9 @@ class Panel(Shell):
             views = W.ToggleButtons(options=view_options(self.models, self.pair_views), value=self.offered_view)
             actions.append(self.bind(views, "view", write=lambda _: self.offered_view))
         self.code_box = CodeBox()
-        self.save_menu = SaveMenu(self)
-        take_away = [self.save_menu.button]
-        if type(self).code is not Panel.code or self.analysis is not None:
-            copy = W.Button(description="Copy as code", tooltip="A cell that reproduces the result without the widget")
-            take_away.insert(0, self.on_click(copy, self._show_code))
-        end = W.HBox(take_away)
+        self.save_row = SaveRow(self)
+        self.menu = self._menu()
+        end = W.HBox([self.menu])
         end.add_class("iw-end")
         self.heading = None if above is not None else W.HTML(heading(self.title, self.models))
         title = () if self.heading is None else (self.heading,)
@@ -788,20 +789,32 @@ class Panel(Shell):
             actions.append(self.status)
         else:
             actions.remove(self.run_button)
-            end.children = (self.run_button, self._details_button(), *end.children)
+            end.children = (self.run_button, *end.children)
         self.actions = W.HBox([*actions, end])
         self.actions.add_class("iw-row")
         self.children = (
-            *title, self.inputs, self.actions, self.save_menu.row, self.code_box, self.plot, self.details,
+            *title, self.inputs, self.actions, self.save_row.row, self.code_box, self.plot, self.details,
         )  # fmt: skip
         self.build()
 
-    def _details_button(self) -> W.ToggleButton:
-        """The button that shows what is below the picture; on a screen, where space is short, it starts hidden."""
-        button = W.ToggleButton(description="Details", tooltip="Tables and charts of what is selected in the picture")
-        button.add_class("iw-more")
-        shown_if(self.details, False)
-        return self.watch(button, "value", lambda change: shown_if(self.details, change.new))
+    def _menu(self) -> Menu:
+        """What one does with the whole panel. On a screen, where space is short, what is below the picture starts
+        hidden, and Run is a button only while it has to be pressed."""
+        menu = Menu()
+        if self.screen is not None:
+            shown_if(self.details, False)
+            about = "Tables and charts of what is selected in the picture"
+            menu.add(DETAILS, about, guarded(self, self._show_details), checked=False)
+            if self.has_request:
+                menu.add("Run again", "Run with the current settings", guarded(self, self.go))
+        if type(self).code is not Panel.code or self.analysis is not None:
+            menu.add("Copy as code", "A cell that reproduces the result without the widget", self._show_code)
+        menu.add("Save", "The numbers, the picture or the whole panel", guarded(self, self.save_row.toggle))
+        return menu
+
+    def _show_details(self) -> None:
+        shown_if(self.details, hidden := "iw-hidden" in self.details._dom_classes)
+        self.menu.check(DETAILS, hidden)
 
     def _observe(self) -> None:
         declared = self.fields()

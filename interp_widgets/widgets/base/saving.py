@@ -16,7 +16,7 @@ from ...arguments import short
 from ...atomic import named_path, whole_file
 from ...compute.memory import describe_bytes
 from ...figures.static import save_scene
-from .controls import TextLine, checked_path
+from .controls import TextLine, checked_path, row, shown_if
 from .fields import Hint
 from .guard import guarded
 from .pair_view import page_title
@@ -142,28 +142,25 @@ def file_stem(title: str) -> str:
     return re.sub(r"[^0-9a-z]+", "-", title.lower()).strip("-") or "panel"
 
 
-class SaveMenu:
-    """The Save button of a panel and the row it opens: format, name, and the button that writes."""
+class SaveRow:
+    """What *Save* opens: format, name, and the button that writes."""
 
     def __init__(self, panel: Any, labels: Mapping[str, str] | None = None) -> None:
         self._panel = panel
         offered = {suffix: _LABELS[suffix] for suffix in formats(panel)} if labels is None else labels
-        self.button = W.Button(description="Save", tooltip="Save the numbers, the picture or the whole panel")
         options = [(label, suffix) for suffix, label in offered.items()]
         self.format = W.Dropdown(options=options, value=options[0][1], description="Format")
         self.name = TextLine(value=file_stem(panel.title), description="File name", continuous_update=False)
         self.write = W.Button(description="Save file", tooltip="Write the file beside the notebook")
         self.not_saved = Hint(self.name, self.format)
-        self.row = W.HBox([self.format, self.name, self.write, self.not_saved])
-        for name in ("iw-row", "iw-save", "iw-hidden"):
-            self.row.add_class(name)
-        self._open = False
-        self.button.on_click(guarded(panel, self._toggle))
+        self.row = row(self.format, self.name, self.write, self.not_saved)
+        self.row.add_class("iw-save")
+        shown_if(self.row, False)
         self.write.on_click(guarded(panel, lambda _: self.not_saved.of(self._write)()))
 
-    def _toggle(self, _button: Any) -> None:
-        self._open = not self._open
-        (self.row.remove_class if self._open else self.row.add_class)("iw-hidden")
+    def toggle(self) -> None:
+        """Show the row, or hide it."""
+        shown_if(self.row, "iw-hidden" in self.row._dom_classes)
 
     def _write(self) -> None:
         name = checked_path(self.name.value, "the file name")

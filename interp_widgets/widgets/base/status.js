@@ -57,6 +57,7 @@ function render({ model, el }) {
   const stop = () => model.send({ event: 'cancel' });
   // JupyterLab takes Escape in the capture phase of the document; the window comes before it.
   const key = event => {
+    if (event.target.closest?.('[role="menu"]')) return;  // there it closes the menu
     if (event.key === 'Escape' && busy() && el.closest('.iw-panel')?.contains(event.target)) stop();
   };
   cancel.addEventListener('click', stop);

@@ -21,7 +21,7 @@ from ..base.fields import Controls
 from ..base.guard import guard, guarded, handling
 from ..base.heading import heading
 from ..base.pair_view import page_title
-from ..base.saving import SaveMenu, target_of
+from ..base.saving import SaveRow, target_of
 from ..base.shell import Shell
 from ..base.status import StatusLine
 from ..base.workbench import SELECTED, WorkbenchState
@@ -282,8 +282,9 @@ class Screen(Shell):
         if len(self.models) > 1:
             views = W.ToggleButtons(options=VIEWS, value=self.view)
             head.append(self.bind(views, "view"))
-        self.save_menu = SaveMenu(self, FORMATS)
-        end = W.HBox([self.save_menu.button])
+        self.save_row = SaveRow(self, FORMATS)
+        save = W.Button(description="Save", tooltip="Save the session, or a page of all open panels")
+        end = W.HBox([self.on_click(save, self.save_row.toggle)])
         end.add_class("iw-end")
         self.head = row(*head, self.status_line, end)
         self.head.add_class("iw-screen-head")
@@ -296,7 +297,7 @@ class Screen(Shell):
         """A note about how the screen was opened, such as saved results that could not be used."""
         self.note.add_class("iw-hint")
         shown_if(self.note, False)
-        self.children = (self.head, self.save_menu.row, self.note, self.texts, self.tab_row, self.cards)
+        self.children = (self.head, self.save_row.row, self.note, self.texts, self.tab_row, self.cards)
         for name in self.tools:
             self._add_tab(name)
 
