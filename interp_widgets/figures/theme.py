@@ -26,7 +26,7 @@ SELECT = "#1f77d0"
 """The selected token or cell."""
 
 VIRIDIS256: Scale = tuple(str(color).lower() for color in Viridis256)
-"""Magnitudes on a map on a dark page, and of points on either page: viridis, perceptually uniform."""
+"""Magnitudes of points on either page, all of which have to be seen: viridis, perceptually uniform."""
 
 
 def rgba(color: str) -> tuple[int, int, int, int]:
@@ -102,10 +102,12 @@ SEQUENTIAL256: Scale = _scale(("#ffffff", *_BLUES), np.linspace(0, 1, 256))
 TOKENS256: Scale = _scale(("#e9f6c900", *_BLUES), np.linspace(0, 1, 256))
 """Magnitudes behind text on a light page: no colour at the lowest value, dark blue at the highest."""
 
-TOKENS_DARK256: Scale = _scale(
-    ("#2b1b5e00", "#3b2f80ff", "#34608d", "#218e8d", "#3dbc74", "#a5db36", "#f6f08a"), np.linspace(0, 1, 256)
-)
-"""Magnitudes behind text on a dark page: no colour at the lowest value, pale yellow at the highest."""
+_LIGHTS = ("#28346f", "#2a5596", "#2a7bb0", "#3ba4b4", "#74cbb0", "#e2f5c4")
+SEQUENTIAL_DARK256: Scale = _scale(("#111111", *_LIGHTS), np.linspace(0, 1, 256))
+"""Magnitudes on a map on a dark page: the colour of the page at the lowest value, pale green at the highest."""
+
+TOKENS_DARK256: Scale = _scale(("#1f254a00", *_LIGHTS), np.linspace(0, 1, 256))
+"""Magnitudes behind text on a dark page: no colour at the lowest value, pale green at the highest."""
 
 TOKENS_DIVERGING256: Scale = _scale(
     ("#15508f", "#2f79bd", "#6aabd2", "#ffffff00", "#ef8a62", "#cf3f3a", "#a1122a"), _SIGNED

@@ -14,6 +14,7 @@ SCALES = {
     name: getattr(theme, name)
     for name in (
         "SEQUENTIAL256",
+        "SEQUENTIAL_DARK256",
         "VIRIDIS256",
         "DIVERGING256",
         "DIVERGING_DARK256",
@@ -39,6 +40,7 @@ def test_a_scale_has_256_colours_and_packs_into_1024_bytes(name: str) -> None:
     [
         ("SEQUENTIAL256", "#ffffff", -1),
         ("TOKENS256", "#ffffff", -1),
+        ("SEQUENTIAL_DARK256", "#111111", 1),
         ("VIRIDIS256", "#111111", 1),
         ("TOKENS_DARK256", "#111111", 1),
     ],
@@ -56,6 +58,7 @@ def test_magnitudes_grow_steadily_lighter_or_darker(name: str, page: str, sign: 
 def test_nothing_has_no_colour() -> None:
     assert over(SCALES["TOKENS256"][0]) == "#ffffff"
     assert over(SCALES["TOKENS_DARK256"][0], "#111111") == "#111111"
+    assert (SCALES["SEQUENTIAL256"][0], SCALES["SEQUENTIAL_DARK256"][0]) == ("#ffffff", "#111111")
     middles = {"DIVERGING256": "#ffffff", "DIVERGING_DARK256": "#111111", "TOKENS_DIVERGING256": "#ffffff"}
     for name, middle in middles.items():
         assert {over(color) for color in SCALES[name][127:129]} == {middle}

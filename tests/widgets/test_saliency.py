@@ -372,7 +372,7 @@ def test_a_data_set_says_what_its_importance_is_of(pair: Any, wire: Any) -> None
     with opening(SaliencyExplorer, wait=False, tab="data_set", case_count=2, generate=False) as build:
         panel = build(pair.tuned)
         panel.run()
-        assert "importance for the logit difference to a foil; the paper" in panel["data_set"].summary.value
+        assert "importance for the logit difference; the paper" in panel["data_set"].summary.value
         panel.target = "probability"
         panel.run()
         assert panel["data_set"].summary.value.startswith("importance for the probability<br>")
@@ -648,7 +648,7 @@ def test_saving(pair: Any, explore: Any, tmp_path: Path) -> None:
 def test_a_saved_page_says_what_its_result_depends_on_and_nothing_else(pair: Any, explore: Any) -> None:
     panel = settle(explore(pair.tuned, temperature=0.5, seed=3))
     assert panel.current.question() == {
-        "Prompt": PROMPT, "Response": RESPONSE, "Method": "exact: embedding replaced", "Target": "probability",
+        "Prompt": PROMPT, "Response": RESPONSE, "Method": "exact", "Target": "probability",
         "Replaced by": "default", "Floor": "0.01",
         "Rows": "automatic", "Show": "scores", "Levels": "10",
         "Map threshold": "0.0", "Density threshold": "7.0", "Density norm": "4",
@@ -658,7 +658,7 @@ def test_a_saved_page_says_what_its_result_depends_on_and_nothing_else(pair: Any
         panel.cases, panel.generate, panel.method, panel.tab = cases, False, "first_order", "data_set"
     assert settle(panel).status.state == "done", panel.status.error
     asked = panel.current.question()
-    assert (asked["Method"], asked["Levels"]) == ("first order: gradient × embedding", "10")
+    assert (asked["Method"], asked["Levels"]) == ("first order", "10")
     assert not {"Prompt", "Response", "Most tokens", "Temperature"} & set(asked), "nothing was written"
     panel.generate = True
     assert settle(panel).status.state == "done", panel.status.error

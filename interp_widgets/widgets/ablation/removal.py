@@ -36,7 +36,7 @@ METRIC_LABELS = {
     "log_prob": "log-probability",
     "probability": "probability",
     "logit": "logit of the target",
-    "logit_difference": "logit difference to a foil",
+    "logit_difference": "logit difference",
     "kl": "KL divergence of all tokens",
 }
 TOP = 10

@@ -355,7 +355,7 @@ class Hint(W.HTML):
 MOST_STEPS = 500
 """Most steps of a slider: a hand cannot aim at one of more, so there is a box with a number instead."""
 IN_SIGHT = 2
-"""Options of a group that a screen shows; the rest go under *More*."""
+"""Options of a panel that a screen shows, besides its boxes for long texts; the rest go under *More*."""
 
 
 class Controls:
@@ -405,7 +405,11 @@ class Controls:
             if made.label and made.group == group and name not in self._panel.above
         }
         short = self._panel.screen is not None
-        first = [name for name, made in fields.items() if not made.more][: IN_SIGHT if short else None]
+        first = [name for name, made in fields.items() if not made.more]
+        if short:
+            boxes = [name for name in first if fields[name].width == "grow"]
+            others = [name for name in first if name not in boxes]
+            first = boxes + others[: max(IN_SIGHT - self._count_in_sight(), 0)]
 
         def lines_of(more: bool) -> list[list[Any]]:
             lines: list[list[Any]] = []
@@ -420,10 +424,20 @@ class Controls:
         rows, folded = [self.row(*line) for line in lines_of(False)], [self.row(*line) for line in lines_of(True)]
         if not folded:
             return rows
+        if not rows and short and self._rows:
+            return [self.fold(self._rows[-len(folded) - 1], folded)]
         if not rows:
             names = ", ".join(fields)
             raise TypeError(f"at least one of the fields {names} must be visible: declare it without more=True")
         return [*rows, self.fold(rows[-1], folded)]
+
+    def _count_in_sight(self) -> int:
+        """Options that the rows made so far show."""
+        placed = {child for box in self._rows for child in box.children}
+        return sum(
+            self._made[name] in placed and not hidden(self._made[name]) and made.width != "grow"
+            for name, made in self._fields.items() if name in self._made
+        )  # fmt: skip
 
     def fold(self, beside: W.HBox, rows: Sequence[W.HBox]) -> W.VBox:
         """Rows behind a *More* button at the end of the row `beside`; open if one of their options is not at its

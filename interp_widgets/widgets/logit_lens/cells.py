@@ -113,7 +113,7 @@ def repeats(result: LogitLensResult) -> list[list[int]]:
 
 
 def notes(results: Sequence[LogitLensResult]) -> list[str]:
-    """Tooltips of the cells: top tokens of each result, final word, target, commit layer and interference."""
+    """Tooltips of the cells: top tokens of each result, final word, target, where the likeliest token settles, and interference."""
     if results[0].entropy.size > MOST_NOTES:
         return []
     names, most = (("A: ", "B: "), 1) if len(results) == 2 else (("next: ",), NOTED)
@@ -138,7 +138,7 @@ def _lines(result: LogitLensResult, name: str, most: int) -> list[str]:
         lines = [f"{line}; target {text[result.target]} rank {rank:,}" for line, rank in zip(lines, ranks, strict=True)]
     marks = (
         (losses(result), ", lost here"), (repeats(result), "; repeats the token just read"),
-        (commits(result), "; commit layer"),
+        (commits(result), "; from here on the likeliest stays"),
     )  # fmt: skip
     for marked, remark in marks:
         for row, column in marked:

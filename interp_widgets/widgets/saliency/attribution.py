@@ -17,10 +17,10 @@ from ..base.request import PerModel, Request, model_variables, result_variables
 from ..base.response import WrittenResponse
 
 METHOD_LABELS = {
-    "exact": "exact: embedding replaced",
-    "first_order": "first order: gradient × embedding",
+    "exact": "exact",
+    "first_order": "first order",
     "integrated_gradients": "integrated gradients",
-    "random": "random: baseline",
+    "random": "random",
 }
 BASELINE_LABELS = {
     "usual": "default",
@@ -32,12 +32,8 @@ TARGET_LABELS = {
     "probability": "probability",
     "log_prob": "log-probability",
     "logit": "logit",
-    "logit_difference": "logit difference to a foil",
+    "logit_difference": "logit difference",
 }
-
-
-TARGET_WORDS = {**TARGET_LABELS, "logit_difference": "logit difference"}
-"""Targets where the foil is named beside them."""
 
 OPENING = {"target": "logit_difference", "baseline": "mean", "values": "importance"}
 """Options of an opening view: what each prompt token adds to the response token's lead over the runner-up.
@@ -75,7 +71,10 @@ def own_baseline(panel: Any) -> tuple[str, int]:
 class Attribution(Panel):
     """Base of the panels that attribute responses to their prompts."""
 
-    method = field(METHOD_LABELS, "exact", label="Method", group="attribution", help="Attribution method")
+    method = field(
+        METHOD_LABELS, "exact", label="Method", group="attribution",
+        help="Exact: each embedding replaced in turn; first order: gradient × embedding; random: what chance would do",
+    )  # fmt: skip
     target = field(
         TARGET_LABELS, "probability", label="Target", group="attribution",
         help="The quantity of each response token that is attributed to the prompt",

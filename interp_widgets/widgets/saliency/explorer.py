@@ -52,8 +52,9 @@ class SaliencyExplorer(Stack):
         return {name: value for name, value in usual.items() if name not in keywords}
 
     def build(self) -> None:
-        method = self.controls.row("method", "target", "foil", "steps")
-        texts, folded = [], [self.controls.row("baseline", "draws", "random_seed")]
+        foil = () if self.screen is not None else ("foil",)  # there is room for two options there
+        method = self.controls.row("method", "target", *foil, "steps")
+        texts, folded = [], [self.controls.row("baseline", "draws", "random_seed", *(() if foil else ("foil",)))]
         if self.screen is None:  # else the texts are written above all panels
             button = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
             self.chat = ChatPrompt(self, self.controls["prompt"])

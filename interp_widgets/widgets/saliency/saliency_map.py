@@ -28,7 +28,7 @@ from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
 from ..base.response import lengths
 from ..views import Heatmap, Table, TokenStrip
-from .attribution import METHOD_LABELS, TARGET_WORDS, DensityPanel, ResponsePanel
+from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
 from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, with_gaps
 from .verdict import VerdictLine
 
@@ -229,7 +229,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def _unit(self, view: str) -> str:
         """The name of a view's values."""
-        target = TARGET_WORDS[self.results[0].target] if self.results else "importance"
+        target = TARGET_LABELS[self.results[0].target] if self.results else "importance"
         name = "score" if self.values == "score" else f"change of {target}"
         return name + (", B − A" if view == "difference" else "")
 
@@ -368,7 +368,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.marks = [[int(inside[0]), int(inside[-1]) + 1]] if inside.size else []
 
     def _title(self, view: str, result: SaliencyResult) -> str:
-        method = METHOD_LABELS.get(result.method, result.method).split(":")[0]
+        method = METHOD_LABELS.get(result.method, result.method)
         which, rest = pair_view.title_start(self, view), ", partial" if result.partial else ""
         method += f", baseline {result.baseline}" * (result.baseline != "zero")
         rule = self._in_rows[0].span_rule
@@ -378,7 +378,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         foils = set(self._foils(result))
         against = f" to “{foils.pop()}”" if len(foils) == 1 else " to each runner-up" if foils else ""
         by = "" if self._rows.kind == "tokens" else f" of each prompt {self._rows.name}"
-        return f"{which}Importance{by} ({method}, {TARGET_WORDS[result.target]}{against}{made}{rest})"
+        return f"{which}Importance{by} ({method}, {TARGET_LABELS[result.target]}{against}{made}{rest})"
 
     def draw_selection(self) -> None:
         if not self._matrices:

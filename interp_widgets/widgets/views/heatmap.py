@@ -11,7 +11,7 @@ import traitlets as t
 from numpy.typing import ArrayLike, NDArray
 
 from interp_widgets.figures.static import Scene, heatmap_scene
-from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, SEQUENTIAL256, VIRIDIS256, lut
+from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, SEQUENTIAL256, SEQUENTIAL_DARK256, lut
 from interp_widgets.widgets.views.base import (
     View,
     bytes_floats,
@@ -24,7 +24,7 @@ from interp_widgets.widgets.views.base import (
 )
 from interp_widgets.widgets.views.token_strip import TokenStrip
 
-_PLAIN, _PLAIN_DARK = lut(SEQUENTIAL256), lut(VIRIDIS256)
+_PLAIN, _PLAIN_DARK = lut(SEQUENTIAL256), lut(SEQUENTIAL_DARK256)
 ROUNDING = 1e-6
 """What zooming in the browser may add to the number of rows or columns."""
 _SIGNED, _SIGNED_DARK = lut(DIVERGING256), lut(DIVERGING_DARK256)

@@ -9,10 +9,10 @@ import traitlets as t
 from numpy.typing import ArrayLike, NDArray
 
 from interp_widgets.figures.static import Scene, heatmap_scene
-from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, SEQUENTIAL256, VIRIDIS256, lut
+from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, SEQUENTIAL256, SEQUENTIAL_DARK256, lut
 from interp_widgets.widgets.views.base import View, data_range, is_index, view_source, view_style
 
-_PLAIN, _PLAIN_DARK = lut(SEQUENTIAL256), lut(VIRIDIS256)
+_PLAIN, _PLAIN_DARK = lut(SEQUENTIAL256), lut(SEQUENTIAL_DARK256)
 _SIGNED, _SIGNED_DARK = lut(DIVERGING256), lut(DIVERGING_DARK256)
 _NOTHING = 255
 
