@@ -113,9 +113,7 @@ def test_nothing_to_save(make: Callable[..., Any], model: Any, tmp_path: Path) -
         panel.save(tmp_path / "x.csv")
 
 
-def test_save_writes_beside_the_notebook(
-    toy: Any, wire: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_writes_beside_the_notebook(toy: Any, wire: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save = toy.save_row
     assert "iw-hidden" in save.row._dom_classes

@@ -322,12 +322,15 @@ def test_cancel_stops_every_panel(pair: Any, show: Any, wire: Any) -> None:
 def test_details_are_shown_on_demand(pair: Any, show: Any, wire: Any) -> None:
     screen = show(pair.base, tabs=("logit_lens",))
     lens = screen["logit_lens"]
-    checked = lambda: next(one["checked"] for one in lens.menu.entries if one["label"] == "Details")  # noqa: E731
-    assert hidden(lens.details) and not checked()
+
+    def state() -> tuple[bool, bool]:
+        return hidden(lens.details), next(one["checked"] for one in lens.menu.entries if one["label"] == "Details")
+
+    assert state() == (True, False)
     wire.choose(lens.menu, "Details")
-    assert not hidden(lens.details) and checked()
+    assert state() == (False, True)
     wire.choose(lens.menu, "Details")
-    assert hidden(lens.details) and not checked()
+    assert state() == (True, False)
 
 
 def test_a_card_has_few_options_in_sight_and_the_rest_under_more(pair: Any, show: Any, wire: Any) -> None:

@@ -113,7 +113,7 @@ def repeats(result: LogitLensResult) -> list[list[int]]:
 
 
 def notes(results: Sequence[LogitLensResult]) -> list[str]:
-    """Tooltips of the cells: top tokens of each result, final word, target, where the likeliest token settles, and interference."""
+    """Tooltips of the cells: top tokens, final word, target, interference, and where the likeliest token settles."""
     if results[0].entropy.size > MOST_NOTES:
         return []
     names, most = (("A: ", "B: "), 1) if len(results) == 2 else (("next: ",), NOTED)

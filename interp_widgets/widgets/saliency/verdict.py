@@ -65,7 +65,7 @@ class Verdict:
     @property
     def sentences(self) -> str:
         """The verdict in full."""
-        name = METHOD_LABELS[self.method].split(":")[0].capitalize()
+        name = METHOD_LABELS[self.method].capitalize()
         order = f"is {self.faithful.verdict}"
         if self.agreement is None:
             return f"{name} {order}."
