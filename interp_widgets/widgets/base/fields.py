@@ -355,7 +355,7 @@ class Hint(W.HTML):
 MOST_STEPS = 500
 """Most steps of a slider: a hand cannot aim at one of more, so there is a box with a number instead."""
 IN_SIGHT = 2
-"""Options of a panel that a screen shows, besides its boxes for long texts; the rest go under *More*."""
+"""Options of a panel that a screen shows, boxes for long texts not counted; the rest go under *More*."""
 
 
 class Controls:
@@ -407,9 +407,7 @@ class Controls:
         short = self._panel.screen is not None
         first = [name for name, made in fields.items() if not made.more]
         if short:
-            boxes = [name for name in first if fields[name].width == "grow"]
-            others = [name for name in first if name not in boxes]
-            first = boxes + others[: max(IN_SIGHT - self._count_in_sight(), 0)]
+            del first[max(IN_SIGHT - self._count_in_sight(), 0) :]
 
         def lines_of(more: bool) -> list[list[Any]]:
             lines: list[list[Any]] = []
