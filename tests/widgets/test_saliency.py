@@ -18,12 +18,15 @@ from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workb
 from interp_widgets.analysis._core.prompts import Prompt, single_token
 from interp_widgets.analysis.saliency import FLOOR, faithfulness, prompt_saliency, rank_agreement
 from interp_widgets.analysis.saliency.faithfulness import usual_orders
+from interp_widgets.compute.memory import Speedometer
 from interp_widgets.figures.labels import visible
+from interp_widgets.widgets.base.guard import ui_lock
 from interp_widgets.widgets.saliency.saliency_map import SaliencyMap
 from interp_widgets.widgets.saliency.verdict import ORDERS
 from interp_widgets.widgets.views import TokenStrip
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
+from tests.waiting import until
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (
     cancelled_and_closed,
@@ -391,6 +394,17 @@ def test_the_check_of_two_models_compares_with_the_foils_of_the_first(pair: Any,
         alone = prompt_saliency(pair.base, PROMPT, RESPONSE, target="logit_difference", foil="runner_up")
         assert first["exact"].foil == alone.foil
         assert "foil=results_base['exact'].foil" in panel["check"].code(panel["check"].request())
+
+
+def test_the_first_map_of_the_demo_pair_is_checked(
+    pair: Any, wire: Any, all_orders: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.saliency.verdict.speedometer", Speedometer())  # knows no check yet
+    with opening(SaliencyExplorer, wait=False) as build:
+        part = build(pair.base, pair.tuned)["map"]
+        until(lambda: part.results, "the map")
+        with ui_lock:  # it is drawn
+            assert part.verdict.text.value != "This map has not been checked."
 
 
 def test_a_long_check_is_a_button_away(pair: Any, explore: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,8 @@ SINK = (
 )
 KIND = "check of a saliency map"
 """The speedometer's key for checks."""
-SLOW = 1e10
-"""FLOPs per second of a slow processor."""
+ORDINARY = 5e10
+"""FLOPs per second of a thread of an ordinary processor."""
 QUICK_SECONDS = 10.0
 """Seconds: a map is checked automatically if that is forecast to take no longer."""
 WELL, PARTLY = 0.7, 0.4
@@ -190,10 +190,10 @@ class VerdictLine:
 
 
 def _seconds(model: Model, cost: Cost) -> float:
-    """Expected seconds of a check, from earlier ones; for the first, those of a slow processor."""
+    """Expected seconds of a check, from earlier ones; for the first, those of an ordinary processor."""
     device = device_of(model)
     if not speedometer.knows(KIND, device):
-        return float(cost.flops) / SLOW
+        return float(cost.flops) / ORDINARY
     return speedometer.forecast(KIND, device, cost).seconds
 
 
