@@ -19,7 +19,9 @@ from interp_widgets import (
     attention_patterns,
     attention_reasons,
     head_scores,
+    load_circuit,
 )
+from interp_widgets.analysis.attention.standing_out import standing_out
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.attention import patterns
 from interp_widgets.widgets.attention.known_heads import SCORES
@@ -75,6 +77,49 @@ def test_opens_with_all_heads_and_the_pattern_of_one(pair: Any, attend: Any) -> 
     assert "equal attention to all tokens would pay it 21%" in panel["patterns"].about.value
 
 
+def test_opens_on_the_head_of_a_known_circuit(attend: Any) -> None:
+    circuit, _ = load_circuit("induction")  # head 1.1 is the induction head, head 0.0 the previous-token head
+    panel = attend(circuit, prompt="beta eta psi rho mu beta eta psi rho mu")
+    (grid,), (heat,) = (drawn(panel, part) for part in ("grids", "maps"))
+    assert (panel.layer, panel.head, grid.names[grid.selected]) == (1, 1, "head 1.1")
+    assert heat.title.endswith("attends most to the token after an earlier occurrence of the same one")
+    assert "Opened on head 1.1: of all heads it attends most" in panel["patterns"].about.value
+    panel.head = 2  # another head is not what it opened on
+    assert "attends most" not in heat.title + panel["patterns"].about.value
+    assert (attend(circuit, prompt="beta eta psi rho mu beta eta psi rho mu").head, panel.head) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"), [({"layer": 0, "head": 3}, (0, 3)), ({"layer": 0}, (0, 0)), ({"head": 2}, (1, 2))]
+)
+def test_a_head_that_was_chosen_stays(attend: Any, options: Any, expected: tuple[int, int]) -> None:
+    circuit, _ = load_circuit("induction")
+    panel = attend(circuit, prompt="beta eta psi rho mu beta eta psi rho mu", **options)
+    assert (panel.layer, panel.head) == expected
+    for among in ("of all heads",) if len(options) < 2 else ("Opened on",):
+        assert among not in panel["patterns"].about.value
+
+
+def test_a_session_keeps_its_head(pair: Any, tmp_path: Path) -> None:
+    bench = Workbench(pair.base, prompt=PROMPT)
+    again = None
+    try:
+        screen = bench.show("attention")
+        assert screen.wait(120)
+        first = standing_out(attention_patterns(pair.base, [*screen["attention"].result.ids]))
+        assert first is not None
+        assert (bench.layer, bench.head) == (first.layer, first.head)
+        bench.select(layer=0, head=0)
+        bench.save(tmp_path / "a.npz")
+        again = Workbench.load(tmp_path / "a.npz", pair.base)
+        assert again.screen.wait(120)
+        assert (again.screen["attention"].layer, again.screen["attention"].head) == (0, 0)
+    finally:
+        for one in (bench, again):
+            if one is not None:
+                one.close()
+
+
 def test_a_head_a_cell_and_a_token_are_selected(pair: Any, attend: Any, wire: Any) -> None:
     panel = attend(pair.base)
     (grid,), (heat,), (strip,) = (drawn(panel, part) for part in ("grids", "maps", "strips"))
@@ -127,7 +172,7 @@ def test_heads_sorted_by_a_score(pair: Any, attend: Any) -> None:
     assert "by previous token score" in grid.title
     assert grid.notes[0].startswith("previous token 0.")
     assert "control" in grid.notes[0]
-    assert grid.names[grid.selected] == "head 0.0"
+    assert grid.names[grid.selected] == f"head {panel.layer}.{panel.head}"
     panel.sort = "layer"
     assert grid.names[:2] == ["head 0.0", "head 0.1"]
     assert grid.captions == []
@@ -312,7 +357,7 @@ def test_layer_head_and_token_are_the_workbench_s(pair: Any, attend: Any) -> Non
 
 
 def test_on_the_screen_it_shades_the_prompt_and_describes_the_head(pair: Any) -> None:
-    bench = Workbench(pair.base, prompt=PROMPT, layer=3)
+    bench = Workbench(pair.base, prompt=PROMPT, layer=3, head=0)
     try:
         screen = bench.show("attention")
         assert screen.wait(120)

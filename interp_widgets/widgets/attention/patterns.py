@@ -21,6 +21,7 @@ from interp_widgets.analysis.attention import (
     head_scores,
 )
 from interp_widgets.analysis.attention.head_scores import longest
+from interp_widgets.analysis.attention.standing_out import StandingOut, standing_out
 from interp_widgets.figures.attention import MOST_CELLS, block_names, block_starts, in_blocks, seen, thumbnails
 from interp_widgets.figures.labels import capitalised, visible
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -40,6 +41,12 @@ LENGTH, SEQUENCES = 40, 8
 """Random tokens and sequences of the scores that the heads are sorted by."""
 LISTED = 3
 """Number of keys listed for the selected query."""
+ATTENDS_TO = {
+    "previous_token": "the previous token",
+    "duplicate_token": "an earlier occurrence of the same token",
+    "induction": "the token after an earlier occurrence of the same one",
+}
+"""What a head of a kind attends to."""
 
 
 def _in_row(count: int) -> int:
@@ -77,6 +84,8 @@ class HeadPatterns(PredictionPanel):
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self._orders: dict[str, list[int]] = {}
         self._thumbnails: dict[tuple[int, bool, bool], tuple[AttentionPatterns, NDArray[np.float32]]] = {}
+        self._opens = True
+        self._opened_on: tuple[StandingOut, AttentionPatterns, str] | None = None
         super().__init__(model, tuned, **options)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
@@ -152,6 +161,35 @@ class HeadPatterns(PredictionPanel):
                     row_labels=[str(layer) for layer in range(rows)] if by_layer else [],
                     column_labels=[str(head) for head in range(columns)] if by_layer else [],
                 )  # fmt: skip
+
+        self._open()
+
+    def _open(self) -> None:
+        """With the first result, select the head that stands out in it, among those that nobody has decided against:
+        of a layer that was chosen, only its heads."""
+        if not self._opens:
+            return
+        self._opens, first = False, self.results[0]
+        chosen = self.workbench.chosen & {"layer", "head"}
+        sizes = {"layer": "n_layers", "head": "n_heads"}
+        allowed = {
+            name: [getattr(self, name)] if name in chosen else range(min(getattr(model, size) for model in self.models))
+            for name, size in sizes.items()
+        }
+        found = None if len(chosen) == 2 else standing_out(first, layers=allowed["layer"], heads=allowed["head"])
+        if found is not None:
+            name = next(iter(chosen), "")
+            among = {"layer": f"of the heads of layer {self.layer} ", "head": f"of the heads {self.head} "}
+            self._opened_on = found, first, among.get(name, "of all heads ")
+            self.workbench.select(layer=found.layer, head=found.head)
+
+    @property
+    def _reason(self) -> tuple[StandingOut, str] | None:
+        """Why the panel opened on the selected head, and among which; None if it did not, or on another prompt."""
+        if self._opened_on is None:
+            return None
+        found, result, among = self._opened_on
+        return (found, among) if result is self.results[0] and self._at == (found.layer, found.head) else None
 
     def draw_selection(self) -> None:
         if not self.results:
@@ -265,11 +303,31 @@ class HeadPatterns(PredictionPanel):
         n = len(self.results[0].tokens)
         side = -(-n // cells)
         blocks = "" if cells == n else f"; each cell is the largest of {side} × {side} tokens"
-        return f"{capitalised(self.head_name)}, query × key{self._changes()}{blocks}"
+        because = ""
+        if self._reason is not None:
+            kind = self._reason[0].kind
+            because = ": the least spread" if kind == "narrow" else f": attends most to {ATTENDS_TO[kind]}"
+        return f"{capitalised(self.head_name)}, query × key{self._changes()}{blocks}{because}"
+
+    def _why(self) -> list[str]:
+        """Why the panel opened on the selected head, as a sentence; nothing if it did not."""
+        if self._reason is None:
+            return []
+        found, among = self._reason
+        opened = f"Opened on {self.head_name}: {among}it "
+        if found.kind == "narrow":
+            return [
+                f"{opened}spreads its attention among the fewest tokens, {found.score:.1f} a query; equal attention "
+                f"would spread it among {found.chance:.1f}."
+            ]
+        return [
+            f"{opened}attends most to {ATTENDS_TO[found.kind]}, with {found.score:.0%} of its attention; equal "
+            f"attention would pay {found.chance:.0%}."
+        ]
 
     def _sentences(self) -> list[str]:
         """What the selected head pays the first token, beside equal attention, as HTML."""
-        lines = []
+        lines = [escape(sentence) for sentence in self._why()]
         for start, result in zip(pair_view.all_starts(self.results), self.results, strict=True):
             n = len(result.tokens)
             if n < 2 or self.layer >= len(result.layers) or self.head >= len(result.heads):
@@ -294,7 +352,7 @@ class HeadPatterns(PredictionPanel):
         names = [letter.strip() or self._unit for letter in pair_view.letters(rows)]
         return Description(
             f"Attention of {self.head_name}",
-            (f"What ‘{visible(tokens[self.query])}’ attends to most{self._changes()}.",),
+            (f"What ‘{visible(tokens[self.query])}’ attends to most{self._changes()}.", *self._why()),
             ("key", *names),
             tuple(
                 (visible(tokens[key]), *(decimals(float(row[key])) for row in rows if key < len(row)))

@@ -106,7 +106,7 @@ class Stack(Shell):
                 setattr(self, name, value)
             for name in self.fields():
                 getattr(self, name)  # a default, which panels adapt to the models, is set when it is first read
-            self.workbench.join(self, given=self._start_values)
+            self.workbench.join(self, given=self._start_values, usual=set(self._usual) - set(traits))
             self.controls = Controls(self)
             if self.one_status and self.status_line is None:
                 self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))

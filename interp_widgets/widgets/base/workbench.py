@@ -67,6 +67,7 @@ class WorkbenchState(Worded):
         self._pushing: set[str] = set()
         self._refused: dict[str, Any] = {}
         self._given: set[str] = set(traits)
+        self._started: set[str] = set()
         self._undo: list[Callable[[], None]] = []
         self.edits: tuple[ModelEdit, ...] = ()
         """The edits applied to the models, one per model; empty while they are unedited."""
@@ -83,6 +84,11 @@ class WorkbenchState(Worded):
         """Shared traits that have been set by the user or by a panel, open or closed."""
         return frozenset(self._given)
 
+    @property
+    def chosen(self) -> frozenset[str]:
+        """Those of them that the user, a session or a click in a panel has set: not the start values of panels."""
+        return frozenset(self._given - self._started)
+
     def select(self, **values: Any) -> None:
         """Change several shared traits together: every panel responds once.
 
@@ -91,18 +97,22 @@ class WorkbenchState(Worded):
         unknown = sorted(set(values) - set(SHARED))
         if unknown:
             raise TypeError(f"a workbench does not share {unknown[0]!r}; it shares: {', '.join(SHARED)}")
+        self._given |= set(values)
+        self._started -= set(values)
         with handling(), ExitStack() as stack:
             for panel in self._panels:
                 stack.enter_context(panel.batch_changes())
             for name, value in values.items():
                 setattr(self, name, value)
 
-    def join(self, panel: Any, given: Iterable[str] = ()) -> None:
-        """Link a panel or a stack: the values it was `given` apply to all, for the others it takes the shared ones."""
+    def join(self, panel: Any, given: Iterable[str] = (), usual: Iterable[str] = ()) -> None:
+        """Link a panel or a stack: the values it was `given` apply to all, for the others it takes the shared ones.
+        Those of them that are `usual` are its start values, which nobody chose."""
         names = [name for name in SHARED if panel.has_trait(name)]
         for name in names:
             if name in given:
                 self._take(panel, name)
+                (self._started.add if name in usual else self._started.discard)(name)
             elif name in self._given:
                 panel.set_trait(name, getattr(self, name))
         self._panels.append(panel)
@@ -113,6 +123,7 @@ class WorkbenchState(Worded):
         for name in names:
             if name in SELECTED and panel.has_trait(name) and name not in self._given:
                 self._take(panel, name)
+                self._started.add(name)
         for own, name in _links(panel).items():
             value = getattr(panel, own)
             if value < 0 and getattr(self, name) > self.traits()[name].min:  # else nothing has been selected yet
@@ -216,6 +227,7 @@ class WorkbenchState(Worded):
     def _changed(self, change: Any) -> None:
         with handling():
             self._given.add(change.name)
+            self._started.discard(change.name)
             self._pushing.add(change.name)
             try:
                 for panel in self.panels:
