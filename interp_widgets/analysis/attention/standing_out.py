@@ -33,7 +33,7 @@ class StandingOut:
     """Mean attention, 0..1; of a narrow head the mean number of tokens among which a query's attention is spread
     (the exponential of the entropy)."""
     chance: float
-    """The same of a head that attends equally to all tokens."""
+    """What a head that attends equally to all tokens would score."""
 
 
 def standing_out(

@@ -314,16 +314,17 @@ class HeadPatterns(PredictionPanel):
         if self._reason is None:
             return []
         found, among = self._reason
-        opened = f"Opened on {self.head_name}: {among}it "
         if found.kind == "narrow":
-            return [
-                f"{opened}spreads its attention among the fewest tokens, {found.score:.1f} a query; equal attention "
-                f"would spread it among {found.chance:.1f}."
-            ]
-        return [
-            f"{opened}attends most to {ATTENDS_TO[found.kind]}, with {found.score:.0%} of its attention; equal "
-            f"attention would pay {found.chance:.0%}."
-        ]
+            what = (
+                f"spreads its attention among the fewest tokens, {found.score:.1f} a query; equal attention would "
+                f"spread it among {found.chance:.1f}"
+            )
+        else:
+            what = (
+                f"attends most to {ATTENDS_TO[found.kind]}, with {found.score:.0%} of its attention; equal attention "
+                f"would pay {found.chance:.0%}"
+            )
+        return [f"Opened on {self.head_name}: {among}it {what}."]
 
     def _sentences(self) -> list[str]:
         """What the selected head pays the first token, beside equal attention, as HTML."""

@@ -53,7 +53,7 @@ def test_each_kind_is_found_where_it_is_put() -> None:
 
 def test_several_earlier_occurrences_count_together() -> None:
     ids = [9, 5, 5, 5, 5, 5, 5]
-    result = made(ids, {(0, 1): {query: 1 for query in range(2, 7)}}, share=0.9)
+    result = made(ids, {(0, 1): dict.fromkeys(range(2, 7), 1)}, share=0.9)
     pairs = [(query, key) for query in range(2, 7) for key in range(1, query)]
     found = standing_out(result)
     assert found is not None
@@ -72,7 +72,7 @@ def test_a_repetition_seen_by_too_few_queries_decides_nothing() -> None:
 
 def test_without_a_known_kind_the_narrowest_head_that_is_no_sink() -> None:
     ids = list(range(9))
-    sink, odd = {query: 0 for query in range(1, 9)}, {query: query // 2 for query in range(1, 9)}
+    sink, odd = dict.fromkeys(range(1, 9), 0), {query: query // 2 for query in range(1, 9)}
     result = made(ids, {(0, 0): sink, (1, 0): odd}, share=0.9)
     assert result.first_token[0, 0] > SINK > result.first_token[1, 0]
     found = standing_out(result)
