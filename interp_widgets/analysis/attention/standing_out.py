@@ -105,4 +105,5 @@ def _spread(patterns: NDArray[np.floating]) -> NDArray[np.float64]:
     rows = patterns[:, 1:].astype(np.float64)
     rows /= rows.sum(-1, keepdims=True)
     entropy = -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(-1)
-    return np.exp(entropy).mean(-1)
+    spread: NDArray[np.float64] = np.exp(entropy).mean(-1)
+    return spread
