@@ -97,13 +97,13 @@ class WorkbenchState(Worded):
         unknown = sorted(set(values) - set(SHARED))
         if unknown:
             raise TypeError(f"a workbench does not share {unknown[0]!r}; it shares: {', '.join(SHARED)}")
-        self._given |= set(values)
-        self._started -= set(values)
         with handling(), ExitStack() as stack:
             for panel in self._panels:
                 stack.enter_context(panel.batch_changes())
             for name, value in values.items():
                 setattr(self, name, value)
+                self._given.add(name)
+                self._started.discard(name)
 
     def join(self, panel: Any, given: Iterable[str] = (), usual: Iterable[str] = ()) -> None:
         """Link a panel or a stack: the values it was `given` apply to all, for the others it takes the shared ones.
