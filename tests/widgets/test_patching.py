@@ -13,6 +13,8 @@ import pytest
 
 from interp_widgets import PatchingPanel, Workbench, activation_patching, patched_prediction
 from interp_widgets.analysis.patching import ActivationPatchingResult
+from interp_widgets.data.presets import preset
+from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED, part
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
@@ -340,15 +342,36 @@ def test_copied_code_gives_the_same(pair: Any, patch: Any) -> None:
             np.testing.assert_allclose(names["result"].recovered[site], values, atol=1e-5)
 
 
-def test_on_a_workbench_the_prompt_is_shared(pair: Any) -> None:
-    bench = Workbench(pair.tuned, prompt=CLEAN)
+def test_on_a_workbench_the_prompt_is_shared_and_an_example_pair_offered(pair: Any, wire: Any) -> None:
+    bench = Workbench(pair.tuned, prompt="The capital of Japan is")
     panel = PatchingPanel(bench)
+    tab = panel["map"]
     try:
         assert panel.hints.keys() == {"corrupted"}
-        panel.corrupted = CORRUPTED
+        assert not hidden(tab.example_button)
+        wire.click(tab.example_button)
         settle(panel)
+        assert (bench.prompt, panel.corrupted, panel.status.state) == (CLEAN, CORRUPTED, "done")
+        assert hidden(tab.example_button)
         bench.select(prompt_token=3)
         assert panel.position == 3
+    finally:
+        panel.close()
+        bench.close()
+
+
+def test_the_prompt_of_an_example_brings_its_partner(pair: Any) -> None:
+    example = preset("indirect object")
+    bench = Workbench(pair.tuned, prompt=example.prompt)
+    panel = PatchingPanel(bench)
+    try:
+        assert panel.corrupted == example.corrupted
+        panel.corrupted = ""
+        assert panel.hints.keys() == {"corrupted"}, "a box that was cleared stays empty"
+        bench.prompt = CLEAN
+        assert panel.corrupted == CORRUPTED
+        bench.prompt = "The capital of Japan is"
+        assert panel.corrupted == CORRUPTED, "what is there stays"
     finally:
         panel.close()
         bench.close()

@@ -17,13 +17,14 @@ from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_to
 from interp_widgets.analysis.patching import ActivationPatchingResult, activation_patching
 from interp_widgets.analysis.patching.activation import activation_patching_cost, possible_sites
 from interp_widgets.analysis.patching.pairs import Alignment, PromptPair
+from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
 from ..ablation.maps import METRIC_NAMES, MapPanel, amount, fed_positions, quoted
 from ..ablation.removal import METRIC_LABELS
 from ..base import pair_view
-from ..base.controls import shown_if
+from ..base.controls import row, shown_if
 from ..base.fields import Bounds, field, hint_at, variant
 from ..base.prediction import Continued, Likeliest, PredictionPanel, check_foil, checked
 from ..base.request import Request
@@ -96,7 +97,9 @@ class PatchPanel(MapPanel):
         return {"prompt": CLEAN} | ({} if "corrupted" in keywords else {"corrupted": CORRUPTED})
 
     def build(self) -> None:
-        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
+        self.example_button = W.Button(description="Example pair", tooltip=f"{CLEAN} … / {CORRUPTED} …")
+        self.on_click(self.example_button, self.show_example)
+        self.inputs.children = [*self.text_inputs(), row(self.example_button), *self.controls.rows()]
         self.strips = (TokenStrip(empty="No clean prompt yet"), TokenStrip(empty="No corrupted prompt yet"))
         for strip, name in zip(self.strips, ("Clean", "Corrupted"), strict=True):
             strip.label, strip.mark_name, strip.max_lines = name, "differs from the other prompt", 3
@@ -109,6 +112,26 @@ class PatchPanel(MapPanel):
         for number, strip in enumerate(self.strips):
             self.on_user(strip, "selected", partial(self._clicked, number))
         self.watch(self, ["corrupted", "alignment"], lambda _: self.texts_read())
+        self.watch(self, "prompt", lambda _: self._take_partner())
+        self.watch(self, "corrupted", lambda _: self._offer_example())
+        if "corrupted" not in self.keywords:
+            self._take_partner()
+        self._offer_example()
+
+    def show_example(self) -> None:
+        """Both prompts of the opening example, on the whole workbench."""
+        with self.batch_changes():
+            self.workbench.select(prompt=CLEAN, response="", prompt_token=-1, response_token=-1)
+            self.corrupted = CORRUPTED
+
+    def _take_partner(self) -> None:
+        """Without a corrupted prompt, take the one that belongs to the prompt of an example."""
+        partners = {CLEAN: CORRUPTED, **{example.prompt: example.corrupted for example in PRESETS}}
+        if not self.corrupted:
+            self.corrupted = partners.get(self.prompt, "")
+
+    def _offer_example(self) -> None:
+        shown_if(self.example_button, not self.corrupted)
 
     def lay_out(self, maps: Any, details: Sequence[Any]) -> None:
         """Put prompts and words above the maps; on a screen, where space is short, into the details."""
