@@ -215,7 +215,7 @@ def test_nothing_to_show_is_said() -> None:
     assert chart.message
     assert len(chart.source.data["x"]) == 0
     assert not any(item.visible for item in chart._groups)
-    assert chart.figure.title.text == "Map of concept directions"
+    assert chart.figure.title.text == "Concept directions"
     assert chart.message in render_svg(chart.scene())
 
 

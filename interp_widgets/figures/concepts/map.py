@@ -56,11 +56,11 @@ class ConceptMapFigure(Chart):
     """
 
     EMPTY: ClassVar[str] = "No map yet: directions of at least 4 concepts are needed."
-    TITLE: ClassVar[str] = "Map of concept directions"
+    TITLE: ClassVar[str] = "Concept directions"
     METHODS: ClassVar[dict[str, str]] = {"umap": "UMAP", "pca": "principal components", "tsne": "t-SNE"}
     AXES: ClassVar[dict[str, str]] = {
         "umap": "UMAP {} (no unit)",
-        "pca": "principal component {} (directions have length 1)",
+        "pca": "principal component {}",
         "tsne": "t-SNE {} (no unit)",
     }
 
@@ -164,7 +164,7 @@ class ConceptMapFigure(Chart):
     def _summary(self, places: ConceptMap) -> str:
         count = f"{len(places.names):,} concepts"
         if places.explained is not None:
-            return f"{count} · the plane holds {places.explained:.0%} of the variance"
+            return f"{count}, directions of length 1 · the plane holds {places.explained:.0%} of the variance"
         return f"{count} · {places.recall:.0%} of the 10 nearest are near here; long distances mean little"
 
     def _fill_arrows(self, places: ConceptMap, moved: int | Sequence[int]) -> None:

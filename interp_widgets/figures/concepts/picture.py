@@ -39,7 +39,7 @@ def concept_map_scene(
     names: Sequence[str],
     groups: Sequence[str],
     *,
-    title: str = "Map of concept directions",
+    title: str = "Concept directions",
     labels: tuple[str, str] = ("", ""),
     ranges: Ranges | None = None,
     chosen: int | None = None,
