@@ -2,7 +2,7 @@
 # make test   install, add the test tools and a browser, and check the installation: every analysis and widget, one
 #             notebook, one journey in the browser (five minutes on two cores)
 # make check  lint, types and the quick tests that need no browser
-# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
+# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, gallery (pictures of every tab on SmolLM2), bench, doctor, lock, clean.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -14,7 +14,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report bench doctor lock clean help
+.PHONY: lab gallery test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -83,6 +83,10 @@ test-tl4: $(VENV)-torchao/.installed
 # in separate processes: a registered device stays until the process ends
 test-accelerator: $(VENV)/.tested
 	$(PY) -m pytest -q -n logical --maxprocesses 4 tests/accelerator
+
+# Pictures of every tab on SmolLM2, for notebooks/GALLERY.md
+gallery: $(VENV)/.tested browser
+	$(PY) -m pytest -q tests/e2e/gallery.py
 
 SECONDS ?= 100
 SEED ?= 0
