@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import get_origin
@@ -64,6 +64,14 @@ def syntax(source: str) -> ast.Module:
 def import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
     """All imports of a source, those in functions too."""
     return [node for node in ast.walk(syntax(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_trees_left() -> Iterator[None]:
+    """Millions of nodes, through which every garbage collection of the tests behind these would look."""
+    yield
+    syntax.cache_clear()
+    import_statements.cache_clear()
 
 
 def imported_names(source: str, module: str) -> list[tuple[str, ast.stmt]]:

@@ -982,7 +982,9 @@ def test_a_part_that_is_not_there_is_a_hint(pair: Any, ablate: Any, option: str,
 
 def test_a_part_of_a_long_map_takes_a_part_of_its_time(pair: Any, ablate: Any) -> None:
     prompt = " ".join([PROMPT] * 30)
-    panel = ablate(pair.base, prompt=prompt, live_seconds=0)
+    panel = ablate(pair.base, live_seconds=0)
+    panel.prompt = prompt
+    assert panel.status.state == "waiting", "only the forecast is asked for"
     for tab in ("modules", "tracing"):
         current = panel[tab]
         if tab == "tracing":

@@ -32,7 +32,7 @@ PartKind = Literal["tokens", "heads", "neurons", "edges"]
 PART_KINDS: tuple[PartKind, ...] = ("tokens", "heads", "neurons", "edges")
 MATTERS, DOES_NOT = 0.5, 0.1
 """Shares of the answer's lead: what a part that matters changes at least, and one that does not at most."""
-ROWS = 512
+ROWS = 128
 """Runs in one batch of a proof."""
 
 Edge = tuple[tuple[str | int, ...], str | tuple[str | int, ...]]
