@@ -6,6 +6,7 @@ import copy
 import inspect
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def test_the_truth_of_a_sealed_circuit_is_proved_elsewhere(name: CircuitName) ->
     sealed = sealed_circuit(name, key=5)
     truth, before = sealed_truth(sealed), load_circuit(name)[1]
     assert truth.cases != before.cases
-    wrong = before.proof(sealed.model)
+    wrong = replace(before, cases=before.cases[:1]).proof(sealed.model)
     assert not wrong.holds, "where the parts of the open circuit lie nothing is found"
     proof = truth.proof(sealed.model)
     assert proof.holds, "\n".join(proof.faults)
