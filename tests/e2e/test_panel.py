@@ -117,7 +117,7 @@ def test_take_away(nb: Any) -> None:
     panel = panel_of(nb)
     expect(panel.get_by_role("textbox", name="Code that reproduces")).to_be_hidden()
     nb.page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=nb.lab.url)
-    menu = panel.get_by_role("button", name="Menu: Copy as code, Save")
+    menu = panel.get_by_role("button", name="Menu: Copy as code, Terms, Save")
     expect(menu).to_have_attribute("aria-expanded", "false")
     menu.press("ArrowDown")
     expect(panel.get_by_role("menuitem", name="Copy as code")).to_be_focused()

@@ -42,6 +42,7 @@ from .request import FromModel, Request
 from .saving import SaveRow, as_one, save
 from .shell import Shell, column
 from .status import StatusLine
+from .terms import TermsBox
 from .workbench import WorkbenchState
 
 FIRST_SECONDS = 1.0
@@ -56,8 +57,8 @@ OLD_HOOKS = {
 """Names of hooks until the next release: a panel written with them would else be another panel without a word."""
 WAITING = "Waiting for a setting: see the hint beside it"
 """Status line while a setting is not filled in."""
-DETAILS = "Details"
-"""The entry of the menu that shows what is below the picture."""
+DETAILS, TERMS = "Details", "Terms"
+"""Entries of the menu that show what is below the picture, and what the words on the panel mean."""
 MOVED = "The model has changed since: Run computes again"
 """Beside the Run button while the picture is about an earlier state of a model."""
 
@@ -778,7 +779,7 @@ class Panel(Shell):
         if len(self.request_models) > 1 and self.has_request and self.pair_views and self.screen is None:
             views = W.ToggleButtons(options=view_options(self.models, self.pair_views), value=self.offered_view)
             actions.append(self.bind(views, "view", write=lambda _: self.offered_view))
-        self.code_box = CodeBox()
+        self.code_box, self.terms_box = CodeBox(), TermsBox()
         self.save_row = SaveRow(self)
         self.menu = self._menu()
         end = W.HBox([self.menu])
@@ -793,7 +794,8 @@ class Panel(Shell):
         self.actions = W.HBox([*actions, end])
         self.actions.add_class("iw-row")
         self.children = (
-            *title, self.inputs, self.actions, self.save_row.row, self.code_box, self.plot, self.details,
+            *title, self.inputs, self.actions, self.save_row.row, self.code_box, self.terms_box, self.plot,
+            self.details,
         )  # fmt: skip
         self.build()
 
@@ -809,8 +811,12 @@ class Panel(Shell):
                 menu.add("Run again", "Run with the current settings", guarded(self, self.go))
         if type(self).code is not Panel.code or self.analysis is not None:
             menu.add("Copy as code", "A cell that reproduces the result without the widget", self._show_code)
+        menu.add(TERMS, "What the words on this panel mean", guarded(self, self._show_terms), checked=False)
         menu.add("Save", "The numbers, the picture or the whole panel", guarded(self, self.save_row.toggle))
         return menu
+
+    def _show_terms(self) -> None:
+        self.menu.check(TERMS, self.terms_box.toggle(self))
 
     def _show_details(self) -> None:
         shown_if(self.details, hidden := "iw-hidden" in self.details._dom_classes)

@@ -13,6 +13,8 @@ import numpy as np
 import traitlets as t
 from numpy.typing import ArrayLike, NDArray
 
+from interp_widgets.glossary import explain
+
 _HERE = Path(__file__).parent
 
 
@@ -110,6 +112,16 @@ class View(anywidget.AnyWidget):
         """Whether it shows nothing but instructions."""
         return False
 
+    terms = t.Unicode("").tag(sync=True)
+    """What the glossary says of the terms in its title and labels, shown under the pointer."""
+    titled_by: ClassVar[tuple[str, ...]] = ()
+    """The traits that are its title and labels."""
+
+    @property
+    def wording(self) -> str:
+        """Its title and labels as one text."""
+        return " · ".join(str(getattr(self, name)) for name in self.titled_by)
+
     _own_id = t.Unicode("").tag(sync=True)
     # lets its module find its model, to receive messages when anywidget has given up on a busy page
 
@@ -131,6 +143,12 @@ class View(anywidget.AnyWidget):
             )
         own_id = uuid.uuid4().hex
         super().__init__(model_id=own_id, _own_id=own_id, **traits)
+        if self.titled_by:
+            self.observe(self._explain, self.titled_by)
+            self._explain()
+
+    def _explain(self, _: Any = None) -> None:
+        self.terms = explain(self.wording)
 
     def on_user(self, names: str | Sequence[str], handler: Callable[[Any], object]) -> None:
         """Call ``handler(change)`` when a reader changes one of these traits in the page, not when the program does."""

@@ -240,6 +240,7 @@ function render({ model, el, signal }) {
   // ---- drawing
   function draw() {
     title.textContent = model.get('title');
+    title.title = model.get('terms');
     head.style.display = '';
     const bare = !R || !C;
     empty.style.display = bare ? '' : 'none';
@@ -833,7 +834,7 @@ function render({ model, el, signal }) {
     onTraits(model, 'data shape vmin vmax scale row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
     onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : !free) { readView(); refresh(); } }),
     onTraits(model, 'lut lut_dark reverse', mark('theme')),
-    onTraits(model, 'title x_label y_label value_label row_name column_name mark_name texts notes numbers_from number_decimals edges crossed muted joined heads heads_name column_width row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
+    onTraits(model, 'title terms x_label y_label value_label row_name column_name mark_name texts notes numbers_from number_decimals edges crossed muted joined heads heads_name column_width row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
     onTraits(model, 'cross pinned', perFrame(() => {
       const before = start;
       place(true);

@@ -99,6 +99,7 @@ class Heatmap(View):
     column_name = t.Unicode("column").tag(sync=True)
     x_label = t.Unicode("").tag(sync=True)
     y_label = t.Unicode("").tag(sync=True)
+    titled_by = ("title", "value_label", "y_label", "heads_name")
     title = t.Unicode("").tag(sync=True)
     value_label = t.Unicode("").tag(sync=True)
     """Unit or name of the numbers, at the colour bar and in the tooltip."""

@@ -136,7 +136,8 @@ function render({ model, el, signal }) {
     columns.forEach((column, index) => {
       const cell = document.createElement("th");
       cell.textContent = column.label;
-      cell.title = column.title ?? "";
+      const terms = model.get("terms").split("\n").filter((line) => column.label.toLowerCase().includes(line.split(":")[0].toLowerCase()));
+      cell.title = column.title ?? terms.join("\n");
       cell.tabIndex = 0;
       cell.dataset.column = index;
       cell.setAttribute("role", "columnheader");
@@ -306,7 +307,7 @@ function render({ model, el, signal }) {
     mark(root.contains(document.activeElement) && document.activeElement.tagName === "TR");
     reveal();
   };
-  const structure = "change:columns change:rows change:row_keys change:caption change:instruction change:empty change:height";
+  const structure = "change:columns change:rows change:row_keys change:caption change:terms change:instruction change:empty change:height";
   const rebuild = perFrame(build); // columns, rows and names change together: built once
   const refused = (message) => { if (message?.kind === "refused") build(); };
   model.on(structure, rebuild);

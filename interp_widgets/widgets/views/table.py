@@ -50,6 +50,7 @@ class Table(View):
     _css = view_style("table")
     exported = True
 
+    titled_by = ("caption", "columns")
     columns = traitlets.List(traitlets.Dict()).tag(sync=True)
     """One dict a column: ``label``, optionally ``align`` ("left" or "right"), ``title`` (tooltip), ``width`` (CSS),
     ``wrap`` (long text goes on in the next line), ``edit`` ("text", "choice" or "choices") with ``options`` to choose
@@ -74,6 +75,10 @@ class Table(View):
     @property
     def is_empty(self) -> bool:
         return not self.rows
+
+    @property
+    def wording(self) -> str:
+        return " · ".join([self.caption, *(str(column.get("label", "")) for column in self.columns)])
 
     def __init__(self, *, on_error: Callable[[Exception], object] | None = None, **traits: Any) -> None:
         self._on_edit: list[Callable[[Edit], object]] = []

@@ -82,7 +82,8 @@ function render({ model, el, signal }) {
 
   function words() {
     const text = [model.get('title'), thumbs.length ? model.get('instruction') : ''].filter(Boolean).join('; ');
-    title.textContent = title.title = text;
+    title.textContent = text;
+    title.title = [text, model.get('terms')].filter(Boolean).join('\n');
     list.setAttribute('aria-label', model.get('title') || 'maps');
     head.hidden = !text;
     list.hidden = !thumbs.length;
@@ -134,7 +135,7 @@ function render({ model, el, signal }) {
   watcher.observe(el);
   const stops = [
     onTraits(model, 'count size columns data lut lut_dark names notes captions row_labels column_labels max_height', all),
-    onTraits(model, 'title instruction empty', words),
+    onTraits(model, 'title terms instruction empty', words),
     onTraits(model, 'selected', mark),
     watchTheme(colours),
   ];

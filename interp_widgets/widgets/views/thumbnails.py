@@ -58,6 +58,7 @@ class Thumbnails(View):
     """A name above each column of maps; may be empty."""
     selected = t.Int(-1).tag(sync=True, from_page=lambda view, value: is_index(value, view.count))
     """The selected map, -1 for none."""
+    titled_by = ("title",)
     title = t.Unicode("").tag(sync=True)
     instruction = t.Unicode("").tag(sync=True)
     """What a click does, shown after the title; not in a saved page, where it does nothing."""

@@ -243,7 +243,8 @@ function render({ model, el, signal }) {
   }
 
   function heading() {
-    title.textContent = title.title = [model.get('label'), model.get('instruction')].filter(Boolean).join('; ');
+    title.textContent = [model.get('label'), model.get('instruction')].filter(Boolean).join('; ');
+    title.title = [title.textContent, model.get('terms')].filter(Boolean).join('\n');
     strip.setAttribute('aria-label', title.textContent || 'tokens');
     strip.setAttribute('aria-multiselectable', 'true');
   }
@@ -390,7 +391,7 @@ function render({ model, el, signal }) {
     onTraits(model, 'lut lut_dark', mark('colours')),
     onTraits(model, 'density density_max density_label', mark('paint')),
     onTraits(model, 'max_lines', fit),
-    onTraits(model, 'label instruction', heading),
+    onTraits(model, 'label instruction terms', heading),
     onTraits(model, 'marks', mark('states')),
     onTraits(model, 'brush marking', mark('states')),
     onTraits(model, 'selected', () => { cursor = Math.max(0, model.get('selected') < 0 ? cursor : model.get('selected')); reveal(cursor); flush(); }),

@@ -85,6 +85,7 @@ class TokenStrip(View):
     """What a mark says about a token."""
     marking = t.Bool(False).tag(sync=True)
     """Whether a drag marks instead of brushing."""
+    titled_by = ("label", "density_label")
     label = t.Unicode("").tag(sync=True)
     """Heading and accessible name."""
     instruction = t.Unicode("").tag(sync=True)
