@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
-from typing import Literal, SupportsIndex
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
@@ -150,64 +151,119 @@ def compare_steering(
     check_choice("mode", mode, Mode)
     check_choice("unit", unit, Unit)
     check_top(top, model)
-    read = read_prompt(model, prompt)
-    terms = [(name, strength), *mixed]
-    layers = stream_indices(model, concepts.layer if layer is None else layer)
-    for _, times in terms:
-        if not np.isfinite(times):
-            raise ValueError(f"strength must be a finite number, got {times}")
-    sizes = [concepts.gap[concepts.index(term)] for term, _ in terms]
-    if unit == "norm" and mode == "add":
-        sizes = [model.profile.stream_norm(layers[0])] * len(terms)
-    amounts = [float(times * size) if mode == "add" else 0.0 for (_, times), size in zip(terms, sizes, strict=True)]
-    directions = np.stack([concepts.direction(term) for term, _ in terms])
-    random = np.random.default_rng(control_seed).standard_normal(directions.shape)
-    word = (word_ids(model, [name])[0] or model.tokens(f" {name}", prepend_bos=False))[0]
-    added = np.asarray(amounts) @ directions
-    control = random[0] / np.linalg.norm(random[0]) * np.copysign(np.linalg.norm(added), amounts[0])
+    options = RunOptions(progress, check)
+    continuation = _Continuation(model, read_prompt(model, prompt), max_new_tokens, temperature, seed, options)
+    steering = _Steering.of(model, concepts, [(name, strength), *mixed], layer, unit, mode, control_seed)
+    runs = [continuation.run(number, change) for number, change in enumerate(steering.changes())]
+    return _comparison(steering, continuation, runs, top)
 
-    def intervention(rows: Floats | None, vector: Floats) -> AbstractContextManager[None]:
-        if rows is None:
-            return nullcontext()
-        return erase(model, rows, layer=layers) if mode == "erase" else _along(model, vector, layers)
 
-    room = min(max_new_tokens, model.n_ctx - len(read.ids))
-    run, done = RunOptions(progress, check), 0
+@dataclass(frozen=True)
+class _Steering:
+    """What is done to the residual streams in the second and the third of the `RUNS`."""
 
-    def count(token: int) -> None:
-        nonlocal done
-        done += 1
-        run.report(done, len(RUNS) * max_new_tokens)
+    model: Model
+    terms: Sequence[tuple[str, float]]
+    """Concepts with their strengths in the unit; the first one is compared."""
+    unit: Unit
+    mode: Mode
+    layers: tuple[int, ...]
+    directions: Floats
+    """(concepts, d_model) those of the concepts."""
+    amounts: Sequence[float]
+    """Length of each concept's vector, in the residual stream's units; 0 where it is erased."""
+    word: int
+    """Id of the token that begins the compared concept's name."""
+    control_seed: int
 
-    next_token, written = [], []
-    for number, (rows, vector) in enumerate(((None, added), (directions, added), (random, control))):
-        done = number * max_new_tokens
-        with intervention(rows, vector):
-            run.stop_if_cancelled()
-            next_token.append(_next_token(model, read))
-            new = [] if room <= 0 else model.generate_ids(
-                read.ids, max_new_tokens=room, temperature=temperature, seed=seed, check=check, on_token=count,
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        concepts: ConceptSet,
+        terms: Sequence[tuple[str, float]],
+        layer: SupportsIndex | Sequence[SupportsIndex] | None,
+        unit: Unit,
+        mode: Mode,
+        control_seed: int,
+    ) -> _Steering:
+        """Look up the concepts; ValueError for a layer, concept or strength that cannot be used."""
+        layers = stream_indices(model, concepts.layer if layer is None else layer)
+        for _, times in terms:
+            if not np.isfinite(times):
+                raise ValueError(f"strength must be a finite number, got {times}")
+        sizes = [concepts.gap[concepts.index(term)] for term, _ in terms]
+        if unit == "norm" and mode == "add":
+            sizes = [model.profile.stream_norm(layers[0])] * len(terms)
+        amounts = [float(times * size) if mode == "add" else 0.0 for (_, times), size in zip(terms, sizes, strict=True)]
+        directions = np.stack([concepts.direction(term) for term, _ in terms])
+        name = terms[0][0]
+        word = (word_ids(model, [name])[0] or model.tokens(f" {name}", prepend_bos=False))[0]
+        return cls(model, terms, unit, mode, layers, directions, amounts, word, control_seed)
+
+    def changes(self) -> tuple[AbstractContextManager[None], ...]:
+        """The context of each of the `RUNS`."""
+        random = np.random.default_rng(self.control_seed).standard_normal(self.directions.shape)
+        if self.mode == "erase":
+            return nullcontext(), *(erase(self.model, rows, layer=self.layers) for rows in (self.directions, random))
+        added = np.asarray(self.amounts) @ self.directions
+        control = random[0] / np.linalg.norm(random[0]) * np.copysign(np.linalg.norm(added), self.amounts[0])
+        return nullcontext(), *(_along(self.model, vector, self.layers) for vector in (added, control))
+
+
+@dataclass(frozen=True)
+class _Continuation:
+    """How the prompt is continued in each of the `RUNS`."""
+
+    model: Model
+    prompt: Prompt
+    max_new_tokens: int
+    temperature: float
+    seed: int
+    options: RunOptions
+
+    def run(self, number: int, change: AbstractContextManager[None]) -> tuple[Floats, list[int]]:
+        """(d_vocab,) probability of every next token, and the ids that are written."""
+        done = count(number * self.max_new_tokens + 1)
+
+        def report(token: int) -> None:
+            self.options.report(next(done), len(RUNS) * self.max_new_tokens)
+
+        with change:
+            self.options.stop_if_cancelled()
+            probability = _next_token(self.model, self.prompt)
+            return probability, _written(
+                self.model, self.prompt.ids, self.max_new_tokens, temperature=self.temperature, seed=self.seed,
+                check=self.options.check, on_token=report,
             )  # fmt: skip
-            written.append(new)
-    probability = np.stack(next_token)
+
+
+def _comparison(
+    steering: _Steering, continuation: _Continuation, runs: Sequence[tuple[Floats, list[int]]], top: int
+) -> SteeringComparison:
+    """The result of the three runs."""
+    model = steering.model
+    (name, strength), *mixed = steering.terms
+    probability = np.stack([each for each, _ in runs])
     order = _moved_most(probability, top)
     return SteeringComparison(
         concept=name,
-        prompt_tokens=read.tokens(),
-        written=tuple(model.token_strings(ids) for ids in written),
-        written_ids=tuple(tuple(ids) for ids in written),
-        word=model.token_strings([word])[0],
-        word_probability=probability[:, word],
+        prompt_tokens=continuation.prompt.tokens(),
+        written=tuple(model.token_strings(ids) for _, ids in runs),
+        written_ids=tuple(tuple(ids) for _, ids in runs),
+        word=model.token_strings([steering.word])[0],
+        word_probability=probability[:, steering.word],
         top_tokens=model.single_token_strings(order.tolist()),
         top_ids=order,
         top_probability=probability[:, order],
-        strength=amounts[0],
-        mode=mode,
-        layers=np.array(layers),
-        mixed={term: amount for (term, _), amount in zip(terms[1:], amounts[1:], strict=True)},
+        strength=steering.amounts[0],
+        mode=steering.mode,
+        layers=np.array(steering.layers),
+        mixed={term: amount for (term, _), amount in zip(mixed, steering.amounts[1:], strict=True)},
         provenance=provenance(
-            model.provenance(), concept=name, mode=mode, temperature=temperature, seed=seed,
-            **{_NAMES[unit]: float(strength)}, control_seed=control_seed, **({"mixed": dict(mixed)} if mixed else {}),
+            model.provenance(), concept=name, mode=steering.mode, temperature=continuation.temperature,
+            seed=continuation.seed, **{_NAMES[steering.unit]: float(strength)}, control_seed=steering.control_seed,
+            **({"mixed": dict(mixed)} if mixed else {}),
         ),
     )  # fmt: skip
 
@@ -298,14 +354,11 @@ def steering_sweep(
             control_seed=control_seed, other_weights=other_weights,
         )  # fmt: skip
         ids = read_prompt(model, prompt).ids
-        room = min(max_new_tokens, model.n_ctx - len(ids))
         terms = {name: 0.0, **comparison.mixed}
         terms[name] += comparison.strength
         added = np.sum([amount * concepts.direction(term) for term, amount in terms.items()], axis=0)
         with _along(model, added, comparison.layers.tolist()):
-            new = [] if room <= 0 else model.generate_ids(
-                ids, max_new_tokens=room, temperature=temperature, seed=seed, check=check
-            )  # fmt: skip
+            new = _written(model, ids, max_new_tokens, temperature=temperature, seed=seed, check=check)
         comparisons.append(comparison)
         written.append(model.token_strings(new))
         run.report(number + 1, len(strengths))
@@ -330,6 +383,12 @@ def _along(model: Model, vector: Floats, layers: Sequence[int]) -> AbstractConte
     """Add a vector to the streams; a zero vector changes nothing."""
     length = float(np.linalg.norm(vector))
     return steer(model, vector, layer=layers, strength=length) if length else nullcontext()
+
+
+def _written(model: Model, ids: Sequence[int], max_new_tokens: int, **options: Any) -> list[int]:
+    """The ids that `Model.generate_ids` writes with these options, as many as there is room for in the context."""
+    room = min(max_new_tokens, model.n_ctx - len(ids))
+    return [] if room <= 0 else model.generate_ids(ids, max_new_tokens=room, **options)
 
 
 def _next_token(model: Model, prompt: Prompt) -> Floats:
