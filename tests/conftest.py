@@ -147,8 +147,9 @@ def nothing_left_behind() -> Iterator[None]:
     """Which tests share a process, and in which order, depends on how fast the others were: none may count on it."""
     before = process_state()
     yield
-    changed = {name: (before.get(name), value) for name, value in process_state().items() if value != before.get(name)}
-    changed |= {name: (value, None) for name, value in before.items() if name not in process_state()}
+    after = process_state()
+    names = before.keys() | after.keys()
+    changed = {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
     assert not changed, f"a test must put back what it changes for the whole process, here {changed}: use monkeypatch"
 
 
