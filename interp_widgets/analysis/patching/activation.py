@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ from interp_widgets.analysis.patching.pairs import (
     Alignment,
     Direction,
     MeasuredPair,
+    PromptPair,
     Tokens,
     answers_and_foils,
     mean_of,
@@ -442,72 +444,15 @@ def activation_patching(
     check_sites(model, names)
     at_layers = layer_indices(model, layers)
     pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
-    aligned = Alignment.of_all(pairs, alignment)  # type: ignore[arg-type]
-    run_prompt, source_prompt = ordered(pairs[0].clean, pairs[0].corrupted, direction)
-    if "pattern" in names and len(pairs[0].clean.ids) != len(pairs[0].corrupted.ids):
-        raise ValueError("an attention pattern can only be patched between prompts of one length: leave 'pattern' out")
-    run_positions, source_positions = aligned.into(direction)
-    if positions is not None:
-        chosen = run_prompt.positions(positions)
-        for position in chosen:
-            if position not in run_positions:
-                raise ValueError(f"position {position} is aligned with none in the other prompt: add it to alignment")
-        sources = tuple(source_positions[run_positions.index(position)] for position in chosen)
-    else:
-        chosen, sources = run_positions, source_positions
-    patching = _PatchingRun(
-        model, names, at_layers, chosen, sources, direction,
-        Runner(model, len(run_prompt.ids), batch_size, check, progress, fewest_tokens=fewest_tokens(model)),
-    )  # fmt: skip
-    chosen_cells = patching.sampled_cells(sample, seed) if method == "attribution" else {}
-    patching.runner.total = len(pairs) * (sum(map(len, chosen_cells.values())) or patching.cells)
-    guess = replace(patching, measured=[], values=[])
-    inside = tuple(HEAD_SITES[name] for name in names if name in HEAD_SITES)
+    patched = _PatchedPositions.of(pairs, alignment, direction, positions, whole="pattern" in names)
+    runner = Runner(model, len(patched.run.ids), batch_size, check, progress, fewest_tokens=fewest_tokens(model))
     facts: dict[str, Any] = {"metric": metric, "direction": direction, "sites": ", ".join(names), "seed": seed}
-    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "layers": str(at_layers), "positions": str(chosen)}
-    facts |= {"alignment": str(alignment), "method": method}
+    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "layers": str(at_layers)}
+    facts |= {"positions": str(patched.positions), "alignment": str(alignment), "method": method}
     facts |= {"sample": sample} if method == "attribution" else {}
-
-    def result(partial: bool) -> ActivationPatchingResult:
-        measured, stacked = patching.measured, patching.stacked()
-        low, high = _intervals(stacked, seed) if len(measured) > 1 and not partial else ({}, {})
-        both_ways = [ordered(both.pair.clean, both.pair.corrupted, direction) for both in measured]
-        tokens = answers_and_foils(model, measured)
-        found = {"answer": str(tokens["answers"]), "foil": str(tokens["foils"] or [])}
-        return ActivationPatchingResult(
-            estimated={name: mean_of(values) for name, values in guess.stacked().items()} if chosen_cells else {},
-            recovered={name: mean_of(values) for name, values in stacked.items()},
-            each=stacked,
-            low=low,
-            high=high,
-            layers=at_layers,
-            positions=chosen,
-            source_positions=sources,
-            unaligned=unaligned(run_prompt, run_positions),
-            source_unaligned=unaligned(source_prompt, source_positions),
-            prompt_tokens=tuple(run.tokens() for run, _ in both_ways),
-            source_tokens=tuple(source.tokens() for _, source in both_ways),
-            clean=np.array([both.clean_value for both in measured]),
-            corrupted=np.array([both.corrupted_value for both in measured]),
-            undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
-            **tokens,
-            metric=metric,
-            direction=direction,
-            missing=patching.runner.total - patching.runner.done,
-            partial=partial,
-            provenance=provenance(
-                model.provenance(), bos=run_prompt.offset == 1, **facts, **found, **patching.runner.log.facts()
-            ),
-        )  # fmt: skip
-
-    if on_partial is not None:
-        patching.runner.deliver = lambda: on_partial(result(True))
-    for pair in pairs:
-        both = pair.measured(model, metric, inside, check=check)
-        if chosen_cells:
-            guess.estimate(both, check)
-        patching.run(both, chosen_cells)
-    return result(False)
+    sampled = sample if method == "attribution" else None
+    patching = _PatchingRun(model, names, at_layers, patched, direction, metric, seed, sampled, runner)
+    return patching.run(pairs, facts, on_partial)
 
 
 def ordered(clean: Any, corrupted: Any, direction: str) -> tuple[Any, Any]:
@@ -582,20 +527,82 @@ def _intervals(each: Mapping[str, Floats], seed: int) -> tuple[dict[str, Floats]
 
 
 @dataclass(frozen=True)
+class _PatchedPositions:
+    """Where every pair is patched: positions without a BOS, the same in all pairs."""
+
+    run: Prompt
+    """The first pair's prompt that is run."""
+    positions: tuple[int, ...]
+    """Those of it that are patched."""
+    sources: tuple[int, ...]
+    """Those of the other prompt that the values come from."""
+    unaligned: tuple[int, ...]
+    """Those of the prompt that is run which are aligned with none."""
+    source_unaligned: tuple[int, ...]
+    """Those of the other prompt."""
+
+    @staticmethod
+    def of(
+        pairs: Sequence[PromptPair],
+        alignment: Sequence[Sequence[int]] | Literal["ends"] | None,
+        direction: Direction,
+        positions: Sequence[int] | str | None,
+        *,
+        whole: bool,
+    ) -> _PatchedPositions:
+        """The named positions, all aligned ones for None; ``whole`` patterns need prompts of one length.
+
+        Raises ValueError for a position that is out of range or aligned with none.
+        """
+        aligned, source_aligned = Alignment.of_all(pairs, alignment).into(direction)  # type: ignore[arg-type]
+        run, source = ordered(pairs[0].clean, pairs[0].corrupted, direction)
+        if whole and len(run.ids) != len(source.ids):
+            raise ValueError(
+                "an attention pattern can only be patched between prompts of one length: leave 'pattern' out"
+            )
+        chosen = aligned if positions is None else run.positions(positions)
+        for position in chosen:
+            if position not in aligned:
+                raise ValueError(f"position {position} is aligned with none in the other prompt: add it to alignment")
+        sources = tuple(source_aligned[aligned.index(position)] for position in chosen)
+        return _PatchedPositions(run, chosen, sources, unaligned(run, aligned), unaligned(source, source_aligned))
+
+
+@dataclass(frozen=True)
 class _PatchingRun:
     """What is patched, in every pair, and the values of the metric so far."""
 
     model: Model
     sites: tuple[str, ...]
     layers: tuple[int, ...]
-    positions: tuple[int, ...]
-    sources: tuple[int, ...]
+    patched: _PatchedPositions
     direction: Direction
+    metric: Metric
+    seed: int
+    """Of the bootstrap over pairs, and of the sample."""
+    sample: int | None
+    """Cells of each site that are patched beside the estimates; None where every cell is patched."""
     runner: Runner
     measured: list[MeasuredPair] = field(default_factory=list)
     """The pairs that have been begun."""
     values: list[dict[str, Tensor]] = field(default_factory=list)
     """For each of them and each site (layers, cells of a layer) the metric with that cell patched, NaN before."""
+    estimates: list[dict[str, Tensor]] = field(default_factory=list)
+    """For each of them the metric with every cell patched, to first order; empty where every cell is patched."""
+
+    def run(
+        self,
+        pairs: Sequence[PromptPair],
+        facts: Mapping[str, Any],
+        on_partial: Callable[[ActivationPatchingResult], None] | None,
+    ) -> ActivationPatchingResult:
+        """Patch the cells of every pair; ``facts`` go into the provenance."""
+        self.runner.total = len(pairs) * (sum(map(len, self.sampled.values())) or self.cells)
+        if on_partial is not None:
+            self.runner.deliver = lambda: on_partial(self._result(facts, partial=True))
+        for pair in pairs:
+            self._measure(pair)
+        return self._result(facts)
 
     def heads(self, site: str) -> int:
         """Heads of a site; 1 for one without heads."""
@@ -605,47 +612,33 @@ class _PatchingRun:
 
     def shape(self, site: str) -> tuple[int, ...]:
         """The cells of one layer: positions and heads."""
-        return (1 if site == "pattern" else len(self.positions)), self.heads(site)
+        return (1 if site == "pattern" else len(self.patched.positions)), self.heads(site)
 
     @property
     def cells(self) -> int:
         """Cells of one pair."""
         return len(self.layers) * sum(int(np.prod(self.shape(site))) for site in self.sites)
 
-    def sampled_cells(self, sample: int, seed: int) -> dict[str, Tensor]:
-        """For each site the numbers of random cells, all layers one after the other."""
-        rng = np.random.default_rng(seed)
+    @cached_property
+    def sampled(self) -> dict[str, Tensor]:
+        """For each site the numbers of its random cells, all layers one after the other; empty for every cell."""
+        if self.sample is None:
+            return {}
+        rng = np.random.default_rng(self.seed)
         counts = {site: len(self.layers) * int(np.prod(self.shape(site))) for site in self.sites}
         return {
-            site: torch.from_numpy(np.sort(rng.permutation(count)[:sample])).long() for site, count in counts.items()
+            site: torch.from_numpy(np.sort(rng.permutation(count)[: self.sample])).long()
+            for site, count in counts.items()
         }
 
-    def estimate(self, pair: MeasuredPair, check: Callable[[], None] | None) -> None:
-        """Estimate every cell of one pair."""
-        run_prompt, source_prompt = ordered(pair.pair.clean, pair.pair.corrupted, self.direction)
-        value = pair.corrupted_value if self.direction == "denoising" else pair.clean_value
-        fed, taken = self._cell_positions(run_prompt, source_prompt)
-        if check is not None:
-            check()
-        moved = changes(
-            self.model, run_prompt.ids, source_prompt.ids, pair.metric,
-            {_SITES[site]: self.heads(site) for site in self.sites}, self.layers, fed, taken,
-        )  # fmt: skip
-        self.measured.append(pair)
-        self.values.append({site: value + moved[_SITES[site]].flatten(1) for site in self.sites})
-        for site, values in self.values[-1].items():
-            check_finite(values, lambda layer, _, site=site: f"the estimate of {site!r} in layer {self.layers[layer]}")
-
-    def _cell_positions(self, run: Prompt, source: Prompt) -> tuple[Tensor, Tensor]:
-        """(positions,) the positions in both runs with the BOS, in the order in which cells run."""
-        fed, taken = (torch.tensor(each)[self._order] for each in (self.positions, self.sources))
-        return fed + run.offset, taken + source.offset
-
-    def run(self, pair: MeasuredPair, only: Mapping[str, Tensor]) -> None:
-        """Patch the cells of one pair: those with the numbers in ``only`` by site, all where it is empty."""
-        kind, device = wide_type(self.model.dtype), self.model.device
-        rows = len(self.layers)
-        self.measured.append(pair)
+    def _measure(self, pair: PromptPair) -> None:
+        """Run both prompts of a pair, estimate all cells if only some are patched, and patch cells."""
+        inside = tuple(HEAD_SITES[site] for site in self.sites if site in HEAD_SITES)
+        both = pair.measured(self.model, self.metric, inside, check=self.runner.check)
+        if self.sampled:
+            self.estimates.append(self._estimate(both))
+        kind, device, rows = wide_type(self.model.dtype), self.model.device, len(self.layers)
+        self.measured.append(both)
         self.values.append(
             {
                 site: torch.full((rows, int(np.prod(self.shape(site)))), torch.nan, dtype=kind, device=device)
@@ -653,9 +646,65 @@ class _PatchingRun:
             }
         )
         for site in self.sites:
-            self._patch(site, pair, self.values[-1][site], only.get(site))
+            self._patch(site, both, self.values[-1][site], self.sampled.get(site))
 
-    def stacked(self) -> dict[str, Floats]:
+    def _estimate(self, pair: MeasuredPair) -> dict[str, Tensor]:
+        """For each site (layers, cells of a layer) the metric with that cell patched, to first order."""
+        run_prompt, source_prompt = ordered(pair.pair.clean, pair.pair.corrupted, self.direction)
+        value = pair.corrupted_value if self.direction == "denoising" else pair.clean_value
+        fed, taken = self._cell_positions(run_prompt, source_prompt)
+        if self.runner.check is not None:
+            self.runner.check()
+        moved = changes(
+            self.model, run_prompt.ids, source_prompt.ids, pair.metric,
+            {_SITES[site]: self.heads(site) for site in self.sites}, self.layers, fed, taken,
+        )  # fmt: skip
+        estimated = {site: value + moved[_SITES[site]].flatten(1) for site in self.sites}
+        for site, values in estimated.items():
+            check_finite(values, lambda layer, _, site=site: f"the estimate of {site!r} in layer {self.layers[layer]}")
+        return estimated
+
+    def _cell_positions(self, run: Prompt, source: Prompt) -> tuple[Tensor, Tensor]:
+        """(positions,) the positions in both runs with the BOS, in the order in which cells run."""
+        fed, taken = (torch.tensor(each)[self._order] for each in (self.patched.positions, self.patched.sources))
+        return fed + run.offset, taken + source.offset
+
+    def _result(self, facts: Mapping[str, Any], *, partial: bool = False) -> ActivationPatchingResult:
+        """The result so far: means over the pairs that have been begun, and intervals once all are done."""
+        model, measured, patched = self.model, self.measured, self.patched
+        each = self._stacked(self.values)
+        estimated = self._stacked(self.estimates) if self.estimates else {}
+        low, high = _intervals(each, self.seed) if len(measured) > 1 and not partial else ({}, {})
+        both_ways = [ordered(both.pair.clean, both.pair.corrupted, self.direction) for both in measured]
+        tokens = answers_and_foils(model, measured)
+        measured_facts = {"answer": str(tokens["answers"]), "foil": str(tokens["foils"] or [])}
+        return ActivationPatchingResult(
+            estimated={site: mean_of(values) for site, values in estimated.items()},
+            recovered={site: mean_of(values) for site, values in each.items()},
+            each=each,
+            low=low,
+            high=high,
+            layers=self.layers,
+            positions=patched.positions,
+            source_positions=patched.sources,
+            unaligned=patched.unaligned,
+            source_unaligned=patched.source_unaligned,
+            prompt_tokens=tuple(run.tokens() for run, _ in both_ways),
+            source_tokens=tuple(source.tokens() for _, source in both_ways),
+            clean=np.array([both.clean_value for both in measured]),
+            corrupted=np.array([both.corrupted_value for both in measured]),
+            undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
+            **tokens,
+            metric=self.metric,
+            direction=self.direction,
+            missing=self.runner.total - self.runner.done,
+            partial=partial,
+            provenance=provenance(
+                model.provenance(), bos=patched.run.offset == 1, **facts, **measured_facts, **self.runner.log.facts()
+            ),
+        )  # fmt: skip
+
+    def _stacked(self, values: Sequence[Mapping[str, Tensor]]) -> dict[str, Floats]:
         """The recovered part by site, with the pairs in front of the axes of the result."""
         back = np.argsort(self._order)
         maps: dict[str, Floats] = {}
@@ -663,8 +712,8 @@ class _PatchingRun:
             shape = (len(self.layers), *self.shape(site))
             found = np.stack(
                 [
-                    to_numpy(pair.share(values[site])).reshape(shape)
-                    for pair, values in zip(self.measured, self.values, strict=True)
+                    to_numpy(pair.share(of_pair[site])).reshape(shape)
+                    for pair, of_pair in zip(self.measured, values, strict=True)
                 ]
             )
             if site == "pattern":
@@ -677,7 +726,7 @@ class _PatchingRun:
     @property
     def _order(self) -> NDArray[np.intp]:
         """Cells run in the order of their positions: a chunk is computed from its first position on."""
-        return np.argsort(self.positions, kind="stable")
+        return np.argsort(self.patched.positions, kind="stable")
 
     def _patch(self, site: str, pair: MeasuredPair, values: Tensor, only: Tensor | None) -> None:
         run, source = ordered(pair.clean, pair.corrupted, self.direction)
