@@ -28,7 +28,7 @@ PATIENCE = 240
 """Seconds for the result of a tab; the picture shows what there is by then."""
 LONGEST = 120
 """Seconds up to which Run is pressed where a tab waits for it; a longer forecast is part of the picture."""
-COLOURS = 128
+COLOURS = 256
 
 
 @pytest.mark.timeout(3600)

@@ -901,7 +901,8 @@ def test_a_trace_names_the_strongest_cell_beside_the_last_state(pair: Any, ablat
 
 
 @pytest.mark.parametrize(
-    ("positions", "columns"), [("last", [8]), ("Eiffel Tower", [1, 2]), ("2-4 0", [2, 3, 4, 0]), ("-1", [8])]
+    ("positions", "columns"),
+    [("last", [8]), ("last 2", [7, 8]), ("Eiffel Tower", [1, 2]), ("2-4 0", [2, 3, 4, 0]), ("-1", [8])],
 )
 def test_modules_of_some_layers_and_positions(pair: Any, ablate: Any, wire: Any, positions: str, columns: Any) -> None:
     panel = ablate(*pair, layers="1-2 -1", positions=positions, view="A")
@@ -978,6 +979,24 @@ def test_a_part_that_is_not_there_is_a_hint(pair: Any, ablate: Any, option: str,
     setattr(panel, option, value)
     settle(panel)
     assert hint in panel["modules"].controls.hints[option]
+
+
+def test_a_long_map_opens_on_its_last_tokens_and_says_so(
+    pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.ablation.maps.PART_SECONDS", 0.0)
+    prompt = f"{PROMPT} Paris. {PROMPT}"  # nothing that ships or that another test has asked, which takes no time
+    long = ablate(pair.base, prompt=prompt, live_seconds=0)
+    tab = long["modules"]
+    assert tab.positions == "last 8"
+    assert len(long.result.positions) == 8
+    assert "The last 8 tokens" in tab.forecast_label.value
+    tab.positions = ""
+    assert tab.positions == "", "the whole is one change away"
+    assert ablate(pair.base, prompt=prompt, positions="last", live_seconds=0)["modules"].positions == "last"
+    monkeypatch.setattr("interp_widgets.widgets.ablation.maps.PART_SECONDS", 60.0)
+    short = ablate(pair.base, prompt=f"{PROMPT} Rome. {PROMPT}")
+    assert (short["modules"].positions, short["modules"].forecast_label.value) == ("", "")
 
 
 def test_a_part_of_a_long_map_takes_a_part_of_its_time(pair: Any, ablate: Any) -> None:

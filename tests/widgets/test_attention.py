@@ -100,6 +100,22 @@ def test_a_head_that_was_chosen_stays(attend: Any, options: Any, expected: tuple
         assert among not in panel["patterns"].about.value
 
 
+def test_the_head_it_opens_on_moves_no_row_of_another_panel(pair: Any) -> None:
+    bench = Workbench(pair.base, prompt=PROMPT)
+    try:
+        screen = bench.show("logit_lens", "attention")
+        assert screen.wait(120)
+        opened = screen["attention"].layer
+        assert opened > 0
+        assert bench.chosen & {"layer", "head"} == set()
+        assert screen["decomposition"].wait(120)
+        assert [screen["logit_lens"].lens_layer, screen["decomposition"].column] == [-1, -1]
+        screen["attention"].layer = opened - 1
+        assert screen["logit_lens"].lens_layer == opened - 1, "a choice does"
+    finally:
+        bench.close()
+
+
 def test_a_session_keeps_its_head(pair: Any, tmp_path: Path) -> None:
     bench = Workbench(pair.base, prompt=PROMPT)
     again = None

@@ -49,9 +49,11 @@ LAYERS = field(
 )  # fmt: skip
 POSITIONS = field(
     str, label="Positions", placeholder="all", more=True,
-    help="Only these tokens: last, words of the prompt, or numbers such as 4 or 3-8; empty: all",
+    help="Only these tokens: last, last 8, words of the prompt, or numbers such as 4 or 3-8; empty: all",
 )  # fmt: skip
 """A part of a map, which takes a part of the time; panels with these options read them by `of_part`."""
+PART, PART_SECONDS = "last 8", 60.0
+"""The positions on which a map opens that would take longer than so many seconds."""
 
 
 class MapPanel(PredictionPanel):
@@ -78,6 +80,25 @@ class MapPanel(PredictionPanel):
         """Whether a layer has been chosen: until then none is marked."""
         self.observe(lambda _: setattr(self, "layer_chosen", True), "layer")
         super().__init__(model, tuned, **options)
+
+    def appear(self) -> None:
+        if not self._opened and self.has_trait("positions") and "positions" not in self.keywords and not self.positions:
+            self._open_on_part()
+        super().appear()
+
+    def _open_on_part(self) -> None:
+        try:
+            seconds = self.forecast(self.request()).seconds
+        except ValueError:
+            return  # the first run says what is missing
+        if seconds > max(PART_SECONDS, float(self.live_seconds)):
+            with self.without_rerun():
+                self.positions = PART
+
+    @property
+    def remark_on_picture(self) -> str:
+        part = getattr(self, "positions", "") == PART
+        return f"The {PART} tokens: empty Positions under More for all" if part else ""
 
     @property
     def shorter(self) -> str:
@@ -143,8 +164,8 @@ def chosen_positions(panel: Any) -> tuple[int, ...]:
     model, text = panel.models[0], panel.positions
     context = checked(panel.prediction(), model)
     with hint_at("positions"):
-        if text.strip() == "last":
-            return (context.n_shown - 1,)
+        if last := re.fullmatch(r"last(?: (\d{1,6}))?", text.strip()):
+            return context.positions(range(-min(int(last[1] or 1), context.n_shown), 0))
         numbers = numbers_of(text)
         if numbers == ():
             raise ValueError(f"a span must begin before it ends, such as 3-8, got {short(text)}")

@@ -181,7 +181,7 @@ class HeadPatterns(PredictionPanel):
             name = next(iter(chosen), "")
             among = {"layer": f"of the heads of layer {self.layer} ", "head": f"of the heads {self.head} "}
             self._opened_on = found, first, among.get(name, "of all heads ")
-            self.workbench.select(layer=found.layer, head=found.head)
+            self.workbench.open_on(layer=found.layer, head=found.head)
 
     @property
     def _reason(self) -> tuple[StandingOut, str] | None:

@@ -355,7 +355,8 @@ class Hint(W.HTML):
 MOST_STEPS = 500
 """Most steps of a slider: a hand cannot aim at one of more, so there is a box with a number instead."""
 IN_SIGHT = 2
-"""Options of a panel that a screen shows, boxes for long texts not counted; the rest go under *More*."""
+"""Options of a panel that a screen shows, boxes for long texts not counted; the rest go under *More*, but for those
+without which nothing runs."""
 
 
 class Controls:
@@ -407,7 +408,8 @@ class Controls:
         short = self._panel.screen is not None
         first = [name for name, made in fields.items() if not made.more]
         if short:
-            del first[max(IN_SIGHT - self._count_in_sight(), 0) :]
+            room = max(IN_SIGHT - self._count_in_sight(), 0)
+            first = [name for at, name in enumerate(first) if at < room or fields[name].required]
 
         def lines_of(more: bool) -> list[list[Any]]:
             lines: list[list[Any]] = []

@@ -397,6 +397,11 @@ class Panel(Shell):
         """What makes a run shorter, beside a forecast so long that it waits for Run; empty for nothing."""
         return ""
 
+    @property
+    def remark_on_picture(self) -> str:
+        """What a reader has to know of the whole picture, such as that it is a part; empty for nothing."""
+        return ""
+
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Dim a picture that is out of date; with a `forecast`, highlight the Run button."""
         self._stale, self._forecast = stale, forecast
@@ -407,7 +412,8 @@ class Panel(Shell):
         (self.plot.add_class if dimmed else self.plot.remove_class)("iw-stale")
         self.run_button.button_style = "primary" if run_needed else ""
         shorter = self._forecast and self.shorter
-        self.forecast_label.value = " · ".join(filter(None, (self._forecast, shorter, MOVED * self._model_moved)))
+        said = (self._forecast, shorter, MOVED * self._model_moved, self.remark_on_picture)
+        self.forecast_label.value = " · ".join(filter(None, said))
         shown_if(self.forecast_label, bool(self.forecast_label.value))
 
     @guard

@@ -68,6 +68,7 @@ class WorkbenchState(Worded):
         self._refused: dict[str, Any] = {}
         self._given: set[str] = set(traits)
         self._started: set[str] = set()
+        self._leads = True  # a change moves the linked rows and columns
         self._undo: list[Callable[[], None]] = []
         self.edits: tuple[ModelEdit, ...] = ()
         """The edits applied to the models, one per model; empty while they are unedited."""
@@ -105,6 +106,16 @@ class WorkbenchState(Worded):
                 self._given.add(name)
                 self._started.discard(name)
 
+    def open_on(self, **values: Any) -> None:
+        """Start values that follow from the first result of a panel: panels take them over, but nobody chose them, so
+        that no row or column that is linked to one moves."""
+        self._leads = False
+        try:
+            self.select(**values)
+        finally:
+            self._leads = True
+        self._started.update(values)
+
     def join(self, panel: Any, given: Iterable[str] = (), usual: Iterable[str] = ()) -> None:
         """Link a panel or a stack: the values it was `given` apply to all, for the others it takes the shared ones.
         Those of them that are `usual` are its start values, which nobody chose."""
@@ -126,7 +137,7 @@ class WorkbenchState(Worded):
                 self._started.add(name)
         for own, name in _links(panel).items():
             value = getattr(panel, own)
-            if value < 0 and getattr(self, name) > self.traits()[name].min:  # else nothing has been selected yet
+            if value < 0 and name in self.chosen and getattr(self, name) > self.traits()[name].min:
                 self._lead(panel, own, name)
             elif value == self._part(name, value):
                 self._move(name, value)
@@ -233,7 +244,7 @@ class WorkbenchState(Worded):
                 for panel in self.panels:
                     self._push(panel, change.name, getattr(self, change.name))
                     for own, name in _links(panel).items():
-                        if name == change.name:
+                        if name == change.name and self._leads:
                             self._lead(panel, own, name)
             finally:
                 self._pushing.discard(change.name)

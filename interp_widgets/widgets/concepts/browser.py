@@ -70,7 +70,8 @@ class ConceptBrowser(ConceptStack):
         self.watch(more, "value", lambda change: shown_if(self.library.box, change.new))
         shown_if(self.library.box, False)
         self.inputs.children = [*self.controls.rows("directions", after={"map_method": [more]}), self.library.box]
-        self.listing.box.layout.flex, self.tabs.layout.flex = "1 1 248px", "4 1 560px"
+        beside = "1 1 248px" if self.screen is None else "1 1 100%"  # there the list is what is selected, at the side
+        self.listing.box.layout.flex, self.tabs.layout.flex = beside, "4 1 560px"
         both = row(self.listing.box, self.tabs)
         # without room side by side, the tabs go above the list
         both.layout.flex_flow, both.layout.align_items = "row wrap-reverse", "flex-end"
