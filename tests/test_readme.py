@@ -14,6 +14,7 @@ import pytest
 import interp_widgets
 from interp_widgets.widgets import views
 from interp_widgets.widgets.base.workbench import LIVE_SECONDS
+from interp_widgets.widgets.workbench.tools import TOOLS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -47,6 +48,17 @@ def test_links_and_pictures_exist() -> None:
     assert targets
     for target in targets:
         assert (ROOT / target).exists(), f"the README points at {target}"
+
+
+def test_the_gallery_shows_every_tab_in_four_pictures() -> None:
+    page = (ROOT / "notebooks" / "GALLERY.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"\]\(([^)]+)\)", page)
+    assert len(pictures) == 2 + 4 * len(TOOLS)
+    for name, tool in TOOLS.items():
+        assert f"## {tool.title}: {tool.question}" in page
+        assert sum(f"/{name}_" in picture for picture in pictures) == 4
+    for picture in pictures:
+        assert (ROOT / "notebooks" / picture).exists(), f"the gallery points at {picture}"
 
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))

@@ -1,7 +1,7 @@
 """Pictures of every tab of the workbench on SmolLM2, for notebooks/GALLERY.md: wide and narrow, light and dark.
 
-``make gallery`` writes them into notebooks/images/smollm2; it is a check of its own only in that a panel with an error,
-or one wider than its cell, fails it.
+``make gallery`` writes them into notebooks/images/smollm2, and the page that shows them; a panel with an error, or one
+wider than its cell, fails it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from interp_widgets.widgets.workbench.tools import TOOLS
 
 from .conftest import DARK, LIGHT
 
-FOLDER = Path(__file__).parents[2] / "notebooks" / "images" / "smollm2"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+FOLDER = NOTEBOOKS / "images" / "smollm2"
 SETUP = """
 from interp_widgets import Workbench, load_model
 bench = Workbench(load_model("smollm2"))
@@ -28,7 +29,6 @@ PATIENCE = 240
 """Seconds for the result of a tab; the picture shows what there is by then."""
 LONGEST = 120
 """Seconds up to which Run is pressed where a tab waits for it; a longer forecast is part of the picture."""
-COLOURS = 256
 
 
 @pytest.mark.timeout(3600)
@@ -54,16 +54,35 @@ def test_gallery(nb: Any) -> None:
                 nb.bokeh_idle()
                 nb.rests()
                 assert card.evaluate("card => card.scrollWidth <= card.clientWidth + 1"), (tab, width)
-                keep(card.screenshot(), FOLDER / f"{tab}_{name}_{width}.png")
+                keep(card.screenshot(), FOLDER / f"{tab}_{name}_{width}.webp")
             if width == 1400:
                 nb.py(code="screen.shown = ('saliency', 'logit_lens')")
                 nb.bokeh_idle()
                 nb.rests()
-                keep(nb.page.locator(".iw-screen").screenshot(), FOLDER / f"workbench_{name}.png")
+                keep(nb.page.locator(".iw-screen").screenshot(), FOLDER / f"workbench_{name}.webp")
+
+
+    (NOTEBOOKS / "GALLERY.md").write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The page of the pictures: wide and light in place, the others a click away."""
+    folder = FOLDER.relative_to(NOTEBOOKS)
+    parts = [
+        "# Gallery: every tab of the workbench on a pretrained model",
+        'SmolLM2 135M (instruct) as it opens, nothing set by hand: `Workbench(load_model("smollm2"))`. `make gallery` takes '
+        "these pictures again.",
+        f"![The workbench]({folder}/workbench_light.webp)",
+        f"[The workbench in the dark theme]({folder}/workbench_dark.webp)",
+    ]
+    others = {"dark": "dark_1400", "narrow": "light_700", "narrow and dark": "dark_700"}
+    for name, tool in TOOLS.items():
+        links = ", ".join(f"[{label}]({folder}/{name}_{suffix}.webp)" for label, suffix in others.items())
+        parts += [f"## {tool.title}: {tool.question}", f"![{tool.title}]({folder}/{name}_light_1400.webp)", links]
+    return "\n\n".join(parts) + "\n"
 
 
 def keep(png: bytes, path: Path) -> None:
-    """Write a picture with few colours: a third of its size."""
+    """Write a picture without loss, at half the size of a PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture = Image.open(io.BytesIO(png)).convert("RGB")
-    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(io.BytesIO(png)).convert("RGB").save(path, lossless=True, method=6)
