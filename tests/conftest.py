@@ -125,7 +125,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         import transformer_lens  # noqa: F401
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5000, 10, 10)  # as it is, collecting takes a tenth of the time of many tests
 
 
 SET_AT_IMPORT = ("PYTEST_", "KMP_", "TORCHINDUCTOR_", "HF_XET_")

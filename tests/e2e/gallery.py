@@ -61,7 +61,6 @@ def test_gallery(nb: Any) -> None:
                 nb.rests()
                 keep(nb.page.locator(".iw-screen").screenshot(), FOLDER / f"workbench_{name}.webp")
 
-
     (NOTEBOOKS / "GALLERY.md").write_text(page(), encoding="utf-8")
 
 

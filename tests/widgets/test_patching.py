@@ -15,10 +15,12 @@ from interp_widgets import PatchingPanel, Workbench, activation_patching, patche
 from interp_widgets.analysis.patching import ActivationPatchingResult
 from interp_widgets.data.presets import preset
 from interp_widgets.widgets.base.fields import hidden
+from interp_widgets.widgets.base.opening import opening_of
 from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED, part
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
+from tests.widgets.test_opening import TEMPLATES, from_folder
 from tests.widgets.trouble import cancelled_and_closed, complaint, told_of_broken_weights
 
 pytestmark = pytest.mark.slow
@@ -104,7 +106,10 @@ def test_a_longer_prompt_is_aligned_from_both_ends(pair: Any, patch: Any) -> Non
     ("options", "field", "sentence"),
     [
         ({"corrupted": CLEAN}, "corrupted", "both prompts are the same"),
-        ({"corrupted": ""}, "corrupted", "there is no corrupted prompt yet"),
+        ({"corrupted": ""}, "swap", "there is no corrupted prompt yet"),
+        ({"corrupted": "", "swap": "France"}, "swap", "must be old → new, such as France → Italy, got 'France'"),
+        ({"corrupted": "", "swap": "Spain -> Italy"}, "swap", "'Spain' does not occur in the clean prompt"),
+        ({"corrupted": "", "swap": "of -> of"}, "swap", "both prompts are the same"),
         ({"corrupted": "The capital city of France is"}, "foil", "answered by ' Paris' too, so that it gives no foil"),
         ({"target": " Paris", "foil": " Paris"}, "foil", "must differ"),
         ({"foil": " Paris"}, "foil", "answer and foil are the same token, ' Paris'"),
@@ -122,6 +127,7 @@ def test_what_has_to_be_chosen_is_a_hint_at_its_box(
     assert sentence in complaint(panel)
     with panel.batch_changes():
         panel.prompt, panel.corrupted, panel.target, panel.foil, panel.alignment = CLEAN, CORRUPTED, "", "", ""
+        panel.swap = ""
     settle(panel)
     assert (panel.hints, panel.status.state) == ({}, "done")
 
@@ -347,7 +353,7 @@ def test_on_a_workbench_the_prompt_is_shared_and_an_example_pair_offered(pair: A
     panel = PatchingPanel(bench)
     tab = panel["map"]
     try:
-        assert panel.hints.keys() == {"corrupted"}
+        assert panel.hints.keys() == {"swap"}
         assert not hidden(tab.example_button)
         wire.click(tab.example_button)
         settle(panel)
@@ -360,6 +366,47 @@ def test_on_a_workbench_the_prompt_is_shared_and_an_example_pair_offered(pair: A
         bench.close()
 
 
+@pytest.mark.parametrize("response_token", [0, 2])
+def test_words_are_swapped_in_the_prompt_and_in_the_response_so_far(pair: Any, patch: Any, response_token: int) -> None:
+    question, answer = "Q: Where is France? A: The capital of", " France is Paris"
+    panel = patch(
+        pair.tuned,
+        prompt=question,
+        response=answer,
+        response_token=response_token,
+        swap="France -> Italy",
+        foil=" Rome",
+    )
+    assert (panel.hints, panel.status.state) == ({}, "done")
+    prompt_ids, response_ids = pair.tuned.split(question, answer)
+    swapped = question.replace("France", "Italy"), ["", " Italy is"][response_token > 0]
+    others = [token for part in pair.tuned.split(*swapped) for token in part]
+    found = activation_patching(
+        pair.tuned, [*prompt_ids, *response_ids[:response_token]], others, response_ids[response_token], foil=" Rome",
+        sites=("resid_pre", "attn", "mlp"),
+    )  # fmt: skip
+    for site, values in found.recovered.items():
+        np.testing.assert_allclose(panel.result.recovered[site], values, atol=1e-5)
+    names: dict[str, Any] = {}
+    exec(panel.current.code(panel.current.request()), names)
+    np.testing.assert_allclose(names["result"].recovered["attn"], found.recovered["attn"], atol=1e-5)
+
+
+def test_a_chat_opens_with_the_country_swapped(tmp_path: Path) -> None:
+    model = from_folder(tmp_path, TEMPLATES["chat"])
+    bench = Workbench(model, prompt=opening_of([model]).prompt)
+    panel = PatchingPanel(bench)
+    try:
+        assert (panel.swap, panel.corrupted) == ("France → Italy", "")
+        assert panel.hints == {}
+        assert panel["map"].matched.changed(0)
+        bench.prompt = "Another text"
+        assert "does not occur in the clean prompt" in panel.hints["swap"]
+    finally:
+        panel.close()
+        bench.close()
+
+
 def test_the_prompt_of_an_example_brings_its_partner(pair: Any) -> None:
     example = preset("indirect object")
     bench = Workbench(pair.tuned, prompt=example.prompt)
@@ -367,7 +414,7 @@ def test_the_prompt_of_an_example_brings_its_partner(pair: Any) -> None:
     try:
         assert panel.corrupted == example.corrupted
         panel.corrupted = ""
-        assert panel.hints.keys() == {"corrupted"}, "a box that was cleared stays empty"
+        assert panel.hints.keys() == {"swap"}, "a box that was cleared stays empty"
         bench.prompt = CLEAN
         assert panel.corrupted == CORRUPTED
         bench.prompt = "The capital of Japan is"

@@ -14,7 +14,7 @@ from .controls import chat_text
 
 QUESTION = "What is the capital of France?"
 """What a model with a chat template is asked."""
-ANSWER = "Paris"
+ANSWER, SWAP = "Paris", "France → Italy"
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class Opening:
     """Characters [start, end) of the instruction in `prompt`, if it has one."""
     answer: str = ""
     """The word of the response that the prompt asks for; empty if it asks for no single word."""
+
+    swap: str = ""
+    """Words of the prompt and those that change the answer, old → new; empty if there are none."""
 
     def answer_in(self, tokens: Sequence[str]) -> int:
         """The response token with which the answer begins; 0 where it does not occur."""
@@ -45,7 +48,7 @@ def opening_of(models: Sequence[Any]) -> Opening:
         return Opening(case.prompt, case.instruction)
     if any(model.chat_template is not None for model in models):
         try:
-            return Opening(chat_text(models, [{"role": "user", "content": QUESTION}]), answer=ANSWER)
+            return Opening(chat_text(models, [{"role": "user", "content": QUESTION}]), answer=ANSWER, swap=SWAP)
         except ValueError:
             pass  # a template that refuses one message of a user is named when a chat is asked for
     return Opening(PRESETS[0].prompt, answer=PRESETS[0].target.strip())

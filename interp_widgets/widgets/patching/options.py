@@ -17,7 +17,8 @@ from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_to
 from interp_widgets.analysis.patching import ActivationPatchingResult, activation_patching
 from interp_widgets.analysis.patching.activation import activation_patching_cost, possible_sites
 from interp_widgets.analysis.patching.pairs import Alignment, PromptPair
-from interp_widgets.data.presets import PRESETS
+from interp_widgets.arguments import short
+from interp_widgets.data.presets import PRESETS, Preset
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
@@ -26,8 +27,9 @@ from ..ablation.removal import METRIC_LABELS
 from ..base import pair_view
 from ..base.controls import row, shown_if
 from ..base.fields import Bounds, field, hint_at, variant
-from ..base.prediction import Continued, Likeliest, PredictionPanel, check_foil, checked
-from ..base.request import Request
+from ..base.opening import opening_of
+from ..base.prediction import Continued, Likeliest, PredictionPanel, Swapped, check_foil, checked
+from ..base.request import PerModel, Request
 from ..views import TokenStrip
 
 CLEAN, CORRUPTED = "The capital of France is", "The capital of Italy is"
@@ -72,7 +74,14 @@ class PatchPanel(MapPanel):
         str, label="Corrupted prompt", width="grow", group="prediction", new_row=True,
         placeholder="the clean prompt with other words",
         help="The clean prompt with the words changed that the answer depends on",
-        required="there is no corrupted prompt yet: type the clean prompt with the words changed that matter",
+        shown_if=lambda panel: not panel.swap,
+    )  # fmt: skip
+    swap = field(
+        str, label="Swap", group="prediction", new_row=True, placeholder="France → Italy",
+        help="Words of the clean prompt, an arrow (→ or ->) and what the corrupted prompt has in their place, in the "
+        "response so far too",
+        shown_if=lambda panel: not panel.corrupted,
+        required="there is no corrupted prompt yet: type which words to swap, such as France → Italy",
     )  # fmt: skip
     direction, metric = metric_fields()
     alignment = field(
@@ -94,7 +103,11 @@ class PatchPanel(MapPanel):
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         if "prompt" in keywords:
             return {}
-        return {"prompt": CLEAN} | ({} if "corrupted" in keywords else {"corrupted": CORRUPTED})
+        return {"prompt": CLEAN} | ({} if {"corrupted", "swap"} & keywords else {"corrupted": CORRUPTED})
+
+    @classmethod
+    def preset_values(cls, chosen: Preset) -> dict[str, Any]:
+        return super().preset_values(chosen) | {"swap": ""}
 
     def build(self) -> None:
         self.example_button = W.Button(description="Example pair", tooltip=f"{CLEAN} … / {CORRUPTED} …")
@@ -111,27 +124,30 @@ class PatchPanel(MapPanel):
         """The tokens of the first model in both prompts."""
         for number, strip in enumerate(self.strips):
             self.on_user(strip, "selected", partial(self._clicked, number))
-        self.watch(self, ["corrupted", "alignment"], lambda _: self.texts_read())
+        self.watch(self, ["corrupted", "swap", "alignment"], lambda _: self.texts_read())
         self.watch(self, "prompt", lambda _: self._take_partner())
-        self.watch(self, "corrupted", lambda _: self._offer_example())
-        if "corrupted" not in self.keywords:
+        self.watch(self, ["corrupted", "swap"], lambda _: self._offer_example())
+        if not {"corrupted", "swap"} & set(self.keywords):
             self._take_partner()
         self._offer_example()
 
     def show_example(self) -> None:
         """Both prompts of the opening example, on the whole workbench."""
         with self.batch_changes():
+            self.swap = ""
             self.workbench.select(prompt=CLEAN, response="", prompt_token=-1, response_token=-1)
             self.corrupted = CORRUPTED
 
     def _take_partner(self) -> None:
         """Without a corrupted prompt, take the one that belongs to the prompt of an example."""
         partners = {CLEAN: CORRUPTED, **{example.prompt: example.corrupted for example in PRESETS}}
-        if not self.corrupted:
+        if not self.corrupted and not self.swap:
             self.corrupted = partners.get(self.prompt, "")
+            opening = opening_of(self.models)
+            self.swap = opening.swap if self.prompt == opening.prompt else ""
 
     def _offer_example(self) -> None:
-        shown_if(self.example_button, not self.corrupted)
+        shown_if(self.example_button, not self.corrupted and not self.swap)
 
     def lay_out(self, maps: Any, details: Sequence[Any]) -> None:
         """Put prompts and words above the maps; on a screen, where space is short, into the details."""
@@ -148,7 +164,9 @@ class PatchPanel(MapPanel):
         raise NotImplementedError
 
     def arguments(self) -> dict[str, Any]:
-        arguments = {name: value for name, value in super().arguments().items() if name not in ("corrupted", "foil")}
+        arguments = {
+            name: value for name, value in super().arguments().items() if name not in ("corrupted", "swap", "foil")
+        }
         return {**arguments, "sites": self.sites(), "alignment": self.pairs_of_positions()}
 
     def pairs_of_positions(self) -> tuple[tuple[int, int], ...] | str:
@@ -162,14 +180,27 @@ class PatchPanel(MapPanel):
             numbers = [pair.split(":") for pair in pairs]
             return tuple((int(clean), int(corrupted)) for clean, corrupted in numbers)
 
+    def corrupted_context(self) -> PerModel:
+        """The corrupted prompt with the response so far, as an argument of the analysis."""
+        prediction = self.prediction()
+        if self.corrupted:
+            return Continued(self.corrupted, prediction)
+        self.require("swap")
+        with hint_at("swap"):
+            words = re.fullmatch(r"\s*(.+?)\s*(?:→|->)\s*(.*?)\s*", self.swap)
+            if words is None:
+                raise ValueError(f"the words to swap must be old → new, such as France → Italy, got {short(self.swap)}")
+            if words[1] not in prediction.prompt:
+                raise ValueError(f"{words[1]!r} does not occur in the clean prompt: swap words that it has")
+            return Swapped(words[1], words[2], prediction)
+
     def both_prompts(self) -> tuple[Prompt, Prompt, Alignment]:
         """Both contexts as the first model reads them, and which positions belong together; hints where they do not
         fit."""
         prediction, model = self.prediction(), self.models[0]
-        self.require("corrupted")
         clean = checked(prediction, model)
-        with hint_at("corrupted"):
-            ids = Continued(self.corrupted, prediction).read_by(model)
+        with hint_at("corrupted" if self.corrupted else "swap"):
+            ids = self.corrupted_context().read_by(model)
             corrupted = read_prompt(model, ids, what="corrupted prompt")
             if clean.ids == corrupted.ids:
                 raise ValueError("both prompts are the same: change the words here that the answer depends on")
@@ -181,11 +212,11 @@ class PatchPanel(MapPanel):
         self.both_prompts()
         self.require()
         prediction, options = self.prediction(), self.arguments()
-        texts = Continued(self.corrupted, prediction)
+        texts = self.corrupted_context()
         answer, foil = self._tokens(texts)
         return Request.of(activation_patching, options | foil, prediction.ids, texts, answer)
 
-    def _tokens(self, texts: Continued) -> tuple[Any, dict[str, Any]]:
+    def _tokens(self, texts: PerModel) -> tuple[Any, dict[str, Any]]:
         """The answer, and the foil as a keyword: of two models, the second one's likeliest where none is typed."""
         prediction, model = self.prediction(), self.models[0]
         two = len(self.models) > 1
