@@ -69,8 +69,8 @@ def page() -> str:
     folder = FOLDER.relative_to(NOTEBOOKS)
     parts = [
         "# Gallery: every tab of the workbench on a pretrained model",
-        'SmolLM2 135M (instruct) as it opens, nothing set by hand: `Workbench(load_model("smollm2"))`. `make gallery` takes '
-        "these pictures again.",
+        'SmolLM2 135M (instruct) as it opens, nothing set by hand: `Workbench(load_model("smollm2"))`.',
+        "`make gallery` takes these pictures again.",
         f"![The workbench]({folder}/workbench_light.webp)",
         f"[The workbench in the dark theme]({folder}/workbench_dark.webp)",
     ]
