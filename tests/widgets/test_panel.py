@@ -289,6 +289,19 @@ def test_a_long_forecast_lights_the_run_button(toy: Any, wire: Any, model: Any) 
     assert "iw-stale" not in toy.plot._dom_classes
 
 
+def test_the_first_picture_comes_by_itself_also_after_a_hint(make: Callable[..., Any], model: Any) -> None:
+    panel = make(model, n=-1, seconds=50.0)
+    assert panel.results == ()
+    panel.n = 4
+    assert panel.wait(120)
+    assert panel.results == (16,), "50 s are much while one types, but not for the first picture"
+    panel.n = 5
+    assert (panel.results, panel.status.state) == ((16,), "waiting")
+    far = make(model, n=-1, seconds=3000.0)
+    far.n = 6
+    assert (far.results, far.status.state) == ((), "waiting")
+
+
 def test_a_change_that_waits_for_run_stops_the_run_before_it(toy: Any, model: Any) -> None:
     model.hold()
     toy.n = 6

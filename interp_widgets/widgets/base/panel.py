@@ -762,7 +762,12 @@ class Panel(Shell):
         except Exception as error:
             self.show_error(error)
             return
-        self.refresh(limit=max(FIRST_BACKGROUND_SECONDS, float(self.live_seconds)))
+        self.refresh(limit=self._opening_limit)
+
+    @property
+    def _opening_limit(self) -> float:
+        """Forecast seconds up to which a panel without a picture starts by itself."""
+        return max(FIRST_BACKGROUND_SECONDS, float(self.live_seconds))
 
     # inside: the layout -----------------------------------------------------------------------------------------------
 
@@ -905,7 +910,7 @@ class Panel(Shell):
         if "redraw" in due and self._shown is None:
             due.add("refresh")  # drawing may have failed before
         if "refresh" in due:
-            self.refresh()
+            self.refresh(self._opening_limit if self._shown is None else None)
         try:
             if "redraw" in due and self._drawn is drawn:
                 self.redraw()
