@@ -84,6 +84,8 @@ def test_one_model_and_two(kind: str, opened: Callable[..., Any], pair: Any, tmp
     tuned = opened(kind, pair.tuned)
     alone = getattr(tuned, "current", tuned).frame()
     two = opened(kind, pair)
+    if kind == "AttentionExplorer":  # of two models it opens on a head of the first
+        two.layer, two.head = tuned.layer, tuned.head
     files = {}
     for view in ("A", "B", "difference"):
         two.view = view
