@@ -407,6 +407,16 @@ def test_a_chat_opens_with_the_country_swapped(tmp_path: Path) -> None:
         bench.close()
 
 
+def test_a_chat_is_swapped_for_two_models_of_which_one_has_a_template(patch: Any, tmp_path: Path) -> None:
+    plain, chat = (from_folder(tmp_path / name, TEMPLATES[name]) for name in ("plain", "chat"))
+    panel = patch(plain, chat, prompt=opening_of([plain, chat]).prompt, swap="France → Italy", metric="log_prob")
+    assert (panel.hints, panel.status.state) == ({}, "done")
+    assert panel["map"].matched.changed(0)
+    both = patch(chat, prompt=CLEAN, corrupted=CORRUPTED, swap="France → Spain")
+    shown = [hidden(both["map"].controls[name]) for name in ("corrupted", "swap")]
+    assert shown == [False, True], "the prompt that is typed as a whole counts, and is in sight"
+
+
 def test_the_prompt_of_an_example_brings_its_partner(pair: Any) -> None:
     example = preset("indirect object")
     bench = Workbench(pair.tuned, prompt=example.prompt)

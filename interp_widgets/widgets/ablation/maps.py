@@ -89,8 +89,8 @@ class MapPanel(PredictionPanel):
     def _open_on_part(self) -> None:
         try:
             seconds = self.forecast(self.request()).seconds
-        except ValueError:
-            return  # the first run says what is missing
+        except Exception:
+            return  # the first run meets it again and shows it
         if seconds > max(PART_SECONDS, float(self.live_seconds)):
             with self.without_rerun():
                 self.positions = PART

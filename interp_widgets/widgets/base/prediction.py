@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -18,7 +17,7 @@ from interp_widgets.models.top_k import likeliest
 
 from ..views import TokenStrip
 from .chat_box import ChatPrompt
-from .controls import chat_text, shown_if
+from .controls import shown_if
 from .fields import Bounds, Refused, Text, field, hint_at
 from .panel import Panel
 from .request import FromModel, PerModel, Request, model_variables
@@ -169,8 +168,9 @@ class Continued(PerModel):
 
 @dataclass(frozen=True)
 class Swapped(PerModel):
-    """The context of a prediction, its response so far included, with some words in place of others."""
+    """Another prompt with the response so far as a prediction, in which some words stand in place of others."""
 
+    prompt: str
     old: str
     new: str
     prediction: Prediction
@@ -180,24 +180,15 @@ class Swapped(PerModel):
         so_far = "".join(model.token_strings(response[: self.prediction.at]))
         if not self.prediction.response.startswith(so_far):
             raise Refused("response_token", "the response so far ends within a character: predict another token of it")
-        prompt = self._swap(self.prediction.prompt)
-        if isinstance(prompt, list):
-            prompt = chat_text((model,), prompt)
-        return [*itertools.chain(*Prediction(prompt, self._swap(so_far)).split(model))]
+        before, after = Prediction(self.prompt, so_far.replace(self.old, self.new)).split(model)
+        return [*before, *after]
 
     def code(self, name: str) -> tuple[list[str], str]:
-        prompt = self._swap(self.prediction.prompt)
         if not self.prediction.at:
-            return [], repr(prompt)
+            return [], repr(self.prompt)
         so_far = f'"".join({name}.token_strings(response_ids[:{self.prediction.at}]))'
         swap = f".replace({self.old!r}, {self.new!r})"
-        return [f"before, after = {name}.split({prompt!r}, {so_far}{swap})"], "[*before, *after]"
-
-    def _swap(self, text: Any) -> Any:
-        """A text with the words swapped; of a chat, its messages."""
-        if isinstance(text, ChatText):
-            return [{**message, "content": self._swap(message["content"])} for message in text.messages]
-        return text.replace(self.old, self.new)
+        return [f"before, after = {name}.split({self.prompt!r}, {so_far}{swap})"], "[*before, *after]"
 
 
 def checked(prediction: Prediction, model: Model) -> Prompt:

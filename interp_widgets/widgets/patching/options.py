@@ -21,11 +21,12 @@ from interp_widgets.arguments import short
 from interp_widgets.data.presets import PRESETS, Preset
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
+from interp_widgets.models.chat import ChatText
 
 from ..ablation.maps import METRIC_NAMES, MapPanel, amount, fed_positions, quoted
 from ..ablation.removal import METRIC_LABELS
 from ..base import pair_view
-from ..base.controls import row, shown_if
+from ..base.controls import chat_text, row, shown_if
 from ..base.fields import Bounds, field, hint_at, variant
 from ..base.opening import opening_of
 from ..base.prediction import Continued, Likeliest, PredictionPanel, Swapped, check_foil, checked
@@ -74,12 +75,12 @@ class PatchPanel(MapPanel):
         str, label="Corrupted prompt", width="grow", group="prediction", new_row=True,
         placeholder="the clean prompt with other words",
         help="The clean prompt with the words changed that the answer depends on",
-        shown_if=lambda panel: not panel.swap,
+        shown_if=lambda panel: bool(panel.corrupted) or not panel.swap,
     )  # fmt: skip
     swap = field(
         str, label="Swap", group="prediction", new_row=True, placeholder="France → Italy",
-        help="Words of the clean prompt, an arrow (→ or ->) and what the corrupted prompt has in their place, in the "
-        "response so far too",
+        help="Words of the clean prompt, an arrow (→ or ->) and what the corrupted prompt has in their place, wherever "
+        "these letters stand, in the response so far too",
         shown_if=lambda panel: not panel.corrupted,
         required="there is no corrupted prompt yet: type which words to swap, such as France → Italy",
     )  # fmt: skip
@@ -192,7 +193,11 @@ class PatchPanel(MapPanel):
                 raise ValueError(f"the words to swap must be old → new, such as France → Italy, got {short(self.swap)}")
             if words[1] not in prediction.prompt:
                 raise ValueError(f"{words[1]!r} does not occur in the clean prompt: swap words that it has")
-            return Swapped(words[1], words[2], prediction)
+            old, new, prompt = words[1], words[2], prediction.prompt
+            if isinstance(prompt, ChatText):
+                messages = [{**each, "content": each["content"].replace(old, new)} for each in prompt.messages]
+                return Swapped(chat_text(self.models, messages), old, new, prediction)
+            return Swapped(prompt.replace(old, new), old, new, prediction)
 
     def both_prompts(self) -> tuple[Prompt, Prompt, Alignment]:
         """Both contexts as the first model reads them, and which positions belong together; hints where they do not
