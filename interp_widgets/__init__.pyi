@@ -18,11 +18,13 @@ from .analysis.attention import AttentionReasons as AttentionReasons
 from .analysis.attention import DirectLogitAttribution as DirectLogitAttribution
 from .analysis.attention import HeadScores as HeadScores
 from .analysis.attention import MassiveActivations as MassiveActivations
+from .analysis.attention import WeightsAgainstText as WeightsAgainstText
 from .analysis.attention import attention_patterns as attention_patterns
 from .analysis.attention import attention_reasons as attention_reasons
 from .analysis.attention import direct_logit_attribution as direct_logit_attribution
 from .analysis.attention import head_scores as head_scores
 from .analysis.attention import massive_activations as massive_activations
+from .analysis.attention import weights_against_text as weights_against_text
 from .analysis.bias import BBQMetrics as BBQMetrics
 from .analysis.bias import BBQResult as BBQResult
 from .analysis.bias import BiasActivity as BiasActivity

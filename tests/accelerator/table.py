@@ -466,6 +466,12 @@ def reasons(setup: Setup) -> Any:
     return iw.attention_reasons(setup.model, PROMPT, 1, 2, -1, 3)
 
 
+@row("weights_against_text")
+def words_in_texts(setup: Setup) -> Any:
+    pairs = iw.head_word_pairs(setup.model, words=WORDS, vectors=VECTORS, top=20, keep=9)
+    return iw.weights_against_text(setup.model, [" ".join(WORDS[:20]), " ".join(WORDS[5:30])], pairs, shuffles=2)
+
+
 @row("massive_activations")
 def largest_activations(setup: Setup) -> Any:
     return iw.massive_activations(setup.model, PROMPT, others=1, references=1)

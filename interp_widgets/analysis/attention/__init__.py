@@ -5,3 +5,10 @@ from interp_widgets.analysis.attention.head_scores import HeadScores, Score, hea
 from interp_widgets.analysis.attention.massive import MassiveActivations, massive_activations
 from interp_widgets.analysis.attention.patterns import AttentionPatterns, attention_patterns, attention_patterns_cost
 from interp_widgets.analysis.attention.reasons import AttentionReasons, attention_reasons, attention_reasons_cost
+from interp_widgets.analysis.attention.word_attention import (
+    PairAttention,
+    PairPlace,
+    WeightsAgainstText,
+    weights_against_text,
+    weights_against_text_cost,
+)

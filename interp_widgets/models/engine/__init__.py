@@ -375,8 +375,8 @@ def residual_streams(network: Network, ids: Any) -> Tensor:
 def read_values(network: Network, ids: Any, readers: Sequence[tuple[str, Callable[[Tensor], None]]]) -> None:
     """Call functions with the values at hooks, layer by layer, in one pass of the model's own modules.
 
-    No logits are computed, unless the user has hooks on the model. What a function does not keep is freed again, so
-    that the patterns of one layer at a time are in memory.
+    The pass ends after the layer of the last value, unless the user has hooks on the model. What a function does not
+    keep is freed again, so that the patterns of one layer at a time are in memory.
 
     Args:
         network: a `Model`.

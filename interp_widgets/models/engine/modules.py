@@ -286,7 +286,8 @@ def read_values(
 ) -> None:
     """Call functions with the values at hooks, in the order of a pass over ids (batch, tokens).
 
-    The patterns that a bridge keeps are freed layer by layer.
+    The patterns that a bridge keeps are freed layer by layer, and the pass ends after the layer of the last value unless
+    ``whole``.
     """
     tl_model, silent = network.tl_model, {name for name, _ in readers}
     known = frozenset(tl_model.hook_dict)
@@ -302,6 +303,8 @@ def read_values(
     def dropping(layer: int) -> Callable[..., Tensor]:
         def drop(value: Tensor, hook: Any) -> Tensor:
             drop_pattern(tl_model.blocks[layer])
+            if not silent and not whole:
+                raise _StopPass
             return value
 
         return drop
@@ -309,7 +312,9 @@ def read_values(
     hooks = [(name, reading(name, function)) for name, function in readers]
     ends = [(site_hook("resid", layer + 1, network.n_layers), layer) for layer in range(network.n_layers)]
     check_hook_names(tl_model, [name for name, _ in hooks])
-    run_blocks(network, batch, hooks + [(name, dropping(layer)) for name, layer in ends if name in known], whole=whole)
+    after = [(name, dropping(layer)) for name, layer in ends if name in known]
+    with contextlib.suppress(_StopPass):
+        run_blocks(network, batch, hooks + after, whole=whole)
     if silent:
         raise ValueError(f"hook {min(silent)!r} exists but does not run in this model's forward pass")
 
