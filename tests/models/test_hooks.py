@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from interp_widgets.models import Model, load_model
+from interp_widgets.models.engine import read_values
 from tests.models.tiny import tiny_folder, tiny_model
 
 IDS = [5, 17, 300, 44, 8]
@@ -207,3 +210,20 @@ def test_names_are_canonical_on_both_backends(model: Model) -> None:
     assert "blocks.0.hook_resid_pre" in model.hook_names
     assert "blocks.2.attn.hook_pattern" in model.hook_names
     assert not any(name.endswith((".hook_in", ".hook_out")) for name in model.hook_names)
+
+
+def test_values_are_read_without_the_layers_behind_them(model: Model) -> None:
+    attention = list(model.tl_model.blocks[2].attn.modules())
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(3)]
+    ran: list[Any] = []
+    handle = register_module_forward_pre_hook(lambda module, _: ran.append(module))  # not a hook of the user's
+    read: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
+    try:
+        read_values(model, IDS, [(name, partial(read[0].__setitem__, name)) for name in names[:2]])
+        assert not any(module is part for module in ran for part in attention)
+        read_values(model, IDS, [(name, partial(read[1].__setitem__, name)) for name in names])
+        assert any(module is part for module in ran for part in attention)
+    finally:
+        handle.remove()
+    for name in names[:2]:
+        torch.testing.assert_close(read[0][name], read[1][name], rtol=0, atol=0)

@@ -31,9 +31,10 @@ def patterns_of_texts(
     take: Callable[[int, int, Tensor], None],
     run: RunOptions,
 ) -> ChunkLog:
-    """Call ``take(text, row of the layer, pattern)`` with every text's patterns (heads, tokens, tokens), layer by layer.
+    """Call ``take(text, row of the layer, pattern)`` with the patterns (heads, tokens, tokens) of every text and layer.
 
-    Texts of similar length run together. The patterns hold every token that the model reads, a BOS included.
+    Texts of similar length run together. The patterns hold every token that the model reads, a BOS included. Layers
+    after the last of these do not run.
     """
     ids = [item.ids for item in read]
 

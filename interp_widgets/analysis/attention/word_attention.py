@@ -37,8 +37,8 @@ class PairAttention(NamedTuple):
 
     query: str
     key: str
-    count: int
-    """How often it occurs in the texts with at least one occurrence of other words to compare with."""
+    occurrences: int
+    """How often it occurs in the texts where there are other words to compare with."""
     attention: float
     """Mean attention from the query word to the key word."""
     matched: float
@@ -90,7 +90,7 @@ class WeightsAgainstText(Result):
     """95% bootstrap interval of it over the different pairs: low, high; NaN with fewer than five of them."""
 
     control: Floats = with_axes("shuffles", "layers", "heads")
-    """The same with each word of the pairs replaced by a random one of the same frequency; NaN where no such pair
+    """The AUC with each word of the pairs replaced by a random one of the same frequency; NaN where no such pair
     occurs."""
 
     occurrences: Ints = with_axes("layers", "heads")
@@ -145,13 +145,12 @@ class WeightsAgainstText(Result):
         Raises ValueError for a layer or head that is not in the result.
         """
         at = np.flatnonzero((self.cells == self._cell(layer, head)).all(axis=1))
+        numbers = np.stack([self.attention[at], self.matched[at], self.above[at]], axis=1)
+        places = zip(self.places[at].tolist(), self.word_pairs[at].tolist(), numbers.tolist(), strict=True)
         return [
-            PairPlace(*place, self.words[query], self.words[key], *numbers)
-            for place, (query, key), *numbers in zip(
-                self.places[at].tolist(), self.word_pairs[at].tolist(), self.attention[at].tolist(),
-                self.matched[at].tolist(), self.above[at].tolist(), strict=True,
-            )
-        ]  # fmt: skip
+            PairPlace(text, query, key, self.words[first], self.words[second], *measured)
+            for (text, query, key), (first, second), measured in places
+        ]
 
     def pairs(self, layer: int, head: int) -> list[PairAttention]:
         """A head's pairs that occur and can be compared, those with the most attention first.
@@ -171,8 +170,8 @@ class WeightsAgainstText(Result):
         return sorted(pairs, key=lambda pair: (-pair.attention, pair.query, pair.key))
 
     def beyond_chance(self, layer: int, head: int) -> bool:
-        """Whether a head attends along its pairs more than by chance: the interval of its AUC lies above 0.5, and 95% of
-        the shuffled controls below the AUC.
+        """Whether a head attends along its pairs more than by chance: the interval of its AUC lies above 0.5, and 95%
+        of the shuffled controls below the AUC.
 
         Raises ValueError for a layer or head that is not in the result.
         """
@@ -214,7 +213,7 @@ class WeightsAgainstText(Result):
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """Heads beyond chance, heads with an interval, and the head with the largest lower end of the interval."""
         low = np.where(np.isfinite(self.interval[0]), self.interval[0], -np.inf)
-        row, head = np.unravel_index(int(low.argmax()), low.shape)
+        row, head = divmod(int(low.argmax()), low.shape[1])
         known = bool(np.isfinite(low[row, head]))
         heads = [(layer, number) for layer in self.layers for number in range(low.shape[1])]
         return {
@@ -391,12 +390,14 @@ class _Events:
         octaves = [_octave(word) for word in (self.query_word, self.key_word)]
         distance = np.floor(2 * np.log2(np.maximum(self.query - self.key, 1)) + 1e-9).astype(np.int64)
         code = (distance * 64 + octaves[0]) * 64 + octaves[1]
-        return np.unique(code, return_inverse=True)[1].reshape(-1)
+        strata: NDArray[np.int64] = np.unique(code, return_inverse=True)[1].reshape(-1)
+        return strata
 
 
 def _octave(word: NDArray[Any]) -> NDArray[np.int64]:
     """The octave of a word's rank in the list: 1st, 2nd and 3rd, 4th to 7th, …"""
-    return np.floor(np.log2(word + 1) + 1e-9).astype(np.int64)
+    octaves: NDArray[np.int64] = np.floor(np.log2(word + 1) + 1e-9).astype(np.int64)
+    return octaves
 
 
 def _compared(
@@ -419,7 +420,7 @@ def _compared(
     shape = attention.shape[:2]
     auc, interval = np.full(shape, np.nan), np.full((2, *shape), np.nan)
     control = np.full((shuffles, *shape), np.nan)
-    counts = {name: np.zeros(shape, dtype=np.int64) for name in ("occurrences", "unmatched", "n_pairs", "texts_with")}
+    occurring, unmatched, n_pairs, texts_with = (np.zeros(shape, dtype=np.int64) for _ in range(4))
     cells, kept = [], []
     for row, head in np.ndindex(*shape):
         run.stop_if_cancelled()
@@ -436,13 +437,12 @@ def _compared(
         above, matched = ranks.against_others(at)
         known = np.isfinite(above)
         _, pair = np.unique(code[at[known]], return_inverse=True)
-        counts["occurrences"][row, head] = known.sum()
-        counts["unmatched"][row, head] = (~known).sum()
-        counts["n_pairs"][row, head] = n_pairs = int(pair.max(initial=-1)) + 1
-        counts["texts_with"][row, head] = len(np.unique(events.text[at]))
+        occurring[row, head], unmatched[row, head] = known.sum(), (~known).sum()
+        n_pairs[row, head] = pair.max(initial=-1) + 1
+        texts_with[row, head] = len(np.unique(events.text[at]))
         if known.any():
             auc[row, head] = above[known].mean()
-        if n_pairs >= FEWEST_PAIRS:
+        if n_pairs[row, head] >= FEWEST_PAIRS:
             drawn = bootstrap_mean(above[known, None], clusters=pair, resamples=RESAMPLES, seed=seed)
             interval[:, row, head] = drawn[:, 0]
         for number, order in enumerate(orders):
@@ -460,6 +460,10 @@ def _compared(
         auc=auc,
         interval=interval,
         control=control,
+        occurrences=occurring,
+        unmatched=unmatched,
+        n_pairs=n_pairs,
+        texts_with=texts_with,
         n_texts=len(read),
         n_candidates=len(code),
         words=tuple(pairs.vocabulary[word] for word in used.tolist()),
@@ -473,7 +477,6 @@ def _compared(
         provenance=provenance(
             model.provenance(), texts=len(read), words=n_words, shuffles=shuffles, seed=seed, **facts
         ),
-        **counts,
     )  # fmt: skip
 
 

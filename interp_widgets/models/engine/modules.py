@@ -286,7 +286,7 @@ def read_values(
 ) -> None:
     """Call functions with the values at hooks, in the order of a pass over ids (batch, tokens).
 
-    The patterns that a bridge keeps are freed layer by layer, and the pass ends after the layer of the last value unless
+    The patterns that a bridge keeps are freed layer by layer. The pass ends after the layer of the last value unless
     ``whole``.
     """
     tl_model, silent = network.tl_model, {name for name, _ in readers}

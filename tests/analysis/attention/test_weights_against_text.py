@@ -1,8 +1,9 @@
-"""`weights_against_text` against loops over single texts, on a head with planted pairs, and where nothing is to find."""
+"""`weights_against_text` against loops over single texts, on a head with planted pairs, and on others."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,22 @@ from interp_widgets.analysis.attention import word_attention
 from interp_widgets.models import Model, load_model
 from tests.models.tiny import tiny_model
 
-WORDS = ["the", "cat", "dog", "of", "city", "river", "house", "day", "word", "France", "capital", "story", "plane", "sea"]
+WORDS = [
+    "the",
+    "cat",
+    "dog",
+    "of",
+    "city",
+    "river",
+    "house",
+    "day",
+    "word",
+    "France",
+    "capital",
+    "story",
+    "plane",
+    "sea",
+]
 PLANTED = 8
 COUNT = 48
 
@@ -47,7 +63,7 @@ def naive(
     for number, (text, result) in enumerate(zip(texts, read, strict=True)):
         words, bos = text.split(" "), int(result.bos)
         ends = [len(model.tokens(" ".join(words[: at + 1]))) - 1 for at in range(len(words))]
-        for q, k in ((q, k) for q in range(len(words)) for k in range(q)):
+        for k, q in itertools.combinations(range(len(words)), 2):
             first_token_of_key = ends[k - 1] + 1 if k else bos
             if words[q] != words[k] and first_token_of_key > 0 and {words[q], words[k]} <= set(vocabulary):
                 at = result.pattern(pairs.layers[row], head)[ends[q], ends[k]]
@@ -93,7 +109,7 @@ def test_equals_a_loop_over_texts(family: str) -> None:
         assert result.unmatched[row, head] == (~known).sum()
         assert result.auc[row, head] == pytest.approx(numbers[known, 2].mean() if known.any() else np.nan, nan_ok=True)
         listed = result.pairs(pairs.layers[row], head)
-        assert sum(pair.count for pair in listed) == known.sum()
+        assert sum(pair.occurrences for pair in listed) == known.sum()
         assert len(listed) == result.n_pairs[row, head]
     assert compared > 50
 
