@@ -13,12 +13,14 @@ from .analysis.ablation import ablation as ablation
 from .analysis.ablation import causal_trace as causal_trace
 from .analysis.ablation import mean_ablation as mean_ablation
 from .analysis.ablation import resample_ablation as resample_ablation
+from .analysis.attention import AttentionInTexts as AttentionInTexts
 from .analysis.attention import AttentionPatterns as AttentionPatterns
 from .analysis.attention import AttentionReasons as AttentionReasons
 from .analysis.attention import DirectLogitAttribution as DirectLogitAttribution
 from .analysis.attention import HeadScores as HeadScores
 from .analysis.attention import MassiveActivations as MassiveActivations
 from .analysis.attention import WeightsAgainstText as WeightsAgainstText
+from .analysis.attention import attention_in_texts as attention_in_texts
 from .analysis.attention import attention_patterns as attention_patterns
 from .analysis.attention import attention_reasons as attention_reasons
 from .analysis.attention import direct_logit_attribution as direct_logit_attribution

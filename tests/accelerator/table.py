@@ -466,6 +466,11 @@ def reasons(setup: Setup) -> Any:
     return iw.attention_reasons(setup.model, PROMPT, 1, 2, -1, 3)
 
 
+@row("attention_in_texts")
+def strongest_in_texts(setup: Setup) -> Any:
+    return iw.attention_in_texts(setup.model, [PROMPT, QUESTION], layer=1)
+
+
 @row("weights_against_text")
 def words_in_texts(setup: Setup) -> Any:
     pairs = iw.head_word_pairs(setup.model, words=WORDS, vectors=VECTORS, top=20, keep=9)

@@ -55,9 +55,9 @@ def patterns_of_texts(
     return runner.log
 
 
-def texts_cost(model: Model, lengths: Sequence[int]) -> Cost:
-    """Forecast of reading the patterns of texts of these lengths, in tokens with the BOS."""
-    flops = sum(pass_flops(model, length, length) for length in lengths)
+def texts_cost(model: Model, lengths: Sequence[int], last: int) -> Cost:
+    """Forecast of reading patterns up to a last layer in texts of these lengths, in tokens with the BOS."""
+    flops = sum(pass_flops(model, length, length) for length in lengths) * (last + 1) / model.n_layers
     return Cost(flops=float(flops), bytes=chunk_bytes(model, len(lengths), max(lengths)))
 
 
