@@ -10,6 +10,7 @@ TERMS = {
     "AUC": "Probability that a positive example scores higher than a negative one; 0.5 is chance.",
     "BOS": "The beginning-of-sequence token, which a model reads first.",
     "causal tracing": "Noise is put on the subject's embeddings, then the clean value of one site is restored.",
+    "circuit": "The heads and MLPs that are enough for a behavior when all others have their corrupted values.",
     "CKA": "Centered kernel alignment: how similar the geometry of two sets of states is, 0 to 1.",
     "commit layer": "The first layer from which on the likeliest token never changes again.",
     "context score": "The instruction score of the rest of the prompt, for comparison.",

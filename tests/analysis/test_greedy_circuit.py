@@ -101,6 +101,17 @@ def test_random_circuits_have_the_same_kinds_of_parts_and_follow_the_seed() -> N
     assert found.p == pytest.approx((1 + (found.random >= found.faithfulness).sum(0)) / 6)
 
 
+def test_the_circuit_so_far_is_the_start_of_the_whole() -> None:
+    parts = list[CircuitResult]()
+    options: Any = {"foil": FOIL, "most": 3, "draws": 4}
+    whole = greedy_circuit(loaded("llama", "bridge"), CLEAN, CORRUPTED, ANSWER, on_partial=parts.append, **options)
+    assert [(len(one.parts), one.partial) for one in (*parts, whole)] == [(1, True), (2, True), (3, False)]
+    for size, one in enumerate(parts, 1):
+        assert one.parts == whole.parts[:size]
+        for name in ("faithfulness", "without", "random", "each"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(whole, name)[..., : size + 1])
+
+
 def test_the_result_is_a_table_and_a_file(tmp_path: Path) -> None:
     found = greedy_circuit(loaded("llama", "bridge"), CLEAN, CORRUPTED, ANSWER, foil=FOIL, most=3, draws=5)
     frame = found.to_frame()

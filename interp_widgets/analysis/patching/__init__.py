@@ -6,7 +6,12 @@ from interp_widgets.analysis.patching.activation import (
     activation_patching,
     activation_patching_cost,
 )
-from interp_widgets.analysis.patching.circuit import CircuitPart, CircuitResult, greedy_circuit
+from interp_widgets.analysis.patching.circuit import (
+    CircuitPart,
+    CircuitResult,
+    greedy_circuit,
+    greedy_circuit_cost,
+)
 from interp_widgets.analysis.patching.null import AblationNullResult, ablation_null
 from interp_widgets.analysis.patching.pairs import Direction
 from interp_widgets.analysis.patching.paths import PathPatchingResult, path_patching

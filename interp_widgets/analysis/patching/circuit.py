@@ -14,19 +14,28 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range, layer_indices
 from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import run_cells
 from interp_widgets.analysis.ablation.metric import Metric
-from interp_widgets.analysis.patching.pairs import MeasuredPair, Tokens, answers_and_foils, read_pairs
+from interp_widgets.analysis.patching.pairs import (
+    MeasuredPair,
+    Tokens,
+    answers_and_foils,
+    check_lengths,
+    read_pairs,
+)
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
+from interp_widgets.models.engine import expects_native
 from interp_widgets.models.patching import Patch
 
 CircuitPart = Literal["head", "mlp"]
 """What a circuit is made of: the output of one head, or of the MLP of one layer, at all positions."""
+_KINDS: tuple[CircuitPart, ...] = ("head", "mlp")
 
 
 @record
@@ -153,6 +162,7 @@ def greedy_circuit(
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
+    on_partial: Callable[[CircuitResult], None] | None = None,
 ) -> CircuitResult:
     """Find a circuit: heads and MLPs added one at a time, each time the one that brings back most of the behaviour.
 
@@ -185,6 +195,7 @@ def greedy_circuit(
         batch_size: runs per chunk; by default what 60% of the free memory holds.
         progress: called with (done, total) runs after every chunk.
         check: called before every layer of every chunk; raises to cancel.
+        on_partial: receives the circuit so far after every part.
 
     Raises:
         ValueError: more parts than there are, what `activation_patching` refuses, a metric that is the same for clean
@@ -202,59 +213,107 @@ def greedy_circuit(
         >>> bool(result.faithfulness[4] > result.band[1, 4])
         True
     """
-    check_range("most", most)
     check_range("draws", draws)
-    check_range("held_out", held_out, 0)
+    check_most(model, most, parts, layers)
     nodes = _candidates(model, parts, layers)
-    if most > len(nodes):
-        raise ValueError(f"most must be at most {len(nodes)}, the parts that there are to choose from, got {most}")
     pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
-    if held_out >= len(pairs):
-        raise ValueError(f"held_out must leave a pair to choose the parts on: there are {len(pairs)}, got {held_out}")
-    for number, pair in enumerate(pairs):
-        if len(pair.clean.ids) != len(pair.corrupted.ids):
-            raise ValueError(
-                f"the prompts of a pair must have equally many tokens, since the rest of the model takes its values "
-                f"from the corrupted one position by position: pair {number} has {pair.clean.n_shown} and "
-                f"{pair.corrupted.n_shown}"
-            )
+    check_held_out(held_out, len(pairs))
+    check_lengths(pairs)
     runner = Runner(model, max(len(pair.clean.ids) for pair in pairs), batch_size, check, progress)
     tried = sum(len(nodes) - size for size in range(most))
     kept = len(pairs) - held_out
     runner.total = kept * tried + (held_out or kept) * (2 * (most + 1) + draws * most)
-    run = _CircuitRun(model, tuple(pair.measured(model, metric, check=check) for pair in pairs[:kept]), nodes, runner)
-    order = run.grown(most)
-    if held_out:
-        others = tuple(pair.measured(model, metric, check=check) for pair in pairs[kept:])
-        run = _CircuitRun(model, others, nodes, runner)
-    nested = run.masks([order[:size] for size in range(most + 1)])
-    drawn = _drawn(nodes, order, draws, np.random.default_rng(seed))
-    each = run.metrics(np.concatenate([nested, ~nested]))
-    faithfulness = run.share(each)
-    random = run.share(run.metrics(run.masks([one[:size] for one in drawn for size in range(1, most + 1)])))
-    nothing = np.full((draws, 1), faithfulness[0])
+    search, judge = (
+        _CircuitRun(model, tuple(pair.measured(model, metric, check=check) for pair in some), nodes, runner)
+        for some in ((pairs[:kept], pairs[kept:]) if held_out else (pairs, pairs))
+    )
     facts: dict[str, Any] = {"metric": metric, "most": most, "draws": draws, "seed": seed, "layers": str(layers)}
     facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "answer": str(answer), "foil": str(foil)}
     facts |= {"parts": ", ".join(dict.fromkeys(node.kind for node in nodes)), "held_out": held_out}
-    chosen = [nodes[number] for number in order]
-    return CircuitResult(
-        parts=tuple(map(str, chosen)),
-        layers=tuple(node.layer for node in chosen),
-        heads=tuple(node.head for node in chosen),
-        faithfulness=faithfulness[: most + 1],
-        without=faithfulness[most + 1 :],
-        random=np.concatenate([nothing, random.reshape(draws, most)], axis=1),
-        each=each[:, : most + 1],
-        clean=np.array([pair.clean_value for pair in run.pairs]),
-        corrupted=np.array([pair.corrupted_value for pair in run.pairs]),
-        candidates=len(nodes),
-        **answers_and_foils(model, run.pairs),
-        held_out=held_out,
-        metric=metric,
-        provenance=provenance(
-            model.provenance(), bos=run.pairs[0].pair.clean.offset == 1, **facts, **run.runner.log.facts()
-        ),
-    )
+    pools = _pools(nodes, draws, np.random.default_rng(seed))
+    order, own, rest, random = list[int](), list[Floats](), list[Floats](), list[Floats]()
+
+    def result(*, partial: bool) -> CircuitResult:
+        chosen, each = [nodes[number] for number in order], np.stack(own, 1)
+        return CircuitResult(
+            parts=tuple(map(str, chosen)),
+            layers=tuple(node.layer for node in chosen),
+            heads=tuple(node.head for node in chosen),
+            faithfulness=judge.share(each),
+            without=judge.share(np.stack(rest, 1)),
+            random=np.stack(random, 1),
+            each=each,
+            clean=np.array([pair.clean_value for pair in judge.pairs]),
+            corrupted=np.array([pair.corrupted_value for pair in judge.pairs]),
+            candidates=len(nodes),
+            **answers_and_foils(model, judge.pairs),
+            held_out=held_out,
+            metric=metric,
+            partial=partial,
+            provenance=provenance(
+                model.provenance(), bos=judge.pairs[0].pair.clean.offset == 1, **facts, **runner.log.facts()
+            ),
+        )
+
+    for size in range(most + 1):
+        if size:
+            order.append(search.next_part(order))
+        circuit = judge.masks([order])
+        drawn = judge.masks(_drawn(nodes, order, pools) if size else [])
+        values = judge.metrics(np.concatenate([circuit, ~circuit, drawn]))
+        own.append(values[:, 0])
+        rest.append(values[:, 1])
+        random.append(judge.share(values[:, 2:]) if size else np.repeat(judge.share(values[:, :1]), draws))
+        if on_partial is not None and 0 < size < most:
+            on_partial(result(partial=True))
+    return result(partial=False)
+
+
+def check_most(model: Model, most: int, parts: Any, layers: Sequence[int] | None) -> None:
+    """ValueError for more parts than there are."""
+    check_range("most", most)
+    if most > (count := len(_candidates(model, parts, layers))):
+        raise ValueError(f"most must be at most {count}, the parts that there are to choose from, got {most}")
+
+
+def check_held_out(held_out: int, pairs: int) -> None:
+    """ValueError if no pair is left for choosing the parts."""
+    check_range("held_out", held_out, 0)
+    if held_out >= pairs:
+        raise ValueError(f"held_out must leave a pair to choose the parts on: there are {pairs}, got {held_out}")
+
+
+def greedy_circuit_cost(
+    model: Model,
+    n_tokens: int,
+    *,
+    first: int = 0,
+    pairs: int = 1,
+    parts: Sequence[CircuitPart] | CircuitPart | None = None,
+    layers: Sequence[int] | None = None,
+    most: int = 10,
+    held_out: int = 0,
+    draws: int = 20,
+) -> Cost:
+    """Operations and peak bytes of `greedy_circuit` for prompts of n_tokens.
+
+    Args:
+        model: a `Model`.
+        n_tokens: tokens that the model is fed, with the BOS.
+        first: the first of them in which the prompts of a pair differ.
+        pairs: how many pairs of prompts.
+        parts, layers, most, held_out, draws: as in `greedy_circuit`.
+
+    Example:
+        >>> round(greedy_circuit_cost(model, 6, most=4).flops / 1e9, 1)
+        7.4
+    """
+    nodes, kept = len(_candidates(model, parts, layers)), pairs - held_out
+    runs = kept * sum(nodes - size for size in range(most)) + (held_out or kept) * (2 * (most + 1) + draws * most)
+    tokens = n_tokens - first if expects_native(model) else n_tokens
+    flops = runs * (pass_flops(model, tokens, n_tokens) + 4.0 * model.d_model)
+    flops += 2 * pairs * pass_flops(model, n_tokens, n_tokens)
+    return Cost(flops=flops, bytes=chunk_bytes(model, nodes, n_tokens))
 
 
 def circuit_faithfulness(
@@ -280,7 +339,7 @@ def circuit_faithfulness(
     run = _CircuitRun(
         model, tuple(pair.measured(model, "logit_difference", check=check) for pair in pairs), nodes, runner
     )
-    circuits = [order, *_drawn(nodes, order, draws, np.random.default_rng(seed))]
+    circuits = [order, *_drawn(nodes, order, _pools(nodes, draws, np.random.default_rng(seed)))]
     found = run.share(run.metrics(run.masks(circuits)))
     return float(found[0]), np.asarray(found[1:])
 
@@ -304,7 +363,7 @@ def _candidates(model: Model, parts: Any, layers: Sequence[int] | None) -> tuple
     """The parts to choose from, layer by layer."""
     model.capabilities.require("residual_stream", "greedy_circuit")
     has_mlp = not model.capabilities.attention_only
-    kinds = ("head", "mlp")[: 1 + has_mlp] if parts is None else check_choices("parts", parts, CircuitPart)
+    kinds = _KINDS[: 1 + has_mlp] if parts is None else check_choices("parts", parts, CircuitPart)
     if "mlp" in kinds and not has_mlp:
         raise ValueError(f"{model.name} has no MLPs: leave 'mlp' out of parts")
     for kind, needed in (("head", "heads"), ("mlp", "mlp")):
@@ -317,17 +376,18 @@ def _candidates(model: Model, parts: Any, layers: Sequence[int] | None) -> tuple
     return tuple(nodes)
 
 
-def _drawn(nodes: Sequence[_Node], order: Sequence[int], draws: int, rng: np.random.Generator) -> list[list[int]]:
-    """Random circuits in the order in which they grow, each with the kinds of parts of the greedy one."""
-    kinds = [nodes[number].kind for number in order]
-    drawn = []
-    for _ in range(draws):
-        pools = {
-            kind: iter(rng.permutation([number for number, node in enumerate(nodes) if node.kind == kind]).tolist())
-            for kind in dict.fromkeys(kinds)
-        }
-        drawn.append([next(pools[kind]) for kind in kinds])
-    return drawn
+def _pools(nodes: Sequence[_Node], draws: int, rng: np.random.Generator) -> list[dict[CircuitPart, list[int]]]:
+    """For each random circuit the parts of each kind in the order in which it grows."""
+    kinds = {kind: [number for number, node in enumerate(nodes) if node.kind == kind] for kind in _KINDS}
+    return [{kind: rng.permutation(numbers).tolist() for kind, numbers in kinds.items()} for _ in range(draws)]
+
+
+def _drawn(
+    nodes: Sequence[_Node], circuit: Sequence[int], pools: Sequence[dict[CircuitPart, list[int]]]
+) -> list[list[int]]:
+    """Random circuits with as many parts of each kind as a circuit."""
+    counts = {kind: sum(nodes[number].kind == kind for number in circuit) for kind in _KINDS}
+    return [[number for kind in _KINDS for number in pool[kind][: counts[kind]]] for pool in pools]
 
 
 # ---- the runs
@@ -349,14 +409,11 @@ class _CircuitRun:
             mask[list(circuit)] = True
         return masks
 
-    def grown(self, most: int) -> list[int]:
-        """The parts in the order in which they bring back most; of those that differ by rounding alone the first."""
-        order, rounding = list[int](), self._rounding()
-        for _ in range(most):
-            rest = [number for number in range(len(self.nodes)) if number not in order]
-            share = self.share(self.metrics(self.masks([[*order, number] for number in rest])))
-            order.append(rest[int(np.argmax(share >= share.max() - rounding))])
-        return order
+    def next_part(self, order: Sequence[int]) -> int:
+        """The part that brings back most when it is added; of those that differ by rounding alone the first."""
+        rest = [number for number in range(len(self.nodes)) if number not in order]
+        share = self.share(self.metrics(self.masks([[*order, number] for number in rest])))
+        return rest[int(np.argmax(share >= share.max() - self._rounding()))]
 
     def _rounding(self) -> float:
         """How far the sums of a pass can move a faithfulness, such as with another size of chunks; 0 in half precision,

@@ -186,6 +186,17 @@ def read_pairs(
     return pairs
 
 
+def check_lengths(pairs: Sequence[PromptPair]) -> None:
+    """ValueError unless both prompts of each pair have equally many tokens."""
+    for number, pair in enumerate(pairs):
+        if len(pair.clean.ids) != len(pair.corrupted.ids):
+            raise ValueError(
+                "the prompts of a pair must have equally many tokens, since values of the corrupted one are put in "
+                f"position by position: the clean prompt{f' of pair {number}' * (len(pairs) > 1)} has "
+                f"{pair.clean.n_shown} and the corrupted one {pair.corrupted.n_shown}"
+            )
+
+
 def is_set(prompts: Any) -> bool:
     """Whether these are several prompts: a list whose entries are no numbers (token ids) and no messages of a chat."""
     if not isinstance(prompts, list | tuple) or is_chat(prompts):

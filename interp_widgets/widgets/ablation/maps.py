@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from html import escape
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import ipywidgets as W
 import numpy as np
@@ -73,7 +73,7 @@ class MapPanel(PredictionPanel):
     position = field(Annotated[int, Bounds(low=-1)], -1, selects=True, validated_by_result=True, linked="prompt_token")
     """The selected token of the context, -1 for none; within the prompt it is `prompt_token`."""
 
-    pair_views = ("difference", "beside")
+    pair_views: ClassVar[tuple[str, ...]] = ("difference", "beside")
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.layer_chosen = False

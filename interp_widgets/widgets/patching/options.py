@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dataclasses import field as data
 from functools import partial
 from html import escape
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import ipywidgets as W
 import numpy as np
@@ -61,7 +61,7 @@ def metric_fields() -> tuple[Any, Any]:
 class PatchPanel(MapPanel):
     """Base of the panels that patch one pair of prompts."""
 
-    analysis = staticmethod(activation_patching)
+    analysis: ClassVar[Any] = staticmethod(activation_patching)
     prompt = variant(PredictionPanel.prompt, label="Clean prompt", help="The prompt with the answer to bring back")
     target = variant(
         PredictionPanel.target, label="Answer", help="One token; empty: the likeliest after the clean prompt"
@@ -113,7 +113,8 @@ class PatchPanel(MapPanel):
     def build(self) -> None:
         self.example_button = W.Button(description="Example pair", tooltip=f"{CLEAN} … / {CORRUPTED} …")
         self.on_click(self.example_button, self.show_example)
-        self.inputs.children = [*self.text_inputs(), row(self.example_button), *self.controls.rows()]
+        self.prompt_rows = [*self.text_inputs(), row(self.example_button)]
+        self.inputs.children = [*self.prompt_rows, *self.controls.rows()]
         self.strips = (TokenStrip(empty="No clean prompt yet"), TokenStrip(empty="No corrupted prompt yet"))
         for strip, name in zip(self.strips, ("Clean", "Corrupted"), strict=True):
             strip.label, strip.mark_name, strip.max_lines = name, "differs from the other prompt", 3
@@ -338,18 +339,25 @@ class Matched:
         return f"{sizes}Aligned with none, and not patched: {'; '.join(parts)}." if parts else ""
 
 
+def measured(result: Any) -> str:
+    """The metric in both runs, of several pairs its mean, as HTML."""
+    clean, corrupted = float(np.mean(result.clean)), float(np.mean(result.corrupted))
+    several = len(result.clean) > 1
+    answer = "the answer" if several else quoted(result.answer_tokens[0])
+    if result.metric == "kl":
+        metric = "divergence from the clean run in nats"
+    elif result.foils is not None:
+        metric = f"logit of {answer} minus that of {'the foil' if several else quoted(result.foil_tokens[0])}"
+    else:
+        metric = f"{METRIC_NAMES[result.metric]} of {answer}"
+    mean = f", mean of {len(result.clean)} pairs" * several
+    words = f"{metric}{mean}: <b>{amount(clean)}</b> clean, <b>{amount(corrupted)}</b> corrupted."
+    return words[:1].upper() + words[1:]
+
+
 def in_words(result: ActivationPatchingResult) -> str:
     """The metric in both runs, as HTML."""
-    answer = quoted(result.answer_tokens[0])
-    clean, corrupted = float(result.clean[0]), float(result.corrupted[0])
-    if result.metric == "kl":
-        measured = f"divergence from the clean run in nats: <b>{amount(clean)}</b> clean"
-    elif result.foil_tokens is not None:
-        measured = f"logit of {answer} minus that of {quoted(result.foil_tokens[0])}: <b>{amount(clean)}</b> clean"
-    else:
-        measured = f"{METRIC_NAMES[result.metric]} of {answer}: <b>{amount(clean)}</b> clean"
-    words = f"{measured}, <b>{amount(corrupted)}</b> corrupted."
-    words = words[:1].upper() + words[1:]
+    words = measured(result)
     if result.undefined:
         return f"{words} Both are the same up to rounding: there is nothing to recover, and every cell is hatched."
     words += " 1 (red): answered as in the clean run; 0: as in the corrupted one."
@@ -366,6 +374,15 @@ def part(value: float) -> str:
     ('0.99', '−0.20', '0.00')
     """
     return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
+def counted(number: int, name: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "part"), counted(2, "part")
+    ('1 part', '2 parts')
+    """
+    return f"{number} {name}{'s' * (number != 1)}"
 
 
 def column_labels(result: ActivationPatchingResult) -> list[str]:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import ipywidgets as W
 import numpy as np
 
-from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.patching import ActivationPatchingResult, activation_patching
 from interp_widgets.analysis.patching.activation import activation_patching_cost, holm_p
-from interp_widgets.analysis.patching.pairs import Alignment, PromptPair
-from interp_widgets.data.prompt_pairs import ContrastPair, capital_pairs, pair_of_line, parse_pairs
+from interp_widgets.data.prompt_pairs import parse_pairs
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ..ablation.maps import LAYERS, Maps, amount, cell_notes, of_part, place
 from ..base import pair_view
 from ..base.controls import shown_if
-from ..base.fields import Bounds, Lines, Seed, field, hint_at, variant
+from ..base.fields import Bounds, Seed, field, variant
 from ..base.panel import Panel
 from ..base.request import Request
 from ..base.workbench import in_model
 from ..views import Table
-from .options import SITES, UNIT, PatchPanel, column_labels, metric_fields, part, sites_of_all
+from .options import SITES, UNIT, PatchPanel, column_labels, counted, metric_fields, part, sites_of_all
+from .pair_list import PAIRS, contrast_pairs, pairs_of_one_length, tokens_of_pairs
 
 PAIR_SITES = {site: SITES[site] for site in ("resid_pre", "attn", "mlp")} | {"head": "Head output at the last token"}
 LEVEL = 0.05
@@ -39,12 +37,7 @@ class PatchedPairs(Panel):
     title, tab_name = "Patched pairs", "Pairs"
     analysis = staticmethod(activation_patching)
     pair_views = ("difference", "beside")
-    pairs = field(
-        Annotated[list, Lines(6)], [pair.line for pair in capital_pairs()], label="Pairs, one per line", width="grow",
-        help="clean | corrupted | answer | foil; answer and foil may be left out for the likeliest token after each "
-        "prompt, and all pairs have as many tokens",
-        required="there is no pair yet: type clean | corrupted on a line",
-    )  # fmt: skip
+    pairs = PAIRS
     pair_site = field(
         PAIR_SITES, "resid_pre", label="Patched", argument="sites", new_row=True, help="What is patched",
         offers=lambda panel: sites_of_all(panel.models),
@@ -78,47 +71,13 @@ class PatchedPairs(Panel):
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
-    def contrast_pairs(self) -> list[ContrastPair]:
-        """The pairs that were typed; a hint at their box where they do not fit."""
-        self.require("pairs")
-        model = self.models[0]
-        with hint_at("pairs"):
-            pairs = [pair_of_line(line, number) for number, line in enumerate(self.pairs, 1)]
-            for name in ("answer", "foil"):
-                if len({bool(getattr(pair, name)) for pair in pairs}) > 1:
-                    raise ValueError(f"some pairs have {_a(name)} and others have none: give every pair one, or none")
-            read = []
-            for number, pair in enumerate(pairs, 1):
-                clean = read_prompt(model, pair.clean, what=f"clean prompt of line {number}")
-                corrupted = read_prompt(model, pair.corrupted, what=f"corrupted prompt of line {number}")
-                if clean.ids == corrupted.ids:
-                    raise ValueError(f"both prompts of line {number} are the same: change the words that matter")
-                read.append(PromptPair(clean, corrupted, None, None))
-                for mine, first, name in (
-                    (clean, read[0].clean, "clean"), (corrupted, read[0].corrupted, "corrupted"),
-                ):  # fmt: skip
-                    if mine.n_shown != first.n_shown:
-                        raise ValueError(
-                            f"all {name} prompts need as many tokens, for a map by position: the first has "
-                            f"{first.n_shown}, that of line {number} {mine.n_shown}"
-                        )
-                tokens = [_token(model, text, f"{name} of line {number}") for name, text in
-                          (("answer", pair.answer), ("foil", pair.foil)) if text]  # fmt: skip
-                if len(tokens) == 2 and tokens[0] == tokens[1]:
-                    raise ValueError(f"answer and foil of line {number} are the same token: give another foil")
-            Alignment.of_all(read, "ends")
-        return pairs
-
     def request(self) -> Request:
-        pairs, model = self.contrast_pairs(), self.models[0]
+        pairs = contrast_pairs(self, aligned=True)
         self.require()
         arguments = of_part(self, self.arguments())
         options = {name: value for name, value in arguments.items() if name not in ("pairs", "pair_column")}
         options |= {"sites": (self.pair_site,), "alignment": "ends"}
-        for name in ("answer", "foil"):
-            texts = [getattr(pair, name) for pair in pairs]
-            if all(texts) and (name == "answer" or self.metric == "logit_difference"):
-                options[name] = tuple(_token(model, text, name) for text in texts)
+        options |= tokens_of_pairs(self, pairs)
         if self.pair_site == "head":
             options["positions"] = (-1,)
         return Request.of(
@@ -161,7 +120,7 @@ class PatchedPairs(Panel):
             heat.x_label = heat.column_name = "head" if site == "head" else "token"
         self.maps.paint(
             {"pairs": arrays}, columns, unit=f"{UNIT}, mean",
-            titles={"pairs": f"{PAIR_SITES[site]}: mean of {_count(len(first.clean), 'pair')}{rest}"},
+            titles={"pairs": f"{PAIR_SITES[site]}: mean of {counted(len(first.clean), 'pair')}{rest}"},
             notes=lambda view: {"pairs": self._notes(view)}, end=self.color_range, layers=first.layers,
         )  # fmt: skip
         for view, heat in self.maps.pairs["pairs"].drawn():
@@ -206,7 +165,7 @@ class PatchedPairs(Panel):
     def _in_words(self, index: int) -> str:
         """What is shown of one model, as HTML."""
         result, p = self.results[index], self.holm[index]
-        words = [f"{_count(result.n_pairs, 'pair')} of prompts."]
+        words = [f"{counted(result.n_pairs, 'pair')} of prompts."]
         if result.undefined:
             lines = ", ".join(str(at + 1) for at in result.undefined)
             words.append(f"Left out, since clean and corrupted measure the same: line {lines}.")
@@ -277,24 +236,6 @@ class PatchedPairs(Panel):
         return self.maps.scene()
 
 
-def pairs_of_one_length(models: Sequence[Model]) -> list[ContrastPair]:
-    """The pairs of capitals whose prompts have as many tokens as those of most pairs, for every model."""
-    pairs = capital_pairs()
-    lengths = [
-        tuple(tuple(map(len, model.token_lists([pair.clean, pair.corrupted]))) for model in models) for pair in pairs
-    ]
-    usual = Counter(lengths).most_common(1)[0][0]
-    return [pair for pair, length in zip(pairs, lengths, strict=True) if length == usual]
-
-
-def _a(name: str) -> str:
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'s' * (number != 1)}"
-
-
 def _tested(result: ActivationPatchingResult) -> bool:
     """Whether there are enough pairs for a test, all computed."""
     return not result.missing and result.n_pairs - len(result.undefined) > 1
@@ -311,12 +252,6 @@ def _columns(result: ActivationPatchingResult) -> list[str]:
     labels = column_labels(result)
     same = [len({tokens[at] for tokens in (*result.prompt_tokens,)}) == 1 for at in result.positions]
     return [label if alike else f"{label} …" for label, alike in zip(labels, same, strict=True)]
-
-
-def _token(model: Model, text: str, what: str) -> int:
-    """The id of a token that continues a text: with a space in front where that is one token."""
-    spaced = model.tokens(" " + text, prepend_bos=False)
-    return int(spaced[0]) if len(spaced) == 1 else single_token(model, text, what=what)
 
 
 def _least_p(pairs: int) -> float:

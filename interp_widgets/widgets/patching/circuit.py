@@ -1,0 +1,262 @@
+"""The circuit: heads and MLPs added one at a time, and how much of the answer they keep, beside random circuits."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.analysis.patching import CircuitResult, greedy_circuit, greedy_circuit_cost
+from interp_widgets.analysis.patching.circuit import check_held_out, check_most
+from interp_widgets.figures.patching import CircuitCurve
+from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.figures.theme import PALETTE8
+from interp_widgets.models import Model
+
+from ..base import pair_view
+from ..base.controls import row, shown_if
+from ..base.description import Description, Step, plain
+from ..base.fields import Bounds, Seed, field, hint_at, variant
+from ..base.request import Request
+from ..base.workbench import in_model
+from ..views import BokehFigure, Table
+from ..views.table import RIGHT
+from .options import PatchPanel, counted, measured, part, sites_of_all
+from .pair_source import PromptsOrPairs, fed_ids
+
+LEVEL = 0.05
+LEAST = 0.05
+"""The faithfulness below which a circuit keeps nothing worth a name, whatever chance does."""
+OPENING_SECONDS = 240.0
+"""The time that the search takes at most where nobody has chosen how many parts; it shows each part as it is found."""
+KINDS = {"all": "heads and MLPs", "head": "heads", "mlp": "MLPs"}
+COLUMNS = [
+    {"label": "parts", **RIGHT}, {"label": "added"},
+    {"label": "faithfulness", **RIGHT, "title": "Of the circuit up to this part: 1 is the whole model"},
+    {"label": "random", **RIGHT, "title": "Mean of random circuits with as many heads and MLPs"},
+    {"label": "without", **RIGHT, "title": "What the model keeps without the circuit"},
+    {"label": "p", **RIGHT, "title": "Share of circuits at least as faithful, this one counted: one-sided"},
+]  # fmt: skip
+
+
+class PatchedCircuit(PromptsOrPairs):
+    """Which heads and MLPs are enough for the answer: a circuit grown part by part, beside random circuits."""
+
+    title, tab_name = "Circuit", "Circuit"
+    analysis: ClassVar[Any] = staticmethod(greedy_circuit)
+    pair_views: ClassVar[tuple[str, ...]] = ("beside",)
+    most_parts = field(
+        Annotated[int, Bounds(1, 60)], 10, label="Most parts", argument="most", width="short", group="run",
+        help="How many heads and MLPs are added, one at a time",
+    )  # fmt: skip
+    circuit_parts = field(
+        KINDS, "all", label="Made of", argument="parts", more=True, help="What the parts of the circuit are",
+        offers=lambda panel: kinds_of(panel.models),
+    )  # fmt: skip
+    circuit_draws = field(
+        Annotated[int, Bounds(20, 2000)], 20, label="Random circuits", argument="draws", more=True, width="short",
+        help="How many random circuits with as many heads and MLPs stand beside each size",
+    )  # fmt: skip
+    held_out = field(
+        Annotated[int, Bounds(0, 1000)], 0, label="Held out", more=True, width="short",
+        shown_if=lambda panel: not panel.on_prompts,
+        help="So many pairs at the end of the list are not used for choosing the parts; all is measured on them alone",
+    )  # fmt: skip
+    circuit_seed = field(Seed, label="Seed", argument="seed", more=True, width="short", help="Of the random circuits")
+    color_range = variant(PatchPanel.color_range, label="")
+    threshold = variant(PatchPanel.threshold, label="")
+    head = field(in_model(), selects=True)
+    """The selected head."""
+    circuit_part = field(str, selects=True)
+    """The picked part, such as head 3.1 or mlp 5; empty for none."""
+
+    @classmethod
+    def missing_requirement(cls, models: tuple[Any, ...]) -> str:
+        return "" if kinds_of(models) else "attention heads or MLPs"
+
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        kinds = kinds_of(self.models)
+        chosen = {} if "all" in kinds or "circuit_parts" in keywords else {"circuit_parts": kinds[0]}
+        return super().defaults(keywords) | chosen
+
+    def build(self) -> None:
+        super().build()
+        self.charts = [CircuitCurve(color=color) for color in PALETTE8[: len(self.models)]]
+        self.tables = [
+            Table(columns=COLUMNS, height=320, empty="No circuit yet.", caption="Parts in the order of their addition",
+                  instruction="click one to select it")
+            for _ in self.models
+        ]  # fmt: skip
+        self.verdicts = [W.HTML("") for _ in self.models]
+        self.boxes = [self._box(*views) for views in zip(self.verdicts, self.charts, self.tables, strict=True)]
+        for index, table in enumerate(self.tables):
+            self.on_user(table, "selected", partial(self._row_picked, index))
+        for box in self.boxes[1:]:
+            shown_if(box, False)
+        self.picture = W.VBox(self.boxes)
+        self.picture.add_class("iw-column")
+        self.lay_out(self.picture, [])
+        self.add_next_to_run(self.controls.row("pairs_from", "most_parts"))
+
+    def _box(self, verdict: W.HTML, chart: CircuitCurve, table: Table) -> W.VBox:
+        host = BokehFigure(chart.figure, on_error=self.show_error)
+        host.add_class("iw-chart")
+        table.add_class("iw-grow")
+        box = W.VBox([verdict, row(host, table)])
+        box.add_class("iw-column")
+        return box
+
+    def appear(self) -> None:
+        if not self._opened and "most_parts" not in self.keywords and self.most_parts == self.default_of("most_parts"):
+            self._open_on_fewer()
+        super().appear()
+
+    def _open_on_fewer(self) -> None:
+        """Start with as many parts as fit into the time of a first picture."""
+        for most in range(self.most_parts, 0, -1):
+            with self.without_rerun():
+                self.most_parts = most
+            try:
+                seconds = self.forecast(self.request()).seconds
+            except Exception:
+                return  # the first run meets it again and shows it
+            if seconds <= max(OPENING_SECONDS, float(self.live_seconds)):
+                return
+
+    @property
+    def shorter(self) -> str:
+        return "" if self.most_parts == 1 else "fewer parts take less: Most parts"
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> Request:
+        clean, corrupted, answer, foil = self.question_about()
+        options = self.arguments() | foil
+        kinds = options.pop("parts", "all")
+        if kinds != "all":
+            options["parts"] = kinds
+        for model in self.models:
+            with hint_at("most_parts"):
+                check_most(model, self.most_parts, options.get("parts"), options.get("layers"))
+        with hint_at("held_out"):
+            check_held_out(options.get("held_out", 0), 1 if self.on_prompts else len(clean))
+        return Request.of(greedy_circuit, options, clean, corrupted, answer)
+
+    def cost(self, request: Request, model: Model) -> Any:
+        options = dict(request.arguments)
+        pairs = fed_ids(request, model)
+        differ = [next(at for at, (a, b) in enumerate(zip(*both, strict=True)) if a != b) for both in pairs]
+        return greedy_circuit_cost(
+            model, len(pairs[0][0]), first=min(differ), pairs=len(pairs), most=options["most"],
+            draws=options["draws"], parts=options.get("parts"), layers=options.get("layers"),
+            held_out=options.get("held_out", 0),
+        )  # fmt: skip
+
+    # selecting --------------------------------------------------------------------------------------------------------
+
+    def _row_picked(self, index: int, change: Any) -> None:
+        result = self.results[index]
+        at = change.new - 1  # the first row is the empty circuit
+        if at < 0:
+            self.circuit_part = ""
+            return
+        head = {"head": result.heads[at]} if result.heads[at] >= 0 else {}
+        self.select(result.layers[at], circuit_part=result.parts[at], **head)
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[CircuitResult, ...], request: Any) -> None:
+        self.words.value = "<br>".join(
+            letter + measured(result) for letter, result in zip(pair_view.letters(results), results, strict=True)
+        )
+        shown_if(self.words, True)
+        shown = pair_view.shown_indices(self)
+        each = zip(self.boxes, self.charts, self.tables, self.verdicts, strict=True)
+        for index, (box, chart, table, verdict) in enumerate(each):
+            shown_if(box, index in shown and index < len(results))
+            if index < len(results):
+                letter = pair_view.letters(results)[index]
+                chart.update(results[index], title=f"{letter.strip()} · " if letter else "")
+                with table.hold_sync():
+                    table.selected, table.rows = -1, rows(results[index])
+                verdict.value = pair_view.all_starts(results)[index] + in_words(results[index])
+
+    def draw_selection(self) -> None:
+        super().draw_selection()
+        for result, table in zip(self.results, self.tables, strict=False):
+            table.selected = (
+                1 + list(result.parts).index(self.circuit_part) if self.circuit_part in result.parts else -1
+            )
+
+    def describe_selection(self) -> Description | None:
+        if not self.results:
+            return None
+        sentences = [plain(self.verdicts[index].value) for index in pair_view.shown_indices(self)
+                     if index < len(self.results)]  # fmt: skip
+        picked = self.circuit_part.startswith("head")
+        step = Step("head_words", "Which words does it relate?", {"tab": "heads"})
+        return Description("Circuit", tuple(sentences), steps=(step,) if picked else ())
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def scene(self) -> Scene:
+        """The curves with their tables."""
+        shown = [index for index in pair_view.shown_indices(self) if index < len(self.results)]
+        views = [view for index in shown for view in (self.charts[index].scene(), self.tables[index].scene())]
+        return stack_scenes(views, columns=2)
+
+
+def rows(result: CircuitResult) -> list[list[Any]]:
+    """The rows of the table: the empty circuit, then one part more in each."""
+    return [
+        [
+            size, name or "none", float(result.faithfulness[size]), float(result.random[:, size].mean()),
+            float(result.without[size]), float(result.p[size]) if size else None,
+        ]
+        for size, name in enumerate(["", *result.parts])
+    ]  # fmt: skip
+
+
+def beyond_chance(result: CircuitResult) -> int:
+    """The size of the smallest circuit that is beyond chance, as are all larger ones; 0 for none."""
+    beyond = (result.p < LEVEL) & (result.faithfulness >= LEAST)
+    beyond[0] = False
+    return int(np.flatnonzero(~beyond)[-1] + 1) if beyond[-1] else 0
+
+
+def in_words(result: CircuitResult) -> str:
+    """What the circuit keeps and what random ones keep, as HTML."""
+    size, last = beyond_chance(result), len(result.parts)
+    highest = float(result.faithfulness[1:].max())
+    words = ["<b>No circuit beyond chance.</b>" if highest >= LEAST else "<b>No circuit that keeps anything yet.</b>"]
+    if size:
+        words = [f"<b>Smallest circuit beyond chance: {counted(size, 'part')}</b>, {', '.join(result.parts[:size])}."]
+    each = list(dict.fromkeys(at for at in (size, last) if at))
+    for at in each:
+        kept, chance = float(result.faithfulness[at]), float(result.random[:, at].mean())
+        low, high = map(float, result.band[:, at])
+        of, others = " of the difference between the prompts", f"{len(result.random)} random circuits like it keep"
+        words.append(
+            f"{counted(at, 'part')} keep{'s' * (at == 1)} <b>{part(kept)}</b>{of * (at == each[0])}, "
+            f"{others if at == each[0] else 'random ones'} {part(chance)} (middle 95%: {part(low)} to {part(high)}), "
+            f"p {result.p[at]:.2g}{'.' if at != last else ''}"
+        )
+    words[-1] += f"; the model without {'them' if last > 1 else 'it'} keeps {part(float(result.without[-1]))}."
+    if result.held_out:
+        words.append(f"Measured on {counted(result.held_out, 'pair')} held out from choosing the parts.")
+    elif len(result.clean) > 1:
+        words.append("Chosen and measured on the same pairs, which flatters it: Held out under More.")
+    else:
+        words.append("Chosen and measured on one pair, which flatters it: many pairs can hold some out.")
+    if result.partial:
+        words.append("More parts are being looked for.")
+    return " ".join(words)
+
+
+def kinds_of(models: Any) -> tuple[str, ...]:
+    """The kinds of parts that all models have."""
+    sites = sites_of_all(models)
+    kinds = tuple(kind for kind in ("head", "mlp") if kind in sites)
+    return ("all", *kinds) if len(kinds) > 1 else kinds
