@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from interp_widgets.analysis.patching import ActivationPatchingResult
 from interp_widgets.data.presets import preset
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.opening import opening_of
+from interp_widgets.widgets.base.prediction import WordSwap
 from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED, part
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
@@ -392,6 +394,24 @@ def test_words_are_swapped_in_the_prompt_and_in_the_response_so_far(pair: Any, p
     np.testing.assert_allclose(names["result"].recovered["attn"], found.recovered["attn"], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("text", "old", "swapped"),
+    [
+        ("a cat and a man", "a", "X cat and X man"),
+        ("a cat's a cat", "cat's", "a X a cat"),
+        ("in a.b, not in a.bc", "a.b", "in X, not in a.bc"),
+        ("Mary, Maryland", "Mary,", "X Maryland"),
+        ("Only Maryland", "Mary", "Only Xland"),
+        ("法国的首都是", "法国", "X的首都是"),
+    ],
+)
+def test_whole_words_are_swapped_where_there_are_any(text: str, old: str, swapped: str) -> None:
+    swap = WordSwap.of(old, "X", text)
+    assert swap.swapped(text) == eval(swap.code(repr(text)), {"re": re}) == swapped
+    back = WordSwap.of(old, r"\1", text)
+    assert back.swapped(text) == eval(back.code(repr(text)), {"re": re}) == swapped.replace("X", r"\1")
+
+
 def test_a_chat_opens_with_the_country_swapped(tmp_path: Path) -> None:
     model = from_folder(tmp_path, TEMPLATES["chat"])
     bench = Workbench(model, prompt=opening_of([model]).prompt)
@@ -400,7 +420,15 @@ def test_a_chat_opens_with_the_country_swapped(tmp_path: Path) -> None:
         assert (panel.swap, panel.corrupted) == ("France → Italy", "")
         assert panel.hints == {}
         assert panel["map"].matched.changed(0)
+        bench.prompt = "What is France known for?"
+        assert panel.swap == "France → Italy"
         bench.prompt = "Another text"
+        assert panel.swap == ""
+        assert "there is no corrupted prompt yet" in panel.hints["swap"]
+        bench.prompt = opening_of([model]).prompt
+        panel.swap = "capital → currency"
+        bench.prompt = "Another text"
+        assert panel.swap == "capital → currency", "what was typed stays"
         assert "does not occur in the clean prompt" in panel.hints["swap"]
     finally:
         panel.close()

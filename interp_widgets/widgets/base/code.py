@@ -76,9 +76,12 @@ def cell(functions: Iterable[str | Callable[..., Any]], models: Sequence[Any], b
             imports.add(f"from interp_widgets import {function}")
         else:
             add_function(function, imports, sources)
-    loading = load_lines(models) if models else []
-    torch = ["import torch", ""] if any("torch." in line for line in loading) else []
-    return "\n".join([*torch, *joined(imports), "", *(f"{source}\n\n" for source in sources), *loading, *body])
+    loading, lines = load_lines(models) if models else [], list(body)
+    used = {"re": any("re.sub(" in line for line in lines), "torch": any("torch." in line for line in loading)}
+    modules = [f"import {name}" for name, needed in used.items() if needed]
+    above = [*modules, ""] if modules else []
+    return "\n".join([*above, *joined(imports), "", *(f"{source}\n\n" for source in sources), *loading, *lines])
+
 
 
 class CodeBox(View):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -167,12 +168,35 @@ class Continued(PerModel):
 
 
 @dataclass(frozen=True)
+class WordSwap:
+    """Words that stand in place of others."""
+
+    pattern: str
+    """A regular expression of the old words."""
+    new: str
+
+    @classmethod
+    def of(cls, old: str, new: str, text: str) -> WordSwap:
+        """The swap of ``old`` where it is not a part of a longer word of the text; wherever it stands if it only is."""
+        begins, ends = r"(?<!\w)" * bool(re.match(r"\w", old)), r"(?!\w)" * bool(re.search(r"\w$", old))
+        whole = begins + re.escape(old) + ends
+        return cls(whole if re.search(whole, text) else re.escape(old), new)
+
+    def swapped(self, text: str) -> str:
+        return re.sub(self.pattern, lambda _: self.new, text)
+
+    def code(self, text: str) -> str:
+        """The same on an expression of a cell."""
+        new = self.new.replace("\\", r"\\")
+        return f"re.sub({self.pattern!r}, {new!r}, {text})"
+
+
+@dataclass(frozen=True)
 class Swapped(PerModel):
     """Another prompt with the response so far as a prediction, in which some words stand in place of others."""
 
     prompt: str
-    old: str
-    new: str
+    words: WordSwap
     prediction: Prediction
 
     def read_by(self, model: Model) -> list[int]:
@@ -180,15 +204,15 @@ class Swapped(PerModel):
         so_far = "".join(model.token_strings(response[: self.prediction.at]))
         if not self.prediction.response.startswith(so_far):
             raise Refused("response_token", "the response so far ends within a character: predict another token of it")
-        before, after = Prediction(self.prompt, so_far.replace(self.old, self.new)).split(model)
+        before, after = Prediction(self.prompt, self.words.swapped(so_far)).split(model)
         return [*before, *after]
 
     def code(self, name: str) -> tuple[list[str], str]:
         if not self.prediction.at:
             return [], repr(self.prompt)
         so_far = f'"".join({name}.token_strings(response_ids[:{self.prediction.at}]))'
-        swap = f".replace({self.old!r}, {self.new!r})"
-        return [f"before, after = {name}.split({self.prompt!r}, {so_far}{swap})"], "[*before, *after]"
+        swapped = self.words.code(so_far)
+        return [f"before, after = {name}.split({self.prompt!r}, {swapped})"], "[*before, *after]"
 
 
 def checked(prediction: Prediction, model: Model) -> Prompt:

@@ -29,7 +29,7 @@ from ..base import pair_view
 from ..base.controls import chat_text, row, shown_if
 from ..base.fields import Bounds, field, hint_at, variant
 from ..base.opening import opening_of
-from ..base.prediction import Continued, Likeliest, PredictionPanel, Swapped, check_foil, checked
+from ..base.prediction import Continued, Likeliest, PredictionPanel, Swapped, WordSwap, check_foil, checked
 from ..base.request import PerModel, Request
 from ..views import TokenStrip
 
@@ -46,6 +46,14 @@ SITES = {
 }
 DIRECTIONS = {"denoising": "clean into corrupted (denoising)", "noising": "corrupted into clean (noising)"}
 UNIT = "recovered"
+
+
+def words_of(swap: str) -> tuple[str, str]:
+    """The words that are swapped and those in their place, of a text old → new; ValueError for another."""
+    words = re.fullmatch(r"\s*(.+?)\s*(?:→|->)\s*(.*?)\s*", swap)
+    if words is None:
+        raise ValueError(f"the words to swap must be old → new, such as France → Italy, got {short(swap)}")
+    return words[1], words[2]
 
 
 def metric_fields() -> tuple[Any, Any]:
@@ -79,8 +87,8 @@ class PatchPanel(MapPanel):
     )  # fmt: skip
     swap = field(
         str, label="Swap", group="prediction", new_row=True, placeholder="France → Italy",
-        help="Words of the clean prompt, an arrow (→ or ->) and what the corrupted prompt has in their place, wherever "
-        "these letters stand, in the response so far too",
+        help="Words of the clean prompt, an arrow (→ or ->) and what the corrupted prompt has in their place, "
+        "wherever they stand, in the response so far too",
         shown_if=lambda panel: not panel.corrupted,
         required="there is no corrupted prompt yet: type which words to swap, such as France → Italy",
     )  # fmt: skip
@@ -141,11 +149,14 @@ class PatchPanel(MapPanel):
             self.corrupted = CORRUPTED
 
     def _take_partner(self) -> None:
-        """Without a corrupted prompt, take the one that belongs to the prompt of an example."""
+        """Without a corrupted prompt, take the one that belongs to the prompt of an example; the swap of the opening
+        leaves with its words."""
         partners = {CLEAN: CORRUPTED, **{example.prompt: example.corrupted for example in PRESETS}}
+        opening = opening_of(self.models)
+        if self.swap and self.swap == opening.swap and words_of(self.swap)[0] not in self.prompt:
+            self.swap = ""
         if not self.corrupted and not self.swap:
             self.corrupted = partners.get(self.prompt, "")
-            opening = opening_of(self.models)
             self.swap = opening.swap if self.prompt == opening.prompt else ""
 
     def _offer_example(self) -> None:
@@ -189,16 +200,15 @@ class PatchPanel(MapPanel):
             return Continued(self.corrupted, prediction)
         self.require("swap")
         with hint_at("swap"):
-            words = re.fullmatch(r"\s*(.+?)\s*(?:→|->)\s*(.*?)\s*", self.swap)
-            if words is None:
-                raise ValueError(f"the words to swap must be old → new, such as France → Italy, got {short(self.swap)}")
-            if words[1] not in prediction.prompt:
-                raise ValueError(f"{words[1]!r} does not occur in the clean prompt: swap words that it has")
-            old, new, prompt = words[1], words[2], prediction.prompt
+            old, new = words_of(self.swap)
+            prompt = prediction.prompt
+            if old not in prompt:
+                raise ValueError(f"{old!r} does not occur in the clean prompt: swap words that it has")
+            swap = WordSwap.of(old, new, prompt)
             if isinstance(prompt, ChatText):
-                messages = [{**each, "content": each["content"].replace(old, new)} for each in prompt.messages]
-                return Swapped(chat_text(self.models, messages), old, new, prediction)
-            return Swapped(prompt.replace(old, new), old, new, prediction)
+                messages = [{**each, "content": swap.swapped(each["content"])} for each in prompt.messages]
+                return Swapped(chat_text(self.models, messages), swap, prediction)
+            return Swapped(swap.swapped(prompt), swap, prediction)
 
     def both_prompts(self) -> tuple[Prompt, Prompt, Alignment]:
         """Both contexts as the first model reads them, and which positions belong together; hints where they do not
