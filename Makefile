@@ -28,6 +28,7 @@ $(VENV)/bin/python:
 
 # torch goes first, alone: the pinned version is installed before another package can ask for a different one
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing torch, then JupyterLab and the other packages: three to ten minutes, without a word unless something is wrong"
 	$(PIP) install $(INDEX) -c constraints.txt torch
 	$(PIP) install -c constraints.txt -e .
 	@touch $@

@@ -108,7 +108,8 @@ class Speedometer:
 
     The time of a run is modelled as a start-up time plus operations over speed. The speed depends more on the device
     than on the kind: the first run of a kind determines its start-up time, and until its own runs determine a speed,
-    that of the other kinds and of a quick trial is used.
+    that of the other kinds and of a quick trial is used. Beside other work the trial may be 20 times too slow: a new
+    kind is not taken to be slower than most finished runs of other kinds were, start-up included.
     """
 
     def __init__(self, memory: int = 16) -> None:
@@ -141,6 +142,9 @@ class Speedometer:
         trial = 1 / self._trial(device)
         slopes = [_fit_line(others, trial)[1] for others in all_runs.values() if _determine_speed(others)]
         expected = math.exp(median(map(math.log, [trial, *slopes])))
+        counted = [[(done, took) for done, took in others if done] for others in all_runs.values()]
+        if most := [min(took / done for done, took in others) for others in counted if others]:
+            expected = min(expected, median(most))
         if not runs:
             return flops * expected
         if own_speed:

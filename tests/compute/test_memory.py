@@ -83,6 +83,19 @@ def test_a_device_that_the_trial_misjudges_is_known_by_other_kinds() -> None:
     assert speed.seconds("new", "other", 1e11) == pytest.approx(10), "of another device nothing is known"
 
 
+def test_a_trial_beside_other_work_is_corrected_by_single_runs_of_other_kinds() -> None:
+    """As on a laptop that was busy when a panel opened: four kinds ran once, at 20 times the trial's speed."""
+    speed = speed_of(2e9)
+    for number, flops in enumerate((1e10, 1e11, 2e11, 4e11)):
+        speed.learn(number, "cpu", flops, 0.3 + flops / 4e10)
+    assert speed.seconds("new", "cpu", 6e11) == pytest.approx(15, rel=0.25)
+    speed.learn("uncounted", "cpu", 0.0, 0.1)
+    assert speed.seconds("new", "cpu", 6e11) == pytest.approx(15, rel=0.25)
+    fast = speed_of(1e11)
+    fast.learn("small", "cpu", 1e8, 0.3)
+    assert fast.seconds("new", "cpu", 1e11) == pytest.approx(1), "a start-up time says nothing against the trial"
+
+
 def test_steps_that_wait_for_python_have_a_speed_of_their_own() -> None:
     speed = speed_of(1e10)
     speed.learn("writing", "cpu", 1e6, 0.5)

@@ -83,7 +83,6 @@ def cell(functions: Iterable[str | Callable[..., Any]], models: Sequence[Any], b
     return "\n".join([*above, *joined(imports), "", *(f"{source}\n\n" for source in sources), *loading, *lines])
 
 
-
 class CodeBox(View):
     """The code in a text area with a Copy button; hidden until it is opened."""
 

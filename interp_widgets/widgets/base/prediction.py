@@ -186,7 +186,7 @@ class WordSwap:
         return re.sub(self.pattern, lambda _: self.new, text)
 
     def code(self, text: str) -> str:
-        """The same on an expression of a cell."""
+        """An expression of a cell that swaps the words in another one."""
         new = self.new.replace("\\", r"\\")
         return f"re.sub({self.pattern!r}, {new!r}, {text})"
 

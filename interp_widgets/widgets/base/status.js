@@ -9,8 +9,10 @@ const make = (tag, name, parent) => {
 
 function duration(seconds) {
   if (seconds < 1) return 'less than 1 s left';
-  if (seconds < 60) return `${Math.round(seconds)} s left`;
-  return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s left`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} s left`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s left`;
+  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min left`;
 }
 
 function render({ model, el }) {
