@@ -98,7 +98,7 @@ class MapPanel(PredictionPanel):
     @property
     def remark_on_picture(self) -> str:
         part = getattr(self, "positions", "") == PART
-        return f"The {PART} tokens: empty Positions under More for all" if part else ""
+        return f"Only the {PART} tokens; clear Positions under More to see all" if part else ""
 
     @property
     def shorter(self) -> str:

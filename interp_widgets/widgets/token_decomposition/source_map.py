@@ -35,7 +35,7 @@ class SourceMap:
         self.maps = pair_view.SideBySide(
             panel, lambda: Heatmap(
                 row_name="part of", column_name="layer", y_label="source token", empty="No map yet.",
-                x_label="stream entering layer (output: final norm)",
+                x_label="stream entering layer",
             )
         )  # fmt: skip
         self.strip, self.heat = self.strips.views[0], self.maps.views[0]
