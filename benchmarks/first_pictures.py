@@ -2,6 +2,7 @@
 
     python benchmarks/first_pictures.py               # smollm2
     python benchmarks/first_pictures.py gemma3-270m
+    python benchmarks/first_pictures.py smollm2 400   # saliency, attention and lens on a chat of about 400 tokens
 
 Each panel opens once, in this order, in a process that has just loaded the model, on *The capital of France is*; wall
 seconds from its constructor on an otherwise idle machine, processor seconds of all threads, and the process's memory at
@@ -36,6 +37,17 @@ PANELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "patching": (iw.PatchingPanel, {}),
     "tracing": (iw.AblationPanel, {"prompt": PROMPT, "tab": "tracing", "subject": "France"}),
 }
+
+
+def long_chat(model: Any, tokens: int) -> list[dict[str, str]]:
+    """A chat of about so many tokens: the minutes of a meeting, and a question about them."""
+    minutes = (
+        "The committee met on Tuesday to discuss the new rules of the harbour. Some members said that the fees were "
+        "too high. Others asked for a longer notice before any change. The mayor promised to answer all questions in "
+        "writing. "
+    )
+    times = round(tokens / (len(model.tokens(minutes * 10)) / 10))
+    return [{"role": "user", "content": minutes * times + "What did the mayor promise?"}]
 
 
 def peak_gb() -> float:
@@ -89,7 +101,16 @@ def main() -> None:
     rate = speed()
     print(f"{rate / 1e9:.0f} GFLOP/s\n\n| panel | first picture, s | whole, s | processor, s | floor, s | peak, GB |")
     print("|---|---|---|---|---|---|")
-    for label, (panel, options) in PANELS.items():
+    panels = PANELS
+    if len(sys.argv) > 2:
+        prompt = {"prompt": long_chat(model, int(sys.argv[2]))}
+        answer = prompt | {"response": "The mayor promised to answer all questions in writing."}
+        panels = {
+            "logit lens": (iw.LogitLensExplorer, prompt),
+            "saliency": (iw.SaliencyExplorer, answer),
+            "attention patterns": (iw.AttentionExplorer, prompt),
+        }
+    for label, (panel, options) in panels.items():
         first, whole, used, flops = opened(model, panel, options)
         print(
             f"| {label} | {first:.1f} | {whole:.1f} | {used:.1f} | {flops / rate:.2f} | {peak_gb():.1f} |", flush=True

@@ -21,6 +21,7 @@ from interp_widgets.analysis.saliency.faithfulness import usual_orders
 from interp_widgets.compute.memory import Speedometer
 from interp_widgets.figures.labels import visible
 from interp_widgets.widgets.base.guard import ui_lock
+from interp_widgets.widgets.saliency.rows import MOST_FLOPS
 from interp_widgets.widgets.saliency.saliency_map import SaliencyMap
 from interp_widgets.widgets.saliency.verdict import ORDERS
 from interp_widgets.widgets.views import TokenStrip
@@ -73,8 +74,7 @@ def test_opens_with_a_result_where_the_context_leaves_little_room(
         assert settle(panel).status.state == "done", panel.status.error
         assert 0 < len(panel.result.response_ids) <= 50 - len(panel.result.prompt_ids) < panel.max_new_tokens
         panel.prompt = "the " * 50
-        assert settle(panel).status.state == "failed"
-        assert "shorten the prompt" in panel.status.error
+        assert "shorten it by at least" in settle(panel).hints["prompt"]
     finally:
         panel.close()
 
@@ -196,6 +196,25 @@ def test_a_long_prompt_opens_by_sentence_and_a_sentence_is_looked_into(pair: Any
     assert settle(panel)["map"].heat.shape == [28, 1]
     panel.prompt = "The sky is"
     assert settle(panel)["map"].heat.shape[0] == len(panel.result.prompt_ids) < 10
+
+
+def test_a_prompt_whose_sentences_take_long_opens_by_passage(
+    pair: Any, explore: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MOST_FLOPS, "cpu", 1e6)
+    panel = explore(pair.tuned, prompt=LONG, response=" Paris")
+    panel.run()
+    settle(panel)
+    part = panel["map"]
+    wanted = prompt_saliency(pair.tuned, LONG, " Paris", spans="passages")
+    assert part.heat.shape[0] == len(wanted.spans) < 10
+    np.testing.assert_allclose(panel.result.importance, wanted.importance, atol=1e-6)
+    assert "of each prompt passage" in part.heat.title
+    assert "spans='passages'" in part.code(part.request())
+    wire.type(part.heat, pinned=[1, 0])
+    wire.click(part.inside)
+    settle(panel)
+    assert part.heat.shape[0] == int(np.diff(wanted.spans[1])[0]), "a short passage opens by token"
 
 
 @pytest.mark.parametrize("rule", ["together", "sum", "mean", "maximum"])

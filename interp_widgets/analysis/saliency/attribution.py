@@ -98,10 +98,10 @@ def prompt_saliency(
         draws: number of random tokens per position for ``"resample"``, from the vocabulary without special tokens.
         first_token: what replaces a first token that carries the attention sink, for exact and integrated gradients:
             ``"mean"`` of all token embeddings, or ``"baseline"``, as all other tokens.
-        spans: rows of the map are these spans of the prompt: ``"words"``, ``"sentences"``, a chat's ``"roles"`` or
-            ``"turns"``, or a list of [start, end) tokens, in the order of the prompt. Exact importance replaces all
-            tokens of a span in one run, which differs from the sum over its tokens (`SaliencyResult.by_spans`);
-            gradient methods give that sum. None for single tokens.
+        spans: rows of the map are these spans of the prompt: ``"words"``, ``"sentences"``, ``"passages"`` (about eight
+            stretches of whole sentences), a chat's ``"roles"`` or ``"turns"``, or a list of [start, end) tokens, in the
+            order of the prompt. Exact importance replaces all tokens of a span in one run, which differs from the sum
+            over its tokens (`SaliencyResult.by_spans`); gradient methods give that sum. None for single tokens.
         within: limits the rows to the tokens [start, end), such as the tokens or words of one span.
         seed: of ``"random"`` and ``"resample"``.
         max_new_tokens: most tokens that the model writes.
@@ -203,12 +203,11 @@ class _Map:
                 "span_rule": "together" if by_row else "sum"
             }
         shape = (len(row_spans) if by_row else case.n_prompt, draws, case.n_response)
-        clean = case.clean()
         return cls(
             case, method, baseline, row_spans, rows,
             effects=torch.full(shape, math.nan, dtype=wide_type(case.model.dtype), device=case.model.device),
-            probability=case.probability(clean),
-            rounding=None if method == "random" else case.rounding(clean),
+            probability=case.probability,
+            rounding=None if method == "random" else case.rounding,
         )  # fmt: skip
 
     @property

@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.targets import Target, Targets, check_foil, r
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import decode, encode
+from interp_widgets.models.engine import Prefix, decode, encode, prefix
 from interp_widgets.models.top_k import ranked
 
 RUNNER_UP = "runner_up"
@@ -40,6 +40,10 @@ class Case:
     """(1, fed, d_model) token embeddings."""
     targets: Targets
     foil: int | tuple[int, ...] | None
+    prefix: Prefix
+    """Keys and values of the prompt's positions in the clean run."""
+    hidden: Tensor
+    """(1, response, width) hidden states that predict the response in the clean run."""
 
     @property
     def n_prompt(self) -> int:
@@ -71,21 +75,18 @@ class Case:
         """Positions of the shown prompt tokens, as a slice."""
         return slice(self.shown.start, self.shown.stop)
 
-    @torch.no_grad()
-    def clean(self) -> Tensor:
-        """(1, response, width) hidden states that predict the response in the clean run."""
-        return encode(self.model, self.embeddings, positions=slice(self.first, None))
+    @property
+    def probability(self) -> Floats:
+        """(response,) probability of each response token."""
+        return to_numpy(read(self.model, self.hidden, self.targets.probability())[0])
 
-    def probability(self, hidden: Tensor) -> Floats:
-        """(response,) probability of each response token from its hidden states (1, response, width)."""
-        return to_numpy(read(self.model, hidden, self.targets.probability())[0])
-
-    def rounding(self, hidden: Tensor) -> Floats:
-        """(response,) rounding error of each target in its unit, given the hidden states (1, response, width)."""
+    @property
+    def rounding(self) -> Floats:
+        """(response,) rounding error of each target in its unit."""
         references = [self.targets]
         if self.targets.kind != "probability":  # a log-probability near 0 and a difference keep the rounding of logits
             references = [Targets("logit", ids) for ids in (self.targets.ids, self.targets.foils) if ids is not None]
-        sizes = [to_numpy(read(self.model, hidden, targets)[0].abs()) for targets in references]
+        sizes = [to_numpy(read(self.model, self.hidden, targets)[0].abs()) for targets in references]
         return np.asarray(_ROUNDINGS * torch.finfo(self.model.precision).eps * np.maximum.reduce(sizes))
 
 
@@ -108,11 +109,10 @@ def make_case(
     tokens, response_ids = read_prompt_and_response(
         model, prompt, response, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check
     )
-    embeddings = model.token_embeddings([*tokens.ids, *response_ids[:-1]])[None]
+    embeddings, shared, hidden = _clean_run(model, tokens.ids, response_ids)
+    is_runner_up = foil == RUNNER_UP
     foils = (
-        _likeliest_others(model, embeddings, len(tokens.ids) - 1, response_ids)
-        if foil == RUNNER_UP
-        else _foil_ids(model, foil, len(response_ids))
+        _likeliest_others(model, hidden, response_ids) if is_runner_up else _foil_ids(model, foil, len(response_ids))
     )
     foil_tensor = None if foils is None else torch.tensor(foils, device=model.device)
     return Case(
@@ -122,7 +122,17 @@ def make_case(
         embeddings=embeddings,
         targets=Targets(target, torch.tensor(response_ids, device=model.device), foil_tensor),
         foil=None if foils is None else foils[0] if len(set(foils)) == 1 else tuple(foils),
+        prefix=shared,
+        hidden=hidden,
     )
+
+
+@torch.no_grad()
+def _clean_run(model: Model, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> tuple[Tensor, Prefix, Tensor]:
+    """The embeddings of all fed tokens, the prompt's keys and values, and the states that predict the response."""
+    embeddings, first = model.token_embeddings([*prompt_ids, *response_ids[:-1]])[None], len(prompt_ids) - 1
+    shared = prefix(model, embeddings[:, : first + 1])
+    return embeddings, shared, encode(model, embeddings[:, first:], prefix=shared.first(first))
 
 
 def runner_ups(
@@ -135,16 +145,14 @@ def runner_ups(
     tokens, ids = read_prompt_and_response(
         model, prompt, response, max_new_tokens=0, prepend_bos=None, check=check
     )  # fmt: skip
-    embeddings = model.token_embeddings([*tokens.ids, *ids[:-1]])[None]
-    return tuple(_likeliest_others(model, embeddings, len(tokens.ids) - 1, ids))
+    return tuple(_likeliest_others(model, _clean_run(model, tokens.ids, ids)[2], ids))
 
 
 @torch.no_grad()
-def _likeliest_others(model: Model, embeddings: Tensor, first: int, response_ids: Sequence[int]) -> list[int]:
-    """The likeliest other token in the place of each response token, given the embeddings of all fed tokens."""
-    hidden = encode(model, embeddings, positions=slice(first, None))[0]
+def _likeliest_others(model: Model, hidden: Tensor, response_ids: Sequence[int]) -> list[int]:
+    """The likeliest other token in the place of each response token, from the states (1, response, width)."""
     found: list[int] = []
-    for state, own in zip(hidden, response_ids, strict=True):
+    for state, own in zip(hidden[0], response_ids, strict=True):
         best, second = ranked(wide(decode(model, state[None]))[0], 2)[1].tolist()
         found.append(second if best == own else best)
     return found

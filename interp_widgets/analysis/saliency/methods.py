@@ -15,7 +15,7 @@ from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.analysis.saliency.spans import Spans
 from interp_widgets.models import Model
-from interp_widgets.models.engine import NoForwardMode, encode, jacobian_at, mean_embedding, prefix
+from interp_widgets.models.engine import NoForwardMode, encode, jacobian_at, mean_embedding
 
 Baseline = Literal["zero", "mean", "resample"]
 """Replacement of a token's embedding: zeros, the mean of all token embeddings, or those of random tokens."""
@@ -65,7 +65,8 @@ def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, spa
 
     ``replaced`` (draws, prompt, d_model) is from `replacements`. Replaced tokens keep their positions and position
     embeddings. Keys and values of the tokens before a span do not change and are computed once: spans are sorted by
-    their starts, and a chunk starts at its first span. Only the positions that predict the response are unembedded.
+    their starts, and a chunk starts at its first span. The last spans, which cost least, come first. Only the positions
+    that predict the response are unembedded.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1, Eq. 1, and appendix A.
     """
@@ -73,23 +74,36 @@ def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, spa
     draws, rows = len(replaced), effects.flatten(0, 1)  # the draws of one span are adjacent
     ends = torch.tensor(spans, device=embeddings.device)
     tokens = torch.arange(case.n_prompt, device=embeddings.device)
-    runner.total = len(rows)
-    full = read(model, case.clean(), case.targets)[0]
-    shared = prefix(model, embeddings[:, : len(case.prompt.ids)])
+    count = runner.total = len(rows)
+    full = read(model, case.hidden, case.targets)[0]
 
-    def work(start: int, stop: int) -> None:
-        first = spans[start // draws][0]
+    def first_token(row: int) -> int:
+        return spans[row // draws][0]
+
+    def read_from(row: int) -> int:
+        """Tokens that a run for a row reads."""
+        return case.n_fed - case.prompt.offset - first_token(row)
+
+    def longest(done: int) -> int:
+        """Tokens of the longest run of the chunk after ``done`` rows."""
+        row = count - done - 1
+        while row > 0 and runner.size(read_from(row - 1)) > count - done - row:
+            row -= 1
+        return read_from(row)
+
+    def work(done: int, stop: int) -> None:
+        first = first_token(count - stop)
         begin = case.prompt.offset + first
-        numbers = torch.arange(start, stop, device=embeddings.device)
+        numbers = torch.arange(count - stop, count - done, device=embeddings.device)
         span, draw = ends[numbers // draws], numbers % draws
         inside = (tokens[first:] >= span[:, :1]) & (tokens[first:] < span[:, 1:])
-        batch = embeddings[:, begin:].repeat(stop - start, 1, 1)
+        batch = embeddings[:, begin:].repeat(stop - done, 1, 1)
         prompt = batch[:, : case.n_prompt - first]
         prompt.copy_(torch.where(inside[..., None], replaced[draw, first:], prompt))
-        hidden = encode(model, batch, positions=slice(case.first - begin, None), prefix=shared.first(begin))
-        rows[start:stop] = full - read(model, hidden, case.targets)
+        hidden = encode(model, batch, positions=slice(case.first - begin, None), prefix=case.prefix.first(begin))
+        rows[count - stop : count - done] = full - read(model, hidden, case.targets)
 
-    runner.run(len(rows), lambda start: case.n_fed - case.prompt.offset - spans[start // draws][0], work)
+    runner.run(count, longest, work)
 
 
 def prefers_forward(n_prompt: int, n_response: int) -> bool:

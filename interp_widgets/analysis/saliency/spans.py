@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from interp_widgets.analysis._core.checks import check_choice, check_span
@@ -11,8 +12,14 @@ from interp_widgets.analysis._core.token_runs import runs
 from interp_widgets.analysis.saliency.density import plain_text, sentence_spans
 from interp_widgets.models.tokens import CONTINUATION
 
-SpanKind = Literal["words", "sentences", "roles", "turns"]
-"""How a prompt is divided into spans of tokens; roles and turns are those of a chat (`chat_prompt`)."""
+SpanKind = Literal["words", "sentences", "passages", "roles", "turns"]
+"""How a prompt is divided into spans of tokens; passages are about eight stretches of whole sentences (of words,
+where sentences are longer), roles and turns are those of a chat (`chat_prompt`)."""
+
+PASSAGES = 8
+"""Passages in a prompt without roles and special tokens, at most."""
+_PASSAGE = 16
+"""Fewest tokens of a passage, where the prompt has them."""
 
 Spans = tuple[tuple[int, int], ...]
 """[start, end) tokens of each span."""
@@ -71,6 +78,15 @@ def _sentences(tokens: Sequence[str], characters: Characters | None) -> Spans:
     return sentence_spans(spaced_tokens(tokens, characters))
 
 
+def _parts(tokens: Sequence[str], characters: Characters | None, longest: float) -> Spans:
+    """The sentences, longer ones cut into words."""
+    texts, parts = spaced_tokens(tokens, characters), []
+    for start, end in sentence_spans(texts):
+        words = word_spans(texts[start:end]) if end - start > longest else ((0, end - start),)
+        parts += [(start + a, start + b) for a, b in words]
+    return tuple(parts)
+
+
 _CUTS: dict[str, Callable[[Sequence[str], Characters | None], Spans]] = {"words": word_spans, "sentences": _sentences}
 
 
@@ -85,9 +101,9 @@ def read_spans(
 ) -> Spans:
     """The requested spans in the order of the prompt: by kind, as given, or single tokens for None.
 
-    Among words and sentences, special tokens are separate spans, and in a chat no span crosses from one role to
-    another. With ``within``, only the parts inside its tokens [start, end) are kept. ``roles`` and ``turns`` are those
-    of a chat's tokens, ``characters`` those of the tokens in their text, if known.
+    Among words and sentences, special tokens are separate spans, and in a chat no word, sentence or passage crosses
+    from one role to another. With ``within``, only the parts inside its tokens [start, end) are kept. ``roles`` and
+    ``turns`` are those of a chat's tokens, ``characters`` those of the tokens in their text, if known.
 
     >>> read_spans("words", (1, 3), ["Two", " words", " more"], [False] * 3)
     ((1, 2), (2, 3))
@@ -100,6 +116,10 @@ def read_spans(
         labels = {"roles": roles, "turns": turns}
         if spans in _CUTS:
             chosen = _cut(tokens, special, roles, characters, _CUTS[spans])
+        elif spans == "passages":
+            length = max(_PASSAGE, size / PASSAGES)
+            parts = _cut(tokens, special, roles, characters, partial(_parts, longest=length))
+            chosen = _passages(parts, length, [special[a] if roles is None else roles[a] for a, _ in parts])
         elif (label := labels[spans]) is not None:
             chosen = list(runs(label))
         else:
@@ -130,6 +150,17 @@ def _cut(
         for start, end in runs(labels)
         for a, b in cut(tokens[start:end], None if characters is None else characters[start:end])
     ]
+
+
+def _passages(parts: Sequence[tuple[int, int]], length: float, labels: Sequence[str | bool]) -> list[tuple[int, int]]:
+    """Join neighbouring parts with one label whose middles are in the same stretch of ``length`` tokens.
+
+    >>> _passages([(0, 1), (1, 3), (3, 4), (4, 8), (8, 16)], 4, "abbbb")
+    [(0, 1), (1, 4), (4, 8), (8, 16)]
+    """
+    stretches = [int((a + b) / 2 // length) for a, b in parts]
+    joined = runs(list(zip(stretches, labels, strict=True)))
+    return [(parts[first][0], parts[stop - 1][1]) for first, stop in joined]
 
 
 def span_fields(

@@ -10,24 +10,32 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.cost import pass_flops
+from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.analysis.saliency import SaliencyResult
+from interp_widgets.analysis.saliency.spans import read_spans
 from interp_widgets.figures.labels import axis_name, visible
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind
 
 LONG = 128
-"""Prompts with more tokens than this open by sentence."""
+"""Prompts with more tokens than this open by sentence or passage."""
+MOST_FLOPS = {"cpu": 1e12, "accelerator": 2e14}
+"""Operations of a map by sentence that opens; one that takes more, about ten seconds, opens by passage."""
 ROWS_LABELS = {
     "automatic": "automatic",
     "tokens": "token",
     "words": "word",
     "sentences": "sentence",
+    "passages": "passage",
     "roles": "role of a chat",
     "turns": "turn of a chat",
     "marks": "marked span",
 }
 """What a row of the map may be."""
 NAMES = {
-    "tokens": "token", "words": "word", "sentences": "sentence", "roles": "role", "turns": "turn", "marks": "span",
+    "tokens": "token", "words": "word", "sentences": "sentence", "passages": "passage", "roles": "role",
+    "turns": "turn", "marks": "span",
 }  # fmt: skip
 """The name of a row."""
 RULE_LABELS = {
@@ -123,6 +131,17 @@ class Rows:
         if self.kind == "tokens":
             return f"prompt token {start}"
         return f"{self.name} {row + 1} of {len(self.spans)}, tokens {start} to {end - 1}"
+
+
+def automatic_kind(model: Model, prompt: Prompt, within: Sequence[int]) -> str:
+    """The kind of rows that a prompt opens with, or the part ``within`` its tokens [start, end): single tokens if these
+    are few, else sentences, or passages where replacing each sentence takes long."""
+    size = within[1] - within[0] if within else prompt.n_shown
+    if size <= LONG or within:
+        return "tokens" if size <= LONG else "sentences"
+    facts = prompt.tokens(), prompt.special(), prompt.roles, prompt.turns, prompt.spans
+    flops = pass_flops(model, size, size) * (1 + len(read_spans("sentences", None, *facts)) / 2)
+    return "sentences" if flops <= MOST_FLOPS[device_kind(model.device)] else "passages"
 
 
 def with_gaps(marks: Sequence[Sequence[int]], size: int) -> tuple[tuple[int, int], ...]:

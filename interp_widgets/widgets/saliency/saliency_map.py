@@ -29,7 +29,7 @@ from ..base.request import Request, result_variables
 from ..base.response import lengths
 from ..views import Heatmap, Table, TokenStrip
 from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
-from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, with_gaps
+from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, automatic_kind, with_gaps
 from .verdict import VerdictLine
 
 MOST_ROWS = 5
@@ -58,8 +58,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     )  # fmt: skip
     rows = field(
         ROWS_LABELS, "automatic", label="Rows", argument="spans",
-        help="One row per token, word or sentence, per role or turn of a chat, or per span marked in the prompt; "
-        f"automatic: per token, or per sentence in prompts of more than {LONG} tokens",
+        help="One row per token, word, sentence or passage (about eight stretches of whole sentences), per role or "
+        f"turn of a chat, or per span marked in the prompt; automatic: per token, in prompts of more than {LONG} "
+        "tokens per sentence, and per passage where the sentences would take long",
     )  # fmt: skip
     span_rule = field(
         RULE_LABELS, "together", label="made by", argument="span_rule",
@@ -104,7 +105,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
         clear = self.on_click(W.Button(description="Clear marks"), lambda: setattr(self, "marks", []))
         self.scores, self.verdict = W.HTML(""), VerdictLine(self)
-        self.inside = W.Button(description="Look inside", tooltip="Show the single tokens of the selected row")
+        self.inside = W.Button(
+            description="Look inside", tooltip="Show the tokens of the selected row, or its sentences"
+        )
         self.outside = W.Button(description="Back to all rows", tooltip="Show the rows of the whole prompt")
         for button in (self.inside, self.outside):
             shown_if(button, False)
@@ -168,23 +171,23 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         arguments = dict(request.arguments)
         if self.within:
             arguments["within"] = tuple(self.within)
-        size = self._size(request)
-        kind = self._kind(size)
+        read = read_prompt(self.models[0], prompt)
+        kind = self.rows
+        if kind == "automatic":
+            kinds = {automatic_kind(model, read, self.within) for model in self.models}
+            kind = "passages" if "passages" in kinds else kinds.pop()
+        elif self.within and kind != "words":
+            kind = "tokens"
         if kind != "tokens" and (self.rule == "together" or self.within):
-            arguments["spans"] = with_gaps(self.marks, size) if kind == "marks" else kind
+            arguments["spans"] = with_gaps(self.marks, read.n_shown) if kind == "marks" else kind
         return replace(request, arguments=tuple(arguments.items()))
 
-    def _size(self, request: Request) -> int:
-        """Number of prompt tokens on the axis."""
-        model = self.models[0]
-        ids = model.tokens(request.inputs[0].read_by(model))
-        return len(ids) - (ids[:1] == [model.bos_token_id])
-
-    def _kind(self, size: int) -> str:
-        """The kind of rows for a prompt of this many tokens."""
-        if self.within and self.rows != "words":
-            return "tokens"
-        return self.rows if self.rows != "automatic" else "tokens" if size <= LONG else "sentences"
+    def _kind(self, request: Request) -> str:
+        """The kind of rows of a request's map, of which single tokens may be combined afterwards."""
+        options = dict(request.arguments)
+        if "spans" in options:
+            return options["spans"] if isinstance(options["spans"], str) else "marks"
+        return "tokens" if self.rows == "automatic" or "within" in options else self.rows
 
     @property
     def rule(self) -> str:
@@ -325,9 +328,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def _show_rows(self, results: tuple[SaliencyResult, ...], request: Request) -> None:
         """Set the rows of the map: those of the results, or single tokens combined into spans."""
-        first, size = results[0], len(results[0].prompt_ids)
-        kind = self._kind(size)
-        spans: Any = with_gaps(self.marks, size) if kind == "marks" else kind
+        first, kind = results[0], self._kind(request)
+        spans: Any = with_gaps(self.marks, len(first.prompt_ids)) if kind == "marks" else kind
         self._in_rows = results
         if first.spans is None and kind != "tokens":
             self._in_rows = tuple(result.by_spans(spans, how=self.rule) for result in results)  # type: ignore[arg-type]
@@ -612,7 +614,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             self.prompt_token = self._rows.token(self._listed[change.new], self.prompt_token)
 
     def zoom_into_span(self) -> None:
-        """Restrict the map to the single tokens of the selected row."""
+        """Restrict the map to the tokens of the selected row, or to its sentences if it is long."""
         row = self._rows.row(self.prompt_token)
         if row >= 0:
             self.within = list(self._rows.spans[row])
@@ -629,8 +631,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def code(self, request: Request) -> str:
         results = result_variables(self.models)
         lines = request.lines(self.models)
-        size = self._size(request)
-        if (kind := self._kind(size)) != "tokens" and "spans" not in dict(request.arguments):
+        if (kind := self._kind(request)) != "tokens" and "spans" not in dict(request.arguments):
+            size = read_prompt(self.models[0], request.inputs[0].read_by(self.models[0])).n_shown
             spans = [list(span) for span in with_gaps(self.marks, size)] if kind == "marks" else kind
             lines += [f"{name} = {call(f'{name}.by_spans', repr(spans), how=self.rule)}" for name in results]
         lines.append(call(f"{results[-1]}.normalized", **self.map_shape))

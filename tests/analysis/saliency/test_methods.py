@@ -773,7 +773,7 @@ def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
             "baseline 'mean' is for method='exact' and 'integrated_gradients', got method='first_order': leave it out",
         ),
         ({"draws": 0}, "draws must be 1 or more, got 0"),
-        ({"spans": "lines"}, "spans must be 'words', 'sentences', 'roles' or 'turns', got 'lines'"),
+        ({"spans": "lines"}, "spans must be 'words', 'sentences', 'passages', 'roles' or 'turns', got 'lines'"),
         ({"spans": "roles"}, "spans='roles' needs the prompt as a list of messages, each with a role and a content"),
         ({"spans": []}, r"spans must not be empty: give \[start, end\) tokens of each, 'words' or 'sentences'"),
         ({"spans": [(2, 9)]}, r"a span must be \(start, end\) .* <= 7 for this prompt of 7 tokens, got \(2, 9\)"),

@@ -34,7 +34,7 @@ def test_words(tokens: list[str], words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("kind", ["words", "sentences"])
+@pytest.mark.parametrize("kind", ["words", "sentences", "passages"])
 def test_every_token_is_in_one_span(family: str, kind: str) -> None:
     model = tiny_model(family)
     for text in (*TEXT.splitlines(), "emoji 👩‍👩‍👧 and 🎉, שלום"):
@@ -55,3 +55,21 @@ def test_special_tokens_are_spans_of_their_own() -> None:
     assert read_spans("words", (1, 5), tokens, special) == ((1, 2), (2, 3), (3, 4), (4, 5))
     assert read_spans([(4, 6), (0, 2)], None, tokens, special) == ((0, 2), (4, 6))
     assert read_spans(None, (2, 4), tokens, special) == ((2, 3), (3, 4))
+
+
+def test_passages_are_about_eight_stretches_of_whole_sentences() -> None:
+    tokens = [token for _ in range(20) for token in (" Some", " words", ".")]
+    none = [False] * len(tokens)
+    spans = read_spans("passages", None, tokens, none)
+    assert 3 <= len(spans) <= 4
+    ends = {end for _, end in read_spans("sentences", None, tokens, none)}
+    assert [i for a, b in spans for i in range(a, b)] == list(range(60))
+    assert {end for _, end in spans} <= ends
+    roles = ["template"] * 5 + ["user"] * 50 + ["template"] * 5
+    in_chat = read_spans("passages", None, tokens, none, roles)
+    assert {(roles[a], roles[b - 1]) for a, b in in_chat} == {("template", "template"), ("user", "user")}
+    assert len(in_chat) <= 12
+    assert read_spans("passages", None, tokens[:3], none[:3]) == ((0, 3),)
+    assert read_spans("passages", None, ["<s>", *tokens[:3]], [True, *none[:3]]) == ((0, 1), (1, 4))
+    endless = read_spans("passages", None, [" word"] * 160, [False] * 160)
+    assert [end - start for start, end in endless] == [20] * 8, "a sentence longer than a passage is cut between words"
