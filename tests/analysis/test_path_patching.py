@@ -155,6 +155,19 @@ def test_pairs(tmp_path: Path) -> None:
     assert found.measures()["sender"] == found.senders[int(np.argmax(found.effect))]
 
 
+def test_names_and_all_senders_before_the_receivers() -> None:
+    model = loaded("llama", "bridge")
+    options: Any = {"answer": ANSWER, "foil": FOIL}
+    named = path_patching(model, CLEAN, CORRUPTED, ["0.1", "mlp 0"], ["head_q 1.0", "logits"], **options)
+    numbered = path_patching(model, CLEAN, CORRUPTED, [(0, 1), ("mlp", 0)], [("head_q", 1, 0), "logits"], **options)
+    assert named.equals(numbered)
+    every = path_patching(model, CLEAN, CORRUPTED, None, ["mlp 1"], **options)
+    heads = [f"head {layer}.{head}" for layer in range(2) for head in range(model.n_heads)]
+    assert sorted(every.senders) == sorted([*heads, "mlp 0"])
+    alone = path_patching(model, CLEAN, CORRUPTED, ["head 1.2"], ["mlp 1"], **options)
+    assert every.effect[every.senders.index("head 1.2")] == pytest.approx(alone.effect[0], abs=1e-9)
+
+
 def bad_calls() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"senders": []}, "senders is empty"
     yield {"receivers": []}, "receivers is empty"
@@ -164,11 +177,14 @@ def bad_calls() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"senders": [(2, 0)]}, "layer must be in"
     yield {"senders": [(0,)]}, "a sender must be one of"
     yield {"senders": ["mlp"]}, "a sender must be one of"
+    yield {"senders": ["heads 0.1"]}, "or a name such as 'head 3.1', got 'heads 0.1'"
+    yield {"senders": None, "receivers": ["head_q 0.1"]}, "there is no path to head_q 0.1 from any head or MLP"
+    yield {"receivers": ["head_q 1"]}, "or a name such as 'head_q 4.2', got 'head_q 1'"
     yield {"receivers": [("head", 1, 0)]}, "a receiver must be"
     yield {"receivers": [("head_k", 1, 2)]}, "key/value head must be in"
     yield {"senders": [(1, 0)], "receivers": [("mlp", 0)]}, "there is no path from head 1.0"
     yield {"senders": [(1, 0)], "receivers": [("head_q", 1, 0), "logits"]}, "there is no path to head_q 1.0"
-    yield {"corrupted": CORRUPTED[:5]}, "clean has 6 tokens and corrupted 5"
+    yield {"corrupted": CORRUPTED[:5]}, "must have equally many tokens"
     yield {"corrupted": CLEAN}, "have the same tokens"
     yield {"foil": ANSWER}, "answer and foil are the same"
     yield {"positions": [6]}, "position must be in"

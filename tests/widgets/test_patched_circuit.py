@@ -80,11 +80,11 @@ def test_a_part_that_is_clicked_is_selected_everywhere(pair: Any, patch: Any, wi
     try:
         assert tab.result.parts == ("head 0.1", "mlp 0")
         wire.type(tab.tables[0], selected=1)
-        assert (bench.layer, bench.head, panel.circuit_part) == (0, 1, "head 0.1")
+        assert (bench.layer, bench.head, panel.picked_part) == (0, 1, "head 0.1")
         bench.select(layer=3)
         assert tab.tables[0].selected == 1
         wire.type(tab.tables[0], selected=0)
-        assert (panel.circuit_part, tab.tables[0].selected) == ("", -1)
+        assert (panel.picked_part, tab.tables[0].selected) == ("", -1)
         assert "Smallest circuit beyond chance" in tab.described().sentences[0]
     finally:
         panel.close()

@@ -14,5 +14,5 @@ from interp_widgets.analysis.patching.circuit import (
 )
 from interp_widgets.analysis.patching.null import AblationNullResult, ablation_null
 from interp_widgets.analysis.patching.pairs import Direction
-from interp_widgets.analysis.patching.paths import PathPatchingResult, path_patching
+from interp_widgets.analysis.patching.paths import PathPatchingResult, path_patching, path_patching_cost
 from interp_widgets.analysis.patching.prediction import PatchedPrediction, patched_prediction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
@@ -13,20 +14,37 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_finite, index
 from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.metric import Metric
-from interp_widgets.analysis.patching.pairs import Alignment, MeasuredPair, Tokens, mean_of, read_pairs
+from interp_widgets.analysis.patching.pairs import (
+    MeasuredPair,
+    Tokens,
+    answers_and_foils,
+    check_lengths,
+    mean_of,
+    read_pairs,
+)
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import PathCells, Reader, Sender, is_behind, sender_changes, through_paths
+from interp_widgets.models.engine import (
+    PathCells,
+    Reader,
+    Sender,
+    expects_native,
+    is_behind,
+    sender_changes,
+    through_paths,
+)
 
 _RESAMPLES = 2000
 _SENDERS = {"head": "(layer, head)", "attn": "('attn', layer)", "mlp": "('mlp', layer)"}
 _RECEIVERS = ("head_q", "head_k", "head_v")
+_NAME = re.compile(r"(?:(head(?:_[qkv])?|attn|mlp) )?(\d{1,6})(?:\.(\d{1,6}))?")
 
 
 @record
@@ -81,6 +99,9 @@ class PathPatchingResult(Result):
     foils: Sequence[int] | None = with_axes("pairs", default=None)
     """Id of the token whose logit ``logit_difference`` subtracts."""
 
+    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None)
+    """Its readable text."""
+
     metric: str = field(kw_only=True)
     """A :data:`Metric`."""
 
@@ -105,9 +126,9 @@ def path_patching(
     model: Model,
     clean: PromptInput | Sequence[PromptInput],
     corrupted: PromptInput | Sequence[PromptInput],
-    senders: Sequence[Sequence[str | int]],
+    senders: Sequence[str | Sequence[str | int]] | None,
     receivers: Sequence[str | Sequence[str | int]],
-    answer: Tokens,
+    answer: Tokens | None = None,
     *,
     foil: Tokens | None = None,
     metric: Metric = "logit_difference",
@@ -131,9 +152,10 @@ def path_patching(
         model: what `load_model` returns.
         clean, corrupted: text, token ids or the messages of a chat, of one length; or lists of them, for means over
             pairs.
-        senders: (layer, head), ``("attn", layer)`` or ``("mlp", layer)``; each is patched by itself.
+        senders: (layer, head), ``("attn", layer)`` or ``("mlp", layer)``, or their names in a result, such as ``"head
+            3.1"``; each is patched by itself. None: all heads and MLPs before a receiver.
         receivers: ``("head_q", layer, head)``, ``("head_k", layer, key/value head)``, ``("head_v", layer, key/value
-            head)``, ``("mlp", layer)`` or ``"logits"``, all together.
+            head)``, ``("mlp", layer)`` or ``"logits"``, or their names such as ``"head_q 4.2"``, all together.
         answer, foil, metric: as in `activation_patching`.
         positions: where the senders' outputs are corrupted, all by default.
         separate: whether each path from one sender to one receiver is measured by itself too (``paths``).
@@ -157,14 +179,11 @@ def path_patching(
         >>> result.effect.shape
         (1,)
     """
-    model.capabilities.require("residual_stream", "path_patching")
-    model.capabilities.require("additive_stream", "path_patching")
-    model.capabilities.require("attention", "path_patching")
-    sent = [_sender(model, sender) for sender in senders]
-    read = [_receiver(model, receiver) for receiver in receivers]
-    _check_paths(model, sent, read)
+    read = receivers_named(model, receivers)
+    sent = senders_named(model, senders, read)
+    check_paths(model, sent, read)
     pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
-    Alignment.of(pairs[0], None)
+    check_lengths(pairs)
     at = pairs[0].clean.positions(positions)
     together = [(number, tuple(read)) for number in range(len(sent))]
     alone = [(number, (one,)) for number in range(len(sent)) for one in read] if separate else []
@@ -184,11 +203,14 @@ def path_patching(
     effects, paths = each[:, : len(sent)], each[:, len(sent) :]
     known = effects[~np.isnan(effects).any(1)]
     interval = bootstrap_mean(known, resamples=_RESAMPLES, seed=seed) if len(known) > 1 else None
-    answers = [both.metric.target for both in measured]
-    foils = [both.metric.foil for both in measured if both.metric.foil is not None]
+    tokens = answers_and_foils(model, measured)
     facts: dict[str, Any] = {"metric": metric, "seed": seed, "positions": str(at), "clean": repr(clean)}
-    facts |= {"corrupted": repr(corrupted), "senders": str([_sender_name(one) for one in sent]), "answer": str(answers)}
-    facts |= {"receivers": str([_name(reader) for reader in read]), "foil": str(foils)}
+    facts |= {
+        "corrupted": repr(corrupted),
+        "senders": str([_sender_name(one) for one in sent]),
+        "answer": str(tokens["answers"]),
+    }
+    facts |= {"receivers": str([_name(reader) for reader in read]), "foil": str(tokens["foils"] or [])}
     return PathPatchingResult(
         effect=mean_of(effects),
         each=effects,
@@ -197,12 +219,10 @@ def path_patching(
         clean=np.array([both.clean_value for both in measured]),
         corrupted=np.array([both.corrupted_value for both in measured]),
         undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
-        answers=answers,
-        answer_tokens=tuple(model.token_strings(answers)),
+        **tokens,
         paths=mean_of(paths).reshape(len(sent), len(read)) if separate else None,
         low=None if interval is None else interval[0],
         high=None if interval is None else interval[1],
-        foils=foils or None,
         metric=metric,
         provenance=provenance(
             model.provenance(), bos=pairs[0].clean.offset == 1, **facts, **runner.log.facts()
@@ -210,7 +230,61 @@ def path_patching(
     )  # fmt: skip
 
 
+def path_patching_cost(
+    model: Model,
+    n_tokens: int,
+    senders: Sequence[str | Sequence[str | int]] | None,
+    receivers: Sequence[str | Sequence[str | int]],
+    *,
+    pairs: int = 1,
+    separate: bool = False,
+) -> Cost:
+    """Operations and peak bytes of `path_patching` for prompts of n_tokens, with the BOS.
+
+    Example:
+        >>> slow = path_patching_cost(model, 6, None, ["head_q 5.0"])
+        >>> slow.flops > 5 * path_patching_cost(model, 6, None, ["logits"]).flops
+        True
+    """
+    read = receivers_named(model, receivers)
+    sent, native = senders_named(model, senders, read), expects_native(model)
+    alone = len(read) * separate
+    passes = 0 if native else sum(kind == "head" for kind, _, _ in sent)
+    whole = sum(not native or reader[0] != "logits" for reader in read) * separate
+    passes += len(sent) * 2 * (whole + (not native or any(reader[0] != "logits" for reader in read)))
+    flops = passes * pass_flops(model, n_tokens, n_tokens) + len(sent) * (1 + alone) * 8.0 * model.d_model
+    flops += 2 * pass_flops(model, n_tokens, n_tokens)
+    return Cost(flops=pairs * flops, bytes=chunk_bytes(model, max(1, len(sent) * (1 + alone)), 2 * n_tokens))
+
+
 # ---- senders and receivers
+
+
+def receivers_named(model: Model, receivers: Sequence[str | Sequence[str | int]]) -> list[Reader]:
+    """The receivers; ValueError for one that the model does not have."""
+    for needed in ("residual_stream", "additive_stream", "attention"):
+        model.capabilities.require(needed, "path_patching")  # type: ignore[arg-type]
+    return [_receiver(model, receiver) for receiver in receivers]
+
+
+def senders_named(
+    model: Model, senders: Sequence[str | Sequence[str | int]] | None, receivers: Sequence[Reader]
+) -> list[Sender]:
+    """The senders, all before a receiver for None; ValueError for one that the model does not have."""
+    if senders is not None:
+        return [_sender(model, sender) for sender in senders]
+    every = list[Sender]()
+    for layer in range(model.n_layers):
+        if model.capabilities.heads:
+            every += [("head", layer, head) for head in range(model.n_heads)]
+        else:
+            every.append(("attn", layer, 0))
+        if model.capabilities.mlp and not model.capabilities.attention_only:
+            every.append(("mlp", layer, 0))
+    found = [sender for sender in every if any(is_behind(model, reader, sender) for reader in receivers)]
+    if receivers and not found:
+        raise ValueError(f"there is no path to {_name(receivers[0])} from any head or MLP, which all come behind it")
+    return found
 
 
 def _sender_name(sender: Sender) -> str:
@@ -222,11 +296,27 @@ def _layer(model: Model, value: Any) -> int:
     return index(value, model.n_layers, "layer", f"{model.n_layers}-layer model")
 
 
-def _sender(model: Model, sender: Sequence[str | int]) -> Sender:
-    kind, *numbers = sender if sender and isinstance(sender[0], str) else ("head", *sender)
+def _read_name(name: str) -> tuple[str | int, ...]:
+    """A name such as ``head_q 4.2`` as a tuple; any other text as it is.
+
+    >>> _read_name("head_q 4.2"), _read_name("mlp 3"), _read_name("3.1"), _read_name("logits")
+    (('head_q', 4, 2), ('mlp', 3), ('head', 3, 1), ('logits',))
+    """
+    found = _NAME.fullmatch(name.strip())
+    if found is None:
+        return (name,)
+    kind, layer, head = found.groups()
+    return (kind or "head", int(layer), *([] if head is None else [int(head)]))
+
+
+def _sender(model: Model, sender: str | Sequence[str | int]) -> Sender:
+    given = _read_name(sender) if isinstance(sender, str) else tuple(sender)
+    kind, *numbers = given if given and isinstance(given[0], str) else ("head", *given)
     wanted = 2 if kind == "head" else 1
     if kind not in _SENDERS or len(numbers) != wanted:
-        raise ValueError(f"a sender must be one of {', '.join(_SENDERS.values())}, got {tuple(sender)}")
+        raise ValueError(
+            f"a sender must be one of {', '.join(_SENDERS.values())}, or a name such as 'head 3.1', got {sender!r}"
+        )
     if kind == "mlp":
         _require_mlp(model)
         return "mlp", _layer(model, numbers[0]), 0
@@ -238,7 +328,7 @@ def _sender(model: Model, sender: Sequence[str | int]) -> Sender:
 
 
 def _receiver(model: Model, receiver: str | Sequence[str | int]) -> Reader:
-    kind, *numbers = (receiver,) if isinstance(receiver, str) else receiver
+    kind, *numbers = _read_name(receiver) if isinstance(receiver, str) else receiver
     if kind == "logits" and not numbers:
         return "logits", model.n_layers, 0
     if kind == "mlp" and len(numbers) == 1:
@@ -246,8 +336,8 @@ def _receiver(model: Model, receiver: str | Sequence[str | int]) -> Reader:
         return "mlp", _layer(model, numbers[0]), 0
     if kind not in _RECEIVERS or len(numbers) != 2:
         raise ValueError(
-            "a receiver must be 'logits', ('mlp', layer), ('head_q', layer, head), ('head_k', layer, key/value head) "
-            f"or ('head_v', layer, key/value head), got {receiver!r}"
+            "a receiver must be 'logits', ('mlp', layer), ('head_q', layer, head), ('head_k', layer, key/value head), "
+            f"('head_v', layer, key/value head), or a name such as 'head_q 4.2', got {receiver!r}"
         )
     model.capabilities.require(
         "head_inputs", f"path_patching(receivers=[({kind!r}, layer, head)])", "name MLPs instead"
@@ -270,7 +360,7 @@ def _name(reader: Reader) -> str:
     return f"mlp {layer}" if site == "mlp" else f"head_{site} {layer}.{head}"
 
 
-def _check_paths(model: Model, senders: Sequence[Sender], receivers: Sequence[Reader]) -> None:
+def check_paths(model: Model, senders: Sequence[Sender], receivers: Sequence[Reader]) -> None:
     """ValueError unless every sender has a receiver behind it and every receiver a sender before it."""
     named = {
         "senders": [_sender_name(sender) for sender in senders],

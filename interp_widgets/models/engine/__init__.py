@@ -708,7 +708,13 @@ def through_paths(network: Network, trace: Trace, cells: PathCells) -> Tensor:
         cells: the changes and their readers in each run.
     """
     with network.lock:
-        return paths.through_paths(network, trace, cells, split=_traced_route(network, trace).split(network))
+        route = _traced_route(network, trace)
+        if trace.native and route.equations is not None and cells.only_to_logits:
+            count, n_layers = len(cells.readers), trace.n_layers
+            last = torch.full((count,), trace.tokens - 1)
+            changed = trace.resid[n_layers][0, -1] + cells.changes[:, -1]
+            return patched(network, trace, [Patch("resid", n_layers, changed, last, torch.arange(count))], count)
+        return paths.through_paths(network, trace, cells, split=route.split(network))
 
 
 def sender_changes(network: Network, clean: Trace, corrupted: Trace, senders: Sequence[Sender], fed: Tensor) -> Tensor:
@@ -721,8 +727,11 @@ def sender_changes(network: Network, clean: Trace, corrupted: Trace, senders: Se
         fed: (n,) the positions, in what is fed, at which they differ; elsewhere the change is 0.
     """
     with network.lock:
-        split = _traced_route(network, clean).split(network)
-        return paths.sender_changes(network, clean, corrupted, senders, fed, split=split)
+        route = _traced_route(network, clean)
+        equations = route.equations if clean.native and corrupted.native else None
+        return paths.sender_changes(
+            network, clean, corrupted, senders, fed, split=route.split(network), equations=equations
+        )
 
 
 def _traced_route(network: Network, trace: Trace) -> _Route:

@@ -19,6 +19,7 @@ from ..hooks import attached, check_hook_names
 from ..network import Network
 from ..patching import Patch, Site, site_hook
 from . import modules
+from .equations import Equations
 from .traces import Trace
 
 __all__ = ["PathCells", "Reader", "Sender", "head_writes", "is_behind", "sender_changes", "through_paths"]
@@ -60,6 +61,12 @@ class PathCells:
         """(shadows,) the run of each shadow, on the device of the changes."""
         runs = torch.arange(len(self.readers)) if self.runs is None else self.runs
         return runs.to(self.changes.device)
+
+    @property
+    def only_to_logits(self) -> bool:
+        """Whether each run has one changed sender, which only the logits read."""
+        alone = self.shadows is None and self.runs is None
+        return alone and all({name for name, _, _ in readers} == {"logits"} for readers in self.readers)
 
     def of(self, chosen: Tensor) -> Tensor:
         """(shadows, tokens, d_model) the changes of the senders where ``chosen`` (senders,) is true."""
@@ -167,11 +174,30 @@ def head_writes(network: Network, trace: Trace, patches: Sequence[Patch], cells:
 
 
 def sender_changes(
-    network: Network, clean: Trace, corrupted: Trace, senders: Sequence[Sender], fed: Tensor, *, split: bool
+    network: Network,
+    clean: Trace,
+    corrupted: Trace,
+    senders: Sequence[Sender],
+    fed: Tensor,
+    *,
+    split: bool,
+    equations: Equations | None,
 ) -> Tensor:
-    """(senders, tokens, d_model) by how much each sender's output differs at the positions ``fed`` (n,)."""
+    """(senders, tokens, d_model) by how much each sender's output differs at the positions ``fed`` (n,).
+
+    With the model's `equations`, a head's output goes through its output matrix only; else through the whole model.
+    """
     changes = torch.zeros_like(clean.resid[0]).repeat(len(senders), 1, 1)
     heads = [(row, layer, head) for row, (kind, layer, head) in enumerate(senders) if kind == "head"]
+    if equations is not None:
+        for layer in {layer for _, layer, _ in heads}:
+            moved = (corrupted.head[layer] - clean.head[layer])[0, fed]
+            block = equations.block(layer)
+            written = torch.einsum("nhs,hsd->hnd", moved, block.w_out.unflatten(0, (block.heads, block.size)))
+            for row, at, head in heads:
+                if at == layer:
+                    changes[row, fed] = written[head].to(changes.dtype)
+        heads = []
     patches = [
         Patch("head", layer, corrupted.head[layer][0, fed, head], fed, torch.full_like(fed, cell),
               torch.full_like(fed, head))

@@ -17,10 +17,9 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import row, shown_if
-from ..base.description import Description, Step, plain
+from ..base.description import Description, plain
 from ..base.fields import Bounds, Seed, field, hint_at, variant
 from ..base.request import Request
-from ..base.workbench import in_model
 from ..views import BokehFigure, Table
 from ..views.table import RIGHT
 from .options import PatchPanel, counted, measured, part, sites_of_all
@@ -65,12 +64,7 @@ class PatchedCircuit(PromptsOrPairs):
         help="So many pairs at the end of the list are not used for choosing the parts; all is measured on them alone",
     )  # fmt: skip
     circuit_seed = field(Seed, label="Seed", argument="seed", more=True, width="short", help="Of the random circuits")
-    color_range = variant(PatchPanel.color_range, label="")
-    threshold = variant(PatchPanel.threshold, label="")
-    head = field(in_model(), selects=True)
-    """The selected head."""
-    circuit_part = field(str, selects=True)
-    """The picked part, such as head 3.1 or mlp 5; empty for none."""
+    color_range, threshold = (variant(one, label="") for one in (PatchPanel.color_range, PatchPanel.threshold))
 
     @classmethod
     def missing_requirement(cls, models: tuple[Any, ...]) -> str:
@@ -160,10 +154,9 @@ class PatchedCircuit(PromptsOrPairs):
         result = self.results[index]
         at = change.new - 1  # the first row is the empty circuit
         if at < 0:
-            self.circuit_part = ""
+            self.picked_part = ""
             return
-        head = {"head": result.heads[at]} if result.heads[at] >= 0 else {}
-        self.select(result.layers[at], circuit_part=result.parts[at], **head)
+        self.pick(result.parts[at])
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -186,18 +179,14 @@ class PatchedCircuit(PromptsOrPairs):
     def draw_selection(self) -> None:
         super().draw_selection()
         for result, table in zip(self.results, self.tables, strict=False):
-            table.selected = (
-                1 + list(result.parts).index(self.circuit_part) if self.circuit_part in result.parts else -1
-            )
+            table.selected = 1 + list(result.parts).index(self.picked_part) if self.picked_part in result.parts else -1
 
     def describe_selection(self) -> Description | None:
         if not self.results:
             return None
         sentences = [plain(self.verdicts[index].value) for index in pair_view.shown_indices(self)
                      if index < len(self.results)]  # fmt: skip
-        picked = self.circuit_part.startswith("head")
-        step = Step("head_words", "Which words does it relate?", {"tab": "heads"})
-        return Description("Circuit", tuple(sentences), steps=(step,) if picked else ())
+        return Description("Circuit", tuple(sentences), steps=self.next_steps)
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ from interp_widgets.analysis.patching.pairs import PromptPair, check_lengths
 from interp_widgets.models import Model
 
 from ..base.controls import shown_if
+from ..base.description import Step
 from ..base.fields import field, hint_at, variant
 from ..base.request import PerModel, Request
 from ..base.shell import column
+from ..base.workbench import in_model
 from .options import PatchPanel
 from .pair_list import PAIRS, contrast_pairs, pairs_of_one_length, tokens_of_pairs
 
@@ -35,6 +37,11 @@ class PromptsOrPairs(PatchPanel):
     direction = variant(PatchPanel.direction, label="", argument=None)
     alignment = variant(PatchPanel.alignment, label="", argument=None)
 
+    head = field(in_model(), selects=True)
+    """The selected head."""
+    picked_part = field(str, selects=True)
+    """The picked part of the model, such as head 3.1 or mlp 5; empty for none."""
+
     @property
     def on_prompts(self) -> bool:
         """Whether its prompts are the two of the panel."""
@@ -57,6 +64,17 @@ class PromptsOrPairs(PatchPanel):
     def _fit_prompts(self) -> None:
         for part in (self.own_prompts, *self.strips):
             shown_if(part, self.on_prompts)
+
+    def pick(self, name: str) -> None:
+        """Select a part of the model by its name, such as head 3.1 or mlp 5."""
+        layer, _, head = name.split()[1].partition(".")
+        self.select(int(layer), picked_part=name, **({"head": int(head)} if head else {}))
+
+    @property
+    def next_steps(self) -> tuple[Step, ...]:
+        """What to look at next: the words of a picked head."""
+        step = Step("head_words", "Which words does it relate?", {"tab": "heads"})
+        return (step,) if self.picked_part.startswith("head") else ()
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 

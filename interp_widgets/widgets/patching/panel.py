@@ -8,6 +8,7 @@ from ..base.stack import Stack
 from .circuit import PatchedCircuit
 from .heads import PatchedHeads
 from .patch_map import PatchMap
+from .paths import PatchedPaths
 from .prompt_pairs import PatchedPairs
 
 
@@ -17,11 +18,13 @@ class PatchingPanel(Stack):
     *Map*: layer × position, of the residual stream and of the outputs of attention and MLPs; a click on a cell lists
     the next tokens of both runs and of the patched one. *Heads*: layer × head at one position, of outputs, queries,
     keys, values or whole patterns. *Pairs*: the mean over many pairs of prompts, with intervals and tests; one pair
-    has neither. *Circuit*: heads and MLPs added one at a time, and what they keep beside random circuits.
+    has neither. *Circuit*: heads and MLPs added one at a time, and what they keep beside random circuits. *Paths*:
+    which heads and MLPs send the answer directly to the logits or to the queries, keys or values of a head.
 
     ``PatchingPanel(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other widgets,
     ``(workbench)``. Every trait of its panels is a keyword too. `run()` computes the active tab and returns its
-    :class:`ActivationPatchingResult` or :class:`CircuitResult` (a pair for two models), which `result` keeps.
+    :class:`ActivationPatchingResult`, :class:`CircuitResult` or :class:`PathPatchingResult` (a pair for two models),
+    which `result` keeps.
 
     Source: Locating and Editing Factual Associations in GPT (Meng et al. 2022), section 2; Towards Best Practices of
     Activation Patching (Zhang & Nanda 2024); How to use and interpret activation patching (Heimersheim & Nanda 2024).
@@ -34,4 +37,10 @@ class PatchingPanel(Stack):
     """
 
     title = "Patching"
-    panels: ClassVar = {"map": PatchMap, "heads": PatchedHeads, "pairs": PatchedPairs, "circuit": PatchedCircuit}
+    panels: ClassVar = {
+        "map": PatchMap,
+        "heads": PatchedHeads,
+        "pairs": PatchedPairs,
+        "circuit": PatchedCircuit,
+        "paths": PatchedPaths,
+    }
