@@ -263,7 +263,7 @@ def path_patching_cost(
 def receivers_named(model: Model, receivers: Sequence[str | Sequence[str | int]]) -> list[Reader]:
     """The receivers; ValueError for one that the model does not have."""
     for needed in ("residual_stream", "additive_stream", "attention"):
-        model.capabilities.require(needed, "path_patching")  # type: ignore[arg-type]
+        model.capabilities.require(needed, "path_patching")
     return [_receiver(model, receiver) for receiver in receivers]
 
 

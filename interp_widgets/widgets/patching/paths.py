@@ -166,7 +166,11 @@ class PatchedPaths(PromptsOrPairs):
         result = self.results["AB".index(view)]
         notes = {}
         for at, name in enumerate(result.senders):
-            interval = "" if result.low is None else f", 95% interval {part(result.low[at])} to {part(result.high[at])}"
+            interval = (
+                ""
+                if result.low is None or result.high is None
+                else f", 95% interval {part(result.low[at])} to {part(result.high[at])}"
+            )
             notes[name] = name + interval
         cells = [name_of(layer, column) for layer in range(n_layers) for column in self.columns]
         return [notes.get(name, "no path to a receiver, or not a sender") for name in cells]
@@ -180,7 +184,7 @@ class PatchedPaths(PromptsOrPairs):
         self.listed = sorted(best, key=lambda name: -np.nan_to_num(best[name]))[:LISTED]
         """The senders in the table."""
         columns: list[dict[str, Any]] = [{"label": "sender"}]
-        rows = [[name] for name in self.listed]
+        rows: list[list[Any]] = [[name] for name in self.listed]
         for index in shown:
             result, letter = results[index], pair_view.LETTERS[index] + " " if len(shown) > 1 else ""
             together = "together" if len(result.receivers) > 1 else f"to {result.receivers[0]}"
@@ -192,7 +196,7 @@ class PatchedPaths(PromptsOrPairs):
             for row, name in zip(rows, self.listed, strict=True):
                 at = result.senders.index(name) if name in result.senders else -1
                 row.append(number(result.effect[at]) if at >= 0 else None)
-                if result.low is not None:
+                if result.low is not None and result.high is not None:
                     row.append(f"{part(result.low[at])} to {part(result.high[at])}" if at >= 0 else None)
                 if result.paths is not None:
                     row += [number(value) if at >= 0 else None for value in result.paths[at]]
