@@ -30,7 +30,7 @@ LEAST = 0.05
 """The least effect that has the full colour."""
 NO_RECEIVER = "there is no receiver yet: type logits or a name such as head_q 4.2"
 MEANING = "1: corrupting that path alone gives the answer of the corrupted run; 0: that of the clean one."
-ONE_PAIR = " One pair of prompts has no interval: choose the list of pairs to test paths on many."
+ONE_PAIR = " One pair of prompts has no interval: the list of pairs tests paths on many."
 LISTED, LARGEST = 20, 3
 """Senders in the table, and in the words."""
 UNIT = "share lost"
