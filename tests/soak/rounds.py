@@ -34,7 +34,7 @@ def a_round(bench: iw.Workbench, tools: Sequence[str], questions: Sequence[tuple
     for prompt, response in questions:
         bench.select(prompt=prompt, response=response)
         for name in tools:
-            bench.show(name)
+            bench.screen.show(name)
             shell = bench.screen[name]
             for tab in getattr(shell, "fitting", ()):
                 shell.open_tab(tab)

@@ -252,7 +252,7 @@ class Soak:
     def tool(self) -> str:
         """Show another tab of the screen."""
         name = self.random.choice(self.tools)
-        self.bench.show(name)
+        self.bench.screen.show(name)
         return name
 
     def select(self) -> str:
@@ -332,7 +332,7 @@ class Soak:
         self.beside = []
         self.bench.close()
         self.bench = iw.Workbench.load(path, *self.models)
-        self.bench.show(self.random.choice(self.tools))
+        self.bench.screen.show(self.random.choice(self.tools))
         return "opened"
 
     # checks -----------------------------------------------------------------------------------------------------------

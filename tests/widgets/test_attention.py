@@ -103,7 +103,8 @@ def test_a_head_that_was_chosen_stays(attend: Any, options: Any, expected: tuple
 def test_the_head_it_opens_on_moves_no_row_of_another_panel(pair: Any) -> None:
     bench = Workbench(pair.base, prompt=PROMPT)
     try:
-        screen = bench.show("logit_lens", "attention")
+        screen = bench.screen
+        screen.show("logit_lens", "attention")
         assert screen.wait(120)
         opened = screen["attention"].layer
         assert opened > 0
@@ -120,7 +121,8 @@ def test_a_session_keeps_its_head(pair: Any, tmp_path: Path) -> None:
     bench = Workbench(pair.base, prompt=PROMPT)
     again = None
     try:
-        screen = bench.show("attention")
+        screen = bench.screen
+        screen.show("attention")
         assert screen.wait(120)
         first = standing_out(attention_patterns(pair.base, [*screen["attention"].result.ids]))
         assert first is not None
@@ -375,7 +377,8 @@ def test_layer_head_and_token_are_the_workbench_s(pair: Any, attend: Any) -> Non
 def test_on_the_screen_it_shades_the_prompt_and_describes_the_head(pair: Any) -> None:
     bench = Workbench(pair.base, prompt=PROMPT, layer=3, head=0)
     try:
-        screen = bench.show("attention")
+        screen = bench.screen
+        screen.show("attention")
         assert screen.wait(120)
         strip = screen.texts.prompt_strip
         assert strip.label == "Prompt: attention of ‘·of’ in head 3.0"

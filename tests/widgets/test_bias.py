@@ -716,7 +716,8 @@ def test_methods_are_checked_in_boxes(base: Any, view: Any, wire: Any) -> None:
 
 def test_a_tab_of_the_screen_and_its_session(base: Any, wire: Any, tmp_path: Path) -> None:
     bench = Workbench(base)
-    screen = bench.show("bias")
+    screen = bench.screen
+    screen.show("bias")
     panel = screen["bias"]
     panel.open_tab("debias", method="leace")
     assert screen.wait(60)

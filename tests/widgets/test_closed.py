@@ -159,7 +159,7 @@ def test_every_kind(name: str, screen: bool, comms: Any, wire: Any) -> None:
     bench = Workbench(*models, prompt="a b", response=" c", live_seconds=0.1)
     made = bench.screen[name] if screen else TOOLS[name].load()(bench)
     if screen:
-        bench.show(name)
+        bench.screen.show(name)
     freed = [weakref.ref(made)]
     for tab in getattr(made, "fitting", ()):
         made.open_tab(tab)

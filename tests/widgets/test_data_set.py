@@ -206,7 +206,8 @@ def test_a_click_opens_the_case_in_the_other_panels(wire: Any, pair: Any) -> Non
 def test_it_is_a_tab_of_the_screen(wire: Any, pair: Any) -> None:
     bench = Workbench(pair.base, prompt=ROWS[0]["prompt"], response=" Paris")
     try:
-        screen = bench.show("logit_lens", "data_set")
+        screen = bench.screen
+        screen.show("logit_lens", "data_set")
         assert screen.wait(120)
         assert len(screen["data_set"].table.rows) == 40
     finally:

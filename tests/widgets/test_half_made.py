@@ -68,7 +68,8 @@ def test_a_screen(owner: Any, name: str, late: bool, comms: Any, monkeypatch: py
 def test_a_tab_of_a_screen(comms: Any, monkeypatch: pytest.MonkeyPatch, wire: Any) -> None:
     BokehSource.shared()
     bench = Workbench(tiny_model("gpt2"), prompt="a b", response=" c")
-    screen = bench.show("logit_lens")
+    screen = bench.screen
+    screen.show("logit_lens")
     assert screen.wait(60)
     before, panels = comms(), bench.panels
     for name in ("_card", "_make"):

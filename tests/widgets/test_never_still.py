@@ -162,7 +162,8 @@ def test_every_tab_of_the_screen_opens_and_follows_while_a_model_computes(wire: 
     pair = demo_pair()
     bench = Workbench(pair, prompt="The Eiffel Tower is in the city of", response=" Paris", live_seconds=0)
     try:
-        screen = bench.show("logit_lens")
+        screen = bench.screen
+        screen.show("logit_lens")
         assert screen.wait(LONG)
 
         def open_all(name: str) -> None:
@@ -188,7 +189,8 @@ def test_a_session_is_saved_and_opened_while_a_model_computes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bench = Workbench(base, prompt="The Eiffel Tower is in the city of", response=" Paris")
-    screen = bench.show("logit_lens")
+    screen = bench.screen
+    screen.show("logit_lens")
     assert screen.wait(LONG)
     with held_elsewhere(base.lock):
         handled(lambda: wire.click(screen.save_row.write))

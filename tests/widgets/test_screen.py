@@ -50,7 +50,8 @@ def show(wire: Any) -> Iterator[Callable[..., Screen]]:
     def build(*models: Any, tabs: tuple[str, ...] = ("saliency", "logit_lens"), **traits: Any) -> Screen:
         bench = Workbench(*models, **{"prompt": PROMPT, "response": RESPONSE, "live_seconds": float("inf"), **traits})
         benches.append(bench)
-        screen = bench.show(*tabs)
+        screen = bench.screen
+        screen.show(*tabs)
         assert screen.wait(120)
         return screen
 

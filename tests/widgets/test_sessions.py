@@ -109,7 +109,7 @@ def test_a_session_saved_after_an_edit_keeps_the_state_of_its_results(
     base: Model, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
-    bench.show("logit_lens")
+    bench.screen.show("logit_lens")
     assert bench.screen.wait(120)
     before = bench.screen["logit_lens"].result
     undo = in_place(base)
@@ -179,7 +179,7 @@ print(panel._shown.opened, panel.table_of(panel.result).to_csv(index=False)[:400
 def test_results_of_several_steps_open_in_a_new_process(name: str, base: Model, opened: Any, tmp_path: Path) -> None:
     """Their requests name the class that holds the results of the steps."""
     bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
-    bench.show(name)
+    bench.screen.show(name)
     tool = bench.screen[name]
     tool.tab = "neurons"
     panel = tool["neurons"]
@@ -459,7 +459,7 @@ def test_a_panel_without_results_shades_no_texts(
 
 def test_a_number_that_the_panel_cannot_have_is_told(base: Model, opened: Any, tmp_path: Path) -> None:
     bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
-    bench.show("saliency")
+    bench.screen.show("saliency")
     path = bench.save(tmp_path / "saliency.npz")
     bench.close()
     outside = crafted(path, tmp_path / "odd.npz", lambda fields: options(fields, "saliency").update(threshold=99.0))

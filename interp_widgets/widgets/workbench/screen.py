@@ -27,6 +27,7 @@ from ..base.status import StatusLine
 from ..base.workbench import SELECTED, WorkbenchState
 from .selected import Selected
 from .session import Present, SavedTool, Session, options_of, restore, session_of
+from .shown_tabs import ShownTabs
 from .texts import Texts
 from .tools import TOOLS, probe_tool
 
@@ -58,6 +59,7 @@ class Screen(Shell):
         self._opened: dict[str, Any] = {}
         self._cards: dict[str, W.VBox] = {}
         self._tabs: dict[str, W.ToggleButton] = {}
+        self._elsewhere: list[ShownTabs] = []
         self._now = now or {}
         self._notes: dict[tuple[str, str], list[str]] = {}
         self._saved = {} if session is None else {tool.name: tool for tool in session.tools}
@@ -115,6 +117,34 @@ class Screen(Shell):
         kept = names if len(names) > 1 else tuple(name for name in self.shown if name not in names) + names
         self.shown = kept[-BESIDE:]
 
+    def show_elsewhere(self, *names: str) -> ShownTabs:
+        """These tabs, one or two, in a cell of their own; the screen stays as it is.
+
+        Raises TraitError for an unknown tab, or for none or more than two.
+        """
+        shown = ShownTabs(self, self._tabs_of(names))
+        self._elsewhere.append(shown)
+        for name in shown.names:
+            self[name].appear()
+        self.describe()
+        return shown
+
+    def closed_tabs(self, shown: ShownTabs) -> None:
+        """Tabs in a cell of their own have been closed."""
+        self._elsewhere = [one for one in self._elsewhere if one is not shown]
+        if not self.closed:
+            self._hide_unseen()
+
+    @property
+    def in_sight(self) -> tuple[str, ...]:
+        """The tabs that are shown, here or in a cell of their own."""
+        return tuple(dict.fromkeys((*self.shown, *(name for one in self._elsewhere for name in one.names))))
+
+    def _hide_unseen(self) -> None:
+        for name, panel in self._opened.items():
+            if name not in self.in_sight:
+                panel.hide()
+
     def add(self, name: str, kind: Any) -> None:
         """One more tab, of a panel class such as `@probe` makes.
 
@@ -155,7 +185,7 @@ class Screen(Shell):
             self.texts.label_strips()
 
     def _shown_panels(self) -> list[Any]:
-        return [self._opened[name].current_panel for name in self.shown if name in self._opened]
+        return [self._opened[name].current_panel for name in self.in_sight if name in self._opened]
 
     @property
     def status(self) -> StatusLine:
@@ -195,7 +225,7 @@ class Screen(Shell):
         """A screen has no option with such ends."""
 
     def appear(self) -> None:
-        for name in self.shown:
+        for name in self.in_sight:
             self[name].appear()
 
     def hide(self) -> None:
@@ -207,6 +237,8 @@ class Screen(Shell):
 
     def end(self) -> None:
         self.workbench.unobserve(self._selection_changed, SELECTED)
+        for shown in tuple(self._elsewhere):
+            shown.close()
         for panel in self._all_panels():
             panel.close()
 
@@ -225,10 +257,9 @@ class Screen(Shell):
         for name, tool in self._opened.items():
             tool.appear()  # a hidden panel takes up changes first, or is left out
             panel = tool.current_panel
-            if panel.results and (name in self.shown or not panel.busy):
+            if panel.results and (name in self.in_sight or not panel.busy):
                 views += [self._cards[name].children[0], panel.plot, panel.details]
-            if name not in self.shown:
-                tool.hide()
+        self._hide_unseen()
         question = {"Prompt": self.texts.prompt, "Response": self.texts.response}
         if len(self.models) > 1:
             question["View"] = next(label for label, value in VIEWS if value == self.view)
@@ -310,11 +341,16 @@ class Screen(Shell):
         self._tabs[name] = self.watch(tab, "value", lambda change: self._tab_pressed(name, change.new))
         self.tab_row.children = tuple(self._tabs.values())
 
-    def _card(self, name: str, panel: Any) -> W.VBox:
+    def new_card(self, name: str, panel: Any = None) -> W.VBox:
+        """The question of a tab above its panel."""
         question = escape(self.tools[name].question)
         title = W.HTML(f"<div class='iw-card-title' role='heading' aria-level='4'>{question}</div>")
-        card = W.VBox([title, panel])
+        card = W.VBox([title, self[name] if panel is None else panel])
         card.add_class("iw-card")
+        return card
+
+    def _card(self, name: str, panel: Any) -> W.VBox:
+        card = self.new_card(name, panel)
         shown_if(card, False)
         cards = {**self._cards, name: card}
         self.cards.children = (*(cards[one] for one in self.tools if one in cards), self.selected.box)
@@ -345,9 +381,13 @@ class Screen(Shell):
 
     @T.validate("shown")
     def _tabs_there(self, proposal: Any) -> tuple[str, ...]:
+        return self._tabs_of(proposal.value)
+
+    def _tabs_of(self, wanted: Any) -> tuple[str, ...]:
+        """One or two different tabs; TraitError for others."""
         known = list(self.tools)  # compared, since what a user passes may not be hashable
-        unknown = [name for name in proposal.value if name not in known]
-        names = () if unknown else tuple(dict.fromkeys(proposal.value))
+        unknown = [name for name in wanted if name not in known]
+        names = () if unknown else tuple(dict.fromkeys(wanted))
         if unknown or not 0 < len(names) <= BESIDE:
             what = f"got {short(unknown[0])}" if unknown else f"got {len(names)} of them"
             raise T.TraitError(f"shown must be one or two of {', '.join(self.tools)}, {what}")
@@ -360,9 +400,7 @@ class Screen(Shell):
             tab.value = name in panels
         for name, card in self._cards.items():
             shown_if(card, name in panels)
-        for name, panel in self._opened.items():
-            if name not in panels:
-                panel.hide()
+        self._hide_unseen()
         (self.cards.add_class if len(panels) == 1 else self.cards.remove_class)("iw-cards-1")
         for panel in panels.values():
             panel.appear()

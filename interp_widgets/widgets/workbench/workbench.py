@@ -12,6 +12,7 @@ from ..base.saving import file_path
 from ..base.workbench import WorkbenchState, as_models
 from .entry_points import EntryPointPanels
 from .screen import Screen
+from .shown_tabs import ShownTabs
 from .session import opened_models, present, read_session, unpacked
 
 
@@ -44,10 +45,13 @@ class Workbench(WorkbenchState):
             self._screen = Screen(self)
         return self._screen
 
-    def show(self, *names: str) -> Screen:
-        """The screen with these tabs, one or two, such as "saliency" and "ablation"."""
-        self.screen.show(*names)
-        return self.screen
+    def show(self, *names: str) -> ShownTabs:
+        """One or two tabs, such as "saliency" and "ablation", for the output of a cell: with the texts above them.
+
+        They are the panels of the screen, so they follow it, but what is shown here stays. `screen.show` changes the
+        tabs of the screen itself. Raises TraitError for an unknown tab, or for none or more than two.
+        """
+        return self.screen.show_elsewhere(*names)
 
     def add(self, name: str, kind: Any) -> None:
         """Give the screen one more tab: a panel class, such as `@probe` makes of a function."""

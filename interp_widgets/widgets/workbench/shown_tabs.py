@@ -1,0 +1,61 @@
+"""Some tabs of a workbench's screen in a cell of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+
+from ..base import lifetime
+
+if TYPE_CHECKING:
+    from .screen import Screen
+
+
+class ShownTabs(W.VBox):
+    """The texts of a screen and the panels of one or two of its tabs, which stay as they are whatever the screen shows.
+
+    The panels are those of the screen, so a prompt, an option or a click changes them wherever they are shown. It is
+    closed when its cell is run again, and with the screen; the panels stay.
+    """
+
+    def __init__(self, screen: Screen, names: tuple[str, ...]) -> None:
+        self.screen = screen
+        """The whole screen, with all tabs."""
+        self.names = names
+        """The tabs that are shown."""
+        with lifetime.making():
+            self._cards = W.HBox([screen.new_card(name) for name in names])
+            super().__init__([screen.texts, screen.status_line, self._cards])
+        self.closed = False
+        for name in ("iw-panel", "iw-screen"):
+            self.add_class(name)
+        for name in ("iw-cards", "iw-cards-only", f"iw-cards-{len(names)}"):
+            self._cards.add_class(name)
+        lifetime.register(self)
+
+    def __getitem__(self, name: str) -> Any:
+        """The panel of a tab."""
+        return self.screen[name]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing runs on the screen; False if `timeout` seconds passed first, of each panel."""
+        return self.screen.wait(timeout)
+
+    def replaced(self) -> None:
+        """Its cell has been run again."""
+        self.close()
+
+    def close(self) -> None:
+        if getattr(self, "closed", True):
+            return
+        self.closed = True
+        lifetime.unregister(self)
+        for card in self._cards.children:
+            lifetime.close_one(card.children[0])
+            lifetime.close_one(card)
+        lifetime.close_one(self._cards)
+        layout = self.layout
+        super().close()
+        layout.close()
+        self.screen.closed_tabs(self)
