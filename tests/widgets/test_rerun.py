@@ -65,6 +65,24 @@ def test_a_cell_that_is_run_again_keeps_one_panel_and_one_model(kind: str, run: 
 
 
 @pytest.mark.seconds
+def test_tabs_shown_by_a_cell_that_is_run_again_are_closed_and_the_panel_stays(run: Any, comms: Any) -> None:
+    run("first")
+    bench = Workbench(tiny_model("gpt2"), prompt="a b")
+    bench.screen.wait(120)
+    counts = []
+    for _ in range(3):
+        run("second")
+        shown = bench.show("logit_lens")
+        assert shown.wait(120)
+        counts.append(comms())
+    assert counts[0] == counts[1] == counts[2]
+    assert bench.screen.in_sight.count("logit_lens") == 1
+    assert not shown.closed
+    bench.close()
+    assert shown.closed
+
+
+@pytest.mark.seconds
 def test_a_workbench_lives_while_panels_of_other_cells_are_open_on_it(run: Any) -> None:
     run("first")
     bench = Workbench(tiny_model("gpt2"), prompt="a b")

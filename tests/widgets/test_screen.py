@@ -284,6 +284,36 @@ def test_a_panel_that_is_not_shown_computes_when_it_is_shown_again(pair: Any, sh
     assert len(screen["saliency"].results[0].response_tokens) == 1
 
 
+def test_tabs_in_a_cell_of_their_own_stay_there(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair.tuned)
+    bench = screen.workbench
+    lens, parts = bench.show("logit_lens"), bench.show("logit_lens", "attention")
+    screen.show("saliency", "decomposition")
+    assert (lens.names, parts.names, screen.shown) == (
+        ("logit_lens",), ("logit_lens", "attention"), ("saliency", "decomposition"),
+    )  # fmt: skip
+    assert lens["logit_lens"] is parts["logit_lens"] is screen["logit_lens"]
+    assert not any(hidden(card) for one in (lens, parts) for card in one.children[-1].children)
+    bench.select(prompt="The capital of Japan is", response=" Tokyo", response_token=-1)
+    assert lens.wait(120)
+    for name in ("logit_lens", "attention"):
+        assert "Japan" in "".join(screen[name].result.tokens), "a panel in sight follows"
+    parts.close()
+    parts.close()
+    assert screen.in_sight == ("saliency", "decomposition", "logit_lens")
+    bench.select(prompt="The capital of France is", response=" Paris")
+    assert screen.wait(120)
+    assert "France" in "".join(screen["logit_lens"].result.tokens)
+    assert "Japan" in "".join(screen["attention"].result.tokens), "one that is nowhere in sight waits"
+    for names, message in (
+        ((), "got 0 of them"),
+        (("lens",), "got 'lens'"),
+        (("saliency", "bias", "decomposition"), "got 3"),
+    ):
+        with pytest.raises(T.TraitError, match=f"shown must be one or two of .*{message}"):
+            bench.show(*names)
+
+
 def test_one_view_for_all(pair: Any, show: Any) -> None:
     screen = show(pair, tabs=("logit_lens", "ablation"))
     for view in ("A", "difference", "beside"):

@@ -122,10 +122,12 @@ class Screen(Shell):
 
         Raises TraitError for an unknown tab, or for none or more than two.
         """
-        shown = ShownTabs(self, self._tabs_of(names))
+        names = self._tabs_of(names)
+        panels = [self[name] for name in names]
+        shown = ShownTabs(self, names)
         self._elsewhere.append(shown)
-        for name in shown.names:
-            self[name].appear()
+        for panel in panels:
+            panel.appear()
         self.describe()
         return shown
 

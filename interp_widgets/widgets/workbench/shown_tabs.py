@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 
 from ..base import lifetime
-
-if TYPE_CHECKING:
-    from .screen import Screen
 
 
 class ShownTabs(W.VBox):
@@ -19,9 +16,12 @@ class ShownTabs(W.VBox):
     closed when its cell is run again, and with the screen; the panels stay.
     """
 
-    def __init__(self, screen: Screen, names: tuple[str, ...]) -> None:
+    closed = True
+    """Whether it is closed; True until it is open."""
+
+    def __init__(self, screen: Any, names: tuple[str, ...]) -> None:
         self.screen = screen
-        """The whole screen, with all tabs."""
+        """The whole `Screen`, with all tabs."""
         self.names = names
         """The tabs that are shown."""
         with lifetime.making():
@@ -40,14 +40,14 @@ class ShownTabs(W.VBox):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing runs on the screen; False if `timeout` seconds passed first, of each panel."""
-        return self.screen.wait(timeout)
+        return bool(self.screen.wait(timeout))
 
     def replaced(self) -> None:
         """Its cell has been run again."""
         self.close()
 
     def close(self) -> None:
-        if getattr(self, "closed", True):
+        if self.closed:
             return
         self.closed = True
         lifetime.unregister(self)

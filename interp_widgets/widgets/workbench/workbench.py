@@ -12,8 +12,8 @@ from ..base.saving import file_path
 from ..base.workbench import WorkbenchState, as_models
 from .entry_points import EntryPointPanels
 from .screen import Screen
-from .shown_tabs import ShownTabs
 from .session import opened_models, present, read_session, unpacked
+from .shown_tabs import ShownTabs
 
 
 class Workbench(WorkbenchState):
