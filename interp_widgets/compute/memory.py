@@ -165,6 +165,9 @@ class Speedometer:
 
 START, SPEED_ERROR = 0.5, 0.4
 """Typical start-up seconds, and typical relative deviation of a kind's speed from the device's."""
+SHORT, SLOWEST = 2.0, 10.0
+"""A first run that should have taken so many seconds is not taken to be more than so many times slower: the first of a
+model compares its routes, and other work may have been under way."""
 
 
 def _determine_speed(runs: list[tuple[float, float]]) -> bool:
@@ -193,7 +196,10 @@ def _fit_line(runs: list[tuple[float, float]], expected: float) -> tuple[float, 
             return (start, slope) if start >= 0 else (0.0, mean_y / mean_x)
     beyond = max(0.0, mean_y - expected * mean_x)
     start = min(beyond * START**2 / (START**2 + (SPEED_ERROR * expected * mean_x) ** 2), 2 * START)
-    return start, (mean_y - start) / mean_x
+    slope = (mean_y - start) / mean_x
+    if len(runs) == 1 and expected * mean_x < SHORT:
+        slope = min(slope, SLOWEST * expected)
+    return start, slope
 
 
 def _matmul_speed(device: str) -> float:

@@ -96,6 +96,18 @@ def test_a_trial_beside_other_work_is_corrected_by_single_runs_of_other_kinds() 
     assert fast.seconds("new", "cpu", 1e11) == pytest.approx(1), "a start-up time says nothing against the trial"
 
 
+def test_a_short_first_run_beside_other_work_does_not_keep_the_next_from_starting() -> None:
+    speed = speed_of(2e10)
+    speed.learn("texts", "cpu", 1e10, 31.0)
+    assert speed.seconds("texts", "cpu", 1e10) < 7, "0.5 s by the trial, ten times that and a start-up time at most"
+    speed.learn("texts", "cpu", 1e10, 30.0)
+    assert speed.seconds("texts", "cpu", 1e10) == pytest.approx(30, rel=0.05), "it is slow"
+    quick = speed_of(2e10)
+    for seconds in (31.0, 2.0):
+        quick.learn("texts", "cpu", 1e10, seconds)
+    assert quick.seconds("texts", "cpu", 1e10) == pytest.approx(2, rel=0.1)
+
+
 def test_steps_that_wait_for_python_have_a_speed_of_their_own() -> None:
     speed = speed_of(1e10)
     speed.learn("writing", "cpu", 1e6, 0.5)

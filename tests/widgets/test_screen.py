@@ -14,6 +14,7 @@ import traitlets as T
 
 from interp_widgets import Bounds, LogitLensExplorer, TokenValues, Workbench, probe, response_probabilities
 from interp_widgets.compute.cache import results as cache
+from interp_widgets.compute.memory import Speedometer
 from interp_widgets.models import Model
 from interp_widgets.models.chat import ChatText
 from interp_widgets.widgets.base.controls import shown_if
@@ -99,6 +100,18 @@ def test_another_prompt_is_written_and_answered_by_all(pair: Any, show: Any, wir
     asked = screen["saliency"].results[1]
     assert "".join(asked.response_tokens) == "".join(pair.tuned.token_strings(asked.response_ids))
     assert len(asked.prompt_tokens) == len(screen.texts.prompt_strip.tokens)
+
+
+def test_a_prompt_is_answered_where_the_panels_wait_for_run(
+    pair: Any, show: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = show(pair.tuned, tabs=("logit_lens",), live_seconds=10.0)
+    monkeypatch.setattr(Speedometer, "seconds", lambda self, kind, device, flops, **_: 60.0)
+    screen.workbench.prompt = "The capital of France is"
+    assert screen.wait(120)
+    assert screen.workbench.response.startswith(" Paris")
+    assert screen.texts.response_strip.tokens[0] == " Paris"
+    assert screen["logit_lens"].asked_to_run, "there is a Run button for this one"
 
 
 def test_a_click_on_a_token_moves_every_panel_and_the_words(pair: Any, show: Any, wire: Any) -> None:

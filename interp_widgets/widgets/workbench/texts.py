@@ -100,6 +100,10 @@ class Texts(WrittenResponse):
             "response_token": (len(first.response_tokens), "the tokens of this response"),
         }
 
+    def refresh(self, limit: float | None = None) -> None:
+        """Start what a panel's first picture may take: these texts have no Run, and every panel is read against them."""
+        super().refresh(self._opening_limit if limit is None and self.live_seconds else limit)
+
     def generate_response(self) -> None:
         """Let the model generate a response that replaces the present one."""
         with self.batch_changes():
