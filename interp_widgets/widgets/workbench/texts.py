@@ -101,7 +101,7 @@ class Texts(WrittenResponse):
         }
 
     def refresh(self, limit: float | None = None) -> None:
-        """Start what a panel's first picture may take: these texts have no Run, and every panel is read against them."""
+        """Start what a first picture may take: these texts have no Run, and every panel is read against them."""
         super().refresh(self._opening_limit if limit is None and self.live_seconds else limit)
 
     def generate_response(self) -> None:
