@@ -31,7 +31,7 @@ from .shown_tabs import ShownTabs
 from .texts import Texts
 from .tools import TOOLS, probe_tool
 
-FORMATS = {".npz": "NPZ: the session, to be opened again", ".html": "HTML: one page of all open panels"}
+FORMATS = {".npz": "NPZ: the session, for Workbench.load(file, model)", ".html": "HTML: one page of all open panels"}
 BESIDE = 2
 """Most panels beside each other."""
 VIEWS = [("A", "A"), ("B", "B"), ("B − A", "difference"), ("A beside B", "beside")]
