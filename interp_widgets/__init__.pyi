@@ -140,11 +140,13 @@ from .analysis.mixture_of_depths import routing_speed as routing_speed
 from .analysis.mixture_of_depths import solve as solve
 from .analysis.patching import AblationNullResult as AblationNullResult
 from .analysis.patching import ActivationPatchingResult as ActivationPatchingResult
+from .analysis.patching import CircuitFaithfulness as CircuitFaithfulness
 from .analysis.patching import CircuitResult as CircuitResult
 from .analysis.patching import PatchedPrediction as PatchedPrediction
 from .analysis.patching import PathPatchingResult as PathPatchingResult
 from .analysis.patching import ablation_null as ablation_null
 from .analysis.patching import activation_patching as activation_patching
+from .analysis.patching import circuit_faithfulness as circuit_faithfulness
 from .analysis.patching import greedy_circuit as greedy_circuit
 from .analysis.patching import patched_prediction as patched_prediction
 from .analysis.patching import path_patching as path_patching

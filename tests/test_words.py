@@ -35,7 +35,7 @@ TERMS = {
     "edge patching": ("path_patching",),
     "attribution patching": ("activation_patching",),
     "circuit discovery": ("greedy_circuit",),
-    "faithfulness": ("greedy_circuit",),
+    "faithfulness": ("greedy_circuit", "circuit_faithfulness"),
     "denoising": ("causal_trace", "activation_patching"),
     "interchange intervention": ("ablate_modules", "activation_patching"),
     "zero, mean or resample ablation": ("ablate_modules", "ablate_heads"),

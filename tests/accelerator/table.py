@@ -414,6 +414,13 @@ def circuit(setup: Setup) -> Any:
     return iw.greedy_circuit(setup.model, setup.tokens, [first, *reversed(others)], 7, foil=9, most=2, draws=3)
 
 
+@row("circuit_faithfulness")
+def named_circuit(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    corrupted = [first, *reversed(others)]
+    return iw.circuit_faithfulness(setup.model, setup.tokens, corrupted, ["head 0.1", "mlp 1"], 7, foil=9, draws=3)
+
+
 @row("ablation_null")
 def null(setup: Setup) -> Any:
     parts = [iw.Ablation("head", 1, index=2), iw.Ablation("head", 0, index=1)]

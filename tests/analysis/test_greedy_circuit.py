@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp_widgets import greedy_circuit
-from interp_widgets.analysis.patching import CircuitResult
+from interp_widgets import circuit_faithfulness, greedy_circuit
+from interp_widgets.analysis.patching import CircuitFaithfulness, CircuitResult
 from tests.analysis.test_patching import ANSWER, CLEAN, CORRUPTED, FOIL, MODELS, gap, loaded
 from tests.analysis.test_path_patching import put, written
 from tests.architectures.functions import reference
@@ -139,6 +139,54 @@ def test_it_is_cancelled_and_counts_its_runs() -> None:
 
     with pytest.raises(Cancelled):
         greedy_circuit(model, CLEAN, CORRUPTED, ANSWER, check=cancel, **options)
+
+
+@pytest.mark.parametrize(("architecture", "backend"), MODELS)
+def test_a_named_circuit_equals_a_loop_over_transformers(architecture: str, backend: str) -> None:
+    naive, model = reference(architecture), loaded(architecture, backend)
+    names = ["head 0.1", "mlp 1", "head 1.0"]
+    found = circuit_faithfulness(model, CLEAN, CORRUPTED, [(0, 1), ("mlp", 1), "1.0"], ANSWER, foil=FOIL, draws=2)
+    assert list(found.parts) == names
+    ends = [float(gap(naive.logits(ids))) for ids in (CLEAN, CORRUPTED)]
+    rest = all_parts(model.n_heads) - set(names)
+    for kept, share in ((names, found.faithfulness), (tuple(rest), found.without)):
+        wanted = (with_only(naive, model.n_heads, kept) - ends[1]) / (ends[0] - ends[1])
+        assert share == pytest.approx(wanted, abs=1e-3 * max(1.0, abs(wanted)))
+
+
+def test_a_named_circuit_is_measured_as_in_the_search(tmp_path: Path) -> None:
+    model = loaded("llama", "bridge")
+    options: Any = {"foil": FOIL, "draws": 5, "seed": 3}
+    whole = greedy_circuit(model, CLEAN, CORRUPTED, ANSWER, most=3, **options)
+    found = circuit_faithfulness(model, CLEAN, CORRUPTED, whole.parts, ANSWER, **options)
+    assert (found.faithfulness, found.without) == pytest.approx((whole.faithfulness[3], whole.without[3]))
+    assert found.random == pytest.approx(whole.random[:, 3])
+    assert [found.p, *found.band] == pytest.approx([whole.p[3], *whole.band[:, 3]])
+    assert CircuitFaithfulness.load(found.save(tmp_path / "x")).equals(found)
+    assert found.to_frame()["parts"].tolist() == [", ".join(whole.parts)]
+    everything = circuit_faithfulness(model, CLEAN, CORRUPTED, sorted(all_parts(model.n_heads)), ANSWER, **options)
+    assert (everything.faithfulness, everything.p) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"circuit": []}, "circuit is empty"),
+        ({"circuit": ["head 0"]}, "a part of a circuit must be"),
+        ({"circuit": ["attn 0"]}, "a part of a circuit must be"),
+        ({"circuit": ["mlp 9"]}, "layer must be in"),
+        ({"circuit": [(0, 9)]}, "head must be in"),
+        ({"circuit": ["mlp 0", ("mlp", 0)]}, "circuit has mlp 0 twice"),
+        ({"parts": "mlp"}, "head 0.1 is none of the parts that there are"),
+        ({"corrupted": CORRUPTED[:-1]}, "equally many tokens"),
+        ({"draws": 0}, "draws must be"),
+    ],
+)
+def test_a_named_circuit_that_does_not_fit_gets_one_sentence(changes: dict[str, Any], message: str) -> None:
+    call: dict[str, Any] = {"clean": CLEAN, "corrupted": CORRUPTED, "circuit": ["head 0.1"], "answer": ANSWER}
+    with pytest.raises(ValueError, match=message) as error:
+        circuit_faithfulness(loaded("llama", "bridge"), **{**call, "foil": FOIL, **changes})
+    assert "\n" not in str(error.value)
 
 
 def bad_calls() -> Iterator[tuple[dict[str, Any], str]]:

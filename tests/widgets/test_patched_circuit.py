@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp_widgets import CircuitResult, PatchingPanel, Workbench, greedy_circuit
+from interp_widgets import CircuitResult, PatchingPanel, Workbench, circuit_faithfulness, greedy_circuit
 from interp_widgets.widgets.base.fields import hidden
-from interp_widgets.widgets.patching.circuit import beyond_chance, in_words
+from interp_widgets.widgets.patching.circuit import beyond_chance, in_words, kept_in_words
 from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED, part
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
@@ -91,6 +91,31 @@ def test_a_part_that_is_clicked_is_selected_everywhere(pair: Any, patch: Any, wi
         bench.close()
 
 
+def test_parts_are_kept_and_left_out(pair: Any, patch: Any, wire: Any) -> None:
+    panel = patch(pair.tuned)
+    tab = panel["circuit"]
+    assert [row[-1] for row in tab.tables[0].rows] == ["", "✓", "✓", "✓"]
+    assert hidden(tab.keep_button)
+    wire.type(tab.tables[0], selected=2)
+    assert tab.keep_button.description == "Leave out mlp 0"
+    wire.click(tab.keep_button)
+    settle(panel)
+    assert (panel.kept, tab.keep_button.description) == ("head 0.1, head 0.0", "Keep mlp 0")
+    assert [row[-1] for row in tab.tables[0].rows] == ["", "✓", "", "✓"]
+    kept = ["head 0.1", "head 0.0"]
+    found = circuit_faithfulness(pair.tuned, CLEAN, CORRUPTED, kept, " Paris", foil=" Rome", draws=20)
+    assert tab.kept_words.value == kept_in_words(found)
+    wire.click(tab.keep_button)
+    settle(panel)
+    assert "3 parts keep" in tab.kept_words.value
+    assert part(float(tab.result.faithfulness[3])) in tab.kept_words.value
+    panel.kept = "head 9.1"
+    assert "layer must be in -6..5" in panel.hints["kept"]
+    assert hidden(tab.kept_words)
+    panel.kept = ""
+    assert (panel.hints, hidden(tab.kept_words)) == ({}, True)
+
+
 def test_pairs_of_the_list_of_which_some_are_held_out(pair: Any, patch: Any) -> None:
     panel = patch(pair.tuned, pairs=LINES, pairs_from="pairs", held_out=1, most_parts=2)
     tab = panel["circuit"]
@@ -99,6 +124,9 @@ def test_pairs_of_the_list_of_which_some_are_held_out(pair: Any, patch: Any) -> 
     found = greedy_circuit(pair.tuned, *texts[:2], answers, foil=foils, most=2, held_out=1)
     np.testing.assert_allclose(tab.result.faithfulness, found.faithfulness, atol=1e-5)
     assert "Measured on 1 pair held out" in tab.verdicts[0].value
+    panel.kept = ", ".join(found.parts)
+    settle(panel)
+    assert f"<b>{part(float(found.faithfulness[2]))}</b>" in tab.kept_words.value
     assert all(hidden(part) for part in (tab.own_prompts, *tab.strips))
     panel.held_out = 2
     assert "held_out must leave a pair" in panel.hints["held_out"]

@@ -148,10 +148,10 @@ def grade_circuit(
     return CircuitGrade(
         precision=hits / len(parts),
         recall=hits / (len(heads) + len(mlps)),
-        faithfulness=float(np.mean([own for own, _ in kept])),
+        faithfulness=float(np.mean([one.faithfulness for one in kept])),
         chance_precision=by_chance / len(parts),
         chance_recall=by_chance / (len(heads) + len(mlps)),
-        random=np.mean([random for _, random in kept], axis=0),
+        random=np.mean([one.random for one in kept], axis=0),
         named=len(parts),
         circuit=sealed.name,
         provenance=provenance(model.provenance(), draws=draws, seed=seed, answer=str(parts)),

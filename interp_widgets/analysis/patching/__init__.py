@@ -7,8 +7,10 @@ from interp_widgets.analysis.patching.activation import (
     activation_patching_cost,
 )
 from interp_widgets.analysis.patching.circuit import (
+    CircuitFaithfulness,
     CircuitPart,
     CircuitResult,
+    circuit_faithfulness,
     greedy_circuit,
     greedy_circuit_cost,
 )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats
-from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range, layer_indices
+from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range, index, layer_indices
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
@@ -20,6 +20,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import run_cells
 from interp_widgets.analysis.ablation.metric import Metric
+from interp_widgets.analysis.patching.names import read_name
 from interp_widgets.analysis.patching.pairs import (
     MeasuredPair,
     Tokens,
@@ -141,6 +142,82 @@ class CircuitResult(Result):
             "random": self.random.mean(0), "random_low": low, "random_high": high, "p": self.p,
         }  # fmt: skip
         return table({"size": range(len(self.faithfulness))}, columns)
+
+
+@record
+class CircuitFaithfulness(Result):
+    """How much of a behaviour a circuit keeps, and what random circuits keep.
+
+    Example:
+        >>> clean, corrupted = "The capital of France is", "The capital of Italy is"
+        >>> kept = circuit_faithfulness(model, clean, corrupted, ["head 0.1", "mlp 0"], " Paris", foil=" Rome")
+        >>> kept.parts, kept.random.shape
+        (('head 0.1', 'mlp 0'), (100,))
+    """
+
+    parts: Sequence[str] = with_axes("parts")
+    """The parts of the circuit: ``head 3.1`` (layer 3, head 1) or ``mlp 5``."""
+
+    faithfulness: float
+    """(metric of the circuit - corrupted) / (clean - corrupted) of the metric's means over the pairs, with all other
+    parts at their corrupted values. 1 is the whole model."""
+
+    without: float
+    """The faithfulness of all other parts: the model without the circuit."""
+
+    random: Floats = with_axes("draws")
+    """The faithfulness of random circuits with as many heads and as many MLPs."""
+
+    each: Floats = with_axes("pairs")
+    """The metric of the circuit in each pair."""
+
+    clean: Floats = with_axes("pairs")
+    """The metric in the clean run of each pair."""
+
+    corrupted: Floats = with_axes("pairs")
+    """The metric in the corrupted run."""
+
+    answers: Sequence[int] = with_axes("pairs")
+    """Id of the answer of each pair."""
+
+    answer_tokens: Sequence[str] = with_axes("pairs")
+    """Its readable text."""
+
+    foils: Sequence[int] | None = with_axes("pairs", default=None)
+    """Id of the token whose logit ``logit_difference`` subtracts."""
+
+    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None)
+    """Its readable text."""
+
+    metric: str = field(kw_only=True)
+    """A :data:`Metric`."""
+
+    @property
+    def band(self) -> NDArray[np.float64]:
+        """(2,) the middle 95% of the random circuits."""
+        return np.asarray(np.quantile(self.random, [0.025, 0.975]))
+
+    @property
+    def p(self) -> float:
+        """(1 + random circuits that are at least as faithful) / (1 + draws)."""
+        return float((1 + (self.random >= self.faithfulness).sum()) / (1 + len(self.random)))
+
+    def measures(self) -> dict[str, float | int | str | bool | None]:
+        """Parts, faithfulness, that of the model without them, the random circuits' mean, and p."""
+        return {
+            "size": len(self.parts),
+            "parts": ", ".join(self.parts),
+            "faithfulness": self.faithfulness,
+            "without": self.without,
+            "random": float(self.random.mean()),
+            "p": self.p,
+        }
+
+    def to_frame(self) -> DataFrame:
+        """One row: what `measures` gives, and the middle 95% of the random circuits."""
+        low, high = self.band
+        rows = {**self.measures(), "random_low": low, "random_high": high}
+        return table({"circuit": [0]}, {name: [value] for name, value in rows.items()})
 
 
 @checked
@@ -316,32 +393,84 @@ def greedy_circuit_cost(
     return Cost(flops=flops, bytes=chunk_bytes(model, nodes, n_tokens))
 
 
+@checked
 def circuit_faithfulness(
     model: Model,
-    clean: str,
-    corrupted: str,
-    parts: Sequence[Sequence[str | int]],
-    answer: str,
+    clean: PromptInput | Sequence[PromptInput],
+    corrupted: PromptInput | Sequence[PromptInput],
+    circuit: Sequence[str | Sequence[str | int]],
+    answer: Tokens | None = None,
     *,
-    foil: str,
-    draws: int,
-    seed: int,
+    foil: Tokens | None = None,
+    parts: Sequence[CircuitPart] | CircuitPart | None = None,
+    layers: Sequence[int] | None = None,
+    metric: Metric = "logit_difference",
+    draws: int = 100,
+    prepend_bos: bool | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
-) -> tuple[float, Floats]:
-    """The faithfulness of a circuit of named parts, (layer, head) or ``("mlp", layer)``, and (draws,) that of random
-    ones with as many heads and MLPs."""
-    nodes = _candidates(model, None, None)
-    named = [(node.layer, node.head) if node.kind == "head" else ("mlp", node.layer) for node in nodes]
-    order = [named.index(tuple(part)) for part in parts]  # type: ignore[arg-type]
-    pairs = read_pairs(model, clean, corrupted, answer, foil, "logit_difference", None)
-    runner = Runner(model, max(len(pair.clean.ids) for pair in pairs), None, check, None)
-    runner.total = len(pairs) * (1 + draws)
-    run = _CircuitRun(
-        model, tuple(pair.measured(model, "logit_difference", check=check) for pair in pairs), nodes, runner
+) -> CircuitFaithfulness:
+    """How much of a behaviour named heads and MLPs keep, beside random circuits with as many heads and MLPs.
+
+    Also called the faithfulness of a circuit: the model reads the clean prompt; every part outside of the circuit has
+    the value that it has in the corrupted prompt (a resample ablation).
+
+    Args:
+        model: what `load_model` returns.
+        clean, corrupted, answer, foil, metric: as in `greedy_circuit`.
+        circuit: (layer, head) and ``("mlp", layer)``, or their names in a result, such as ``"head 3.1"``.
+        parts, layers: the parts that there are, as in `greedy_circuit`; all others stay as in the clean run.
+        draws: random circuits.
+        prepend_bos: overrides the model's BOS policy for texts.
+        seed: of the random circuits.
+        batch_size: runs per chunk; by default what 60% of the free memory holds.
+        progress: called with (done, total) runs after every chunk.
+        check: called before every layer of every chunk; raises to cancel.
+
+    Raises:
+        ValueError: an empty circuit, a part twice or one that there is not, what `greedy_circuit` refuses.
+        MemoryError: a single sequence does not fit.
+
+    Source: Interpretability in the Wild (Wang et al. 2023), section 4; Transformer Circuit Faithfulness Metrics are not
+    Robust (Miller et al. 2024).
+
+    Example:
+        >>> clean, corrupted = "The capital of France is", "The capital of Italy is"
+        >>> kept = circuit_faithfulness(model, clean, corrupted, ["head 0.1", "head 0.0", "mlp 0"], " Paris")
+        >>> bool(kept.faithfulness > kept.band[1]), kept.random.shape
+        (True, (100,))
+    """
+    check_range("draws", draws)
+    nodes = _candidates(model, parts, layers)
+    order = _numbers_of(model, circuit, nodes)
+    pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
+    check_lengths(pairs)
+    runner = Runner(model, max(len(pair.clean.ids) for pair in pairs), batch_size, check, progress)
+    runner.total = len(pairs) * (2 + draws)
+    run = _CircuitRun(model, tuple(pair.measured(model, metric, check=check) for pair in pairs), nodes, runner)
+    own = run.masks([order])
+    drawn = run.masks(_drawn(nodes, order, _pools(nodes, draws, np.random.default_rng(seed))))
+    each = run.metrics(np.concatenate([own, ~own, drawn]))
+    share = run.share(each)
+    facts: dict[str, Any] = {"metric": metric, "draws": draws, "seed": seed, "layers": str(layers)}
+    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "answer": str(answer), "foil": str(foil)}
+    facts |= {"parts": ", ".join(dict.fromkeys(node.kind for node in nodes))}
+    return CircuitFaithfulness(
+        parts=tuple(str(nodes[number]) for number in order),
+        faithfulness=float(share[0]),
+        without=float(share[1]),
+        random=share[2:],
+        each=each[:, 0],
+        clean=np.array([pair.clean_value for pair in run.pairs]),
+        corrupted=np.array([pair.corrupted_value for pair in run.pairs]),
+        **answers_and_foils(model, run.pairs),
+        metric=metric,
+        provenance=provenance(
+            model.provenance(), bos=run.pairs[0].pair.clean.offset == 1, **facts, **runner.log.facts()
+        ),
     )
-    circuits = [order, *_drawn(nodes, order, _pools(nodes, draws, np.random.default_rng(seed)))]
-    found = run.share(run.metrics(run.masks(circuits)))
-    return float(found[0]), np.asarray(found[1:])
 
 
 # ---- parts
@@ -374,6 +503,37 @@ def _candidates(model: Model, parts: Any, layers: Sequence[int] | None) -> tuple
         nodes += [_Node("head", layer, head) for head in range(model.n_heads if "head" in kinds else 0)]
         nodes += [_Node("mlp", layer)] if "mlp" in kinds else []
     return tuple(nodes)
+
+
+def check_circuit(model: Model, circuit: Sequence[str | Sequence[str | int]], parts: Any, layers: Any) -> None:
+    """ValueError for a circuit of parts that there are not."""
+    _numbers_of(model, circuit, _candidates(model, parts, layers))
+
+
+def _numbers_of(model: Model, circuit: Sequence[str | Sequence[str | int]], nodes: Sequence[_Node]) -> list[int]:
+    """The numbers of the named parts among those that there are."""
+    if not len(circuit):
+        raise ValueError("circuit is empty: name at least one part, such as 'head 3.1' or 'mlp 5'")
+    found = list[int]()
+    for part in circuit:
+        given = read_name(part) if isinstance(part, str) else tuple(part)
+        kind, *numbers = given if given and isinstance(given[0], str) else ("head", *given)
+        if kind not in _KINDS or len(numbers) != 2 - (kind == "mlp"):
+            raise ValueError(
+                "a part of a circuit must be (layer, head), ('mlp', layer), or a name such as 'head 3.1' or 'mlp 5', "
+                f"got {part!r}"
+            )
+        layer = index(numbers[0], model.n_layers, "layer", f"{model.n_layers}-layer model")
+        head = -1
+        if kind == "head":
+            head = index(numbers[1], model.n_heads, "head", f"model of {model.n_heads} heads per layer")
+        node = _Node(kind, layer, head)
+        if node not in nodes:
+            raise ValueError(f"{node} is none of the parts that there are: change parts or layers, or name another")
+        if nodes.index(node) in found:
+            raise ValueError(f"circuit has {node} twice: name each part once")
+        found.append(nodes.index(node))
+    return found
 
 
 def _pools(nodes: Sequence[_Node], draws: int, rng: np.random.Generator) -> list[dict[CircuitPart, list[int]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
@@ -20,6 +19,7 @@ from interp_widgets.analysis._core.statistics import bootstrap_mean
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.metric import Metric
+from interp_widgets.analysis.patching.names import read_name
 from interp_widgets.analysis.patching.pairs import (
     MeasuredPair,
     Tokens,
@@ -44,7 +44,6 @@ from interp_widgets.models.engine import (
 _RESAMPLES = 2000
 _SENDERS = {"head": "(layer, head)", "attn": "('attn', layer)", "mlp": "('mlp', layer)"}
 _RECEIVERS = ("head_q", "head_k", "head_v")
-_NAME = re.compile(r"(?:(head(?:_[qkv])?|attn|mlp) )?(\d{1,6})(?:\.(\d{1,6}))?")
 
 
 @record
@@ -296,21 +295,8 @@ def _layer(model: Model, value: Any) -> int:
     return index(value, model.n_layers, "layer", f"{model.n_layers}-layer model")
 
 
-def _read_name(name: str) -> tuple[str | int, ...]:
-    """A name such as ``head_q 4.2`` as a tuple; any other text as it is.
-
-    >>> _read_name("head_q 4.2"), _read_name("mlp 3"), _read_name("3.1"), _read_name("logits")
-    (('head_q', 4, 2), ('mlp', 3), ('head', 3, 1), ('logits',))
-    """
-    found = _NAME.fullmatch(name.strip())
-    if found is None:
-        return (name,)
-    kind, layer, head = found.groups()
-    return (kind or "head", int(layer), *([] if head is None else [int(head)]))
-
-
 def _sender(model: Model, sender: str | Sequence[str | int]) -> Sender:
-    given = _read_name(sender) if isinstance(sender, str) else tuple(sender)
+    given = read_name(sender) if isinstance(sender, str) else tuple(sender)
     kind, *numbers = given if given and isinstance(given[0], str) else ("head", *given)
     wanted = 2 if kind == "head" else 1
     if kind not in _SENDERS or len(numbers) != wanted:
@@ -328,7 +314,7 @@ def _sender(model: Model, sender: str | Sequence[str | int]) -> Sender:
 
 
 def _receiver(model: Model, receiver: str | Sequence[str | int]) -> Reader:
-    kind, *numbers = _read_name(receiver) if isinstance(receiver, str) else receiver
+    kind, *numbers = read_name(receiver) if isinstance(receiver, str) else receiver
     if kind == "logits" and not numbers:
         return "logits", model.n_layers, 0
     if kind == "mlp" and len(numbers) == 1:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import ipywidgets as W
 import numpy as np
 
-from interp_widgets.analysis.patching import CircuitResult, greedy_circuit, greedy_circuit_cost
-from interp_widgets.analysis.patching.circuit import check_held_out, check_most
+from interp_widgets.analysis.patching import (
+    CircuitFaithfulness,
+    CircuitResult,
+    circuit_faithfulness,
+    greedy_circuit,
+    greedy_circuit_cost,
+)
+from interp_widgets.analysis.patching.circuit import check_circuit, check_held_out, check_most
+from interp_widgets.arguments import message_of
 from interp_widgets.figures.patching import CircuitCurve
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.figures.theme import PALETTE8
@@ -19,11 +27,12 @@ from ..base import pair_view
 from ..base.controls import row, shown_if
 from ..base.description import Description, plain
 from ..base.fields import Bounds, Seed, field, hint_at, variant
+from ..base.jobs import Derived
 from ..base.request import Request
 from ..views import BokehFigure, Table
 from ..views.table import RIGHT
 from .options import PatchPanel, counted, measured, part, sites_of_all
-from .pair_source import PromptsOrPairs, fed_ids
+from .pair_source import PromptsOrPairs, fed_ids, names_in
 
 LEVEL = 0.05
 LEAST = 0.05
@@ -37,6 +46,7 @@ COLUMNS = [
     {"label": "random", **RIGHT, "title": "Mean of random circuits with as many heads and MLPs"},
     {"label": "without", **RIGHT, "title": "What the model keeps without the circuit"},
     {"label": "p", **RIGHT, "title": "Share of circuits at least as faithful, this one counted: one-sided"},
+    {"label": "kept"},
 ]  # fmt: skip
 
 
@@ -62,6 +72,10 @@ class PatchedCircuit(PromptsOrPairs):
         Annotated[int, Bounds(0, 1000)], 0, label="Held out", more=True, width="short",
         shown_if=lambda panel: not panel.on_prompts,
         help="So many pairs at the end of the list are not used for choosing the parts; all is measured on them alone",
+    )  # fmt: skip
+    kept = field(
+        str, label="Keep", placeholder="all parts found", selects=True, more=True,
+        help="Measures these parts alone, such as head 3.1, mlp 5, beside random circuits with as many heads and MLPs",
     )  # fmt: skip
     circuit_seed = field(Seed, label="Seed", argument="seed", more=True, width="short", help="Of the random circuits")
     color_range, threshold = (variant(one, label="") for one in (PatchPanel.color_range, PatchPanel.threshold))
@@ -89,7 +103,13 @@ class PatchedCircuit(PromptsOrPairs):
             self.on_user(table, "selected", partial(self._row_picked, index))
         for box in self.boxes[1:]:
             shown_if(box, False)
-        self.picture = W.VBox(self.boxes)
+        self.keep_button = W.Button(tooltip="Measures the circuit with or without the selected part")
+        self.on_click(self.keep_button, self.keep_or_leave_out)
+        self.kept_words = W.HTML("")
+        for widget in (self.keep_button, self.kept_words):
+            shown_if(widget, False)
+        self.keeping = Derived(self, self._show_kept, title="Kept parts", channel="cell", quiet=True)
+        self.picture = W.VBox([*self.boxes, row(self.keep_button, self.kept_words)])
         self.picture.add_class("iw-column")
         self.lay_out(self.picture, [])
         self.add_next_to_run(self.controls.row("pairs_from", "most_parts"))
@@ -158,6 +178,79 @@ class PatchedCircuit(PromptsOrPairs):
             return
         self.pick(result.parts[at])
 
+    # the parts that are kept ------------------------------------------------------------------------------------------
+
+    @property
+    def kept_parts(self) -> tuple[str, ...]:
+        """The parts that are kept: those that were found, in the first model in view, unless others are chosen."""
+        chosen = tuple(f"head {name}" if name[:1].isdigit() else name for name in names_in(self.kept))
+        shown = pair_view.shown_indices(self)[0]
+        return chosen or (tuple(self.results[shown].parts) if shown < len(self.results) else ())
+
+    def keep_or_leave_out(self) -> None:
+        """Leave the picked part out of those that are kept, or keep it again."""
+        parts, picked = self.kept_parts, self.picked_part
+        kept = [part for part in parts if part != picked] if picked in parts else [*parts, picked]
+        self.kept = ", ".join(kept)
+
+    def _kept_request(self, index: int) -> Request:
+        """What measures the kept parts in one model: on the pairs, answers and foils of the circuit on the screen."""
+        result, shown = self.results[index], self.shown_request
+        options = {
+            name: value for name, value in shown.arguments if name in ("metric", "parts", "layers", "draws", "seed")
+        }
+        clean, corrupted = shown.inputs[:2]
+        answers: Any = tuple(map(int, result.answers))
+        foils: Any = None if result.foils is None else tuple(map(int, result.foils))
+        if isinstance(clean, tuple):
+            clean, corrupted = clean[-len(answers) :], corrupted[-len(answers) :]
+        else:
+            answers, foils = answers[0], None if foils is None else foils[0]
+        foil = {} if foils is None else {"foil": foils}
+        return Request.of(circuit_faithfulness, options | foil, clean, corrupted, self.kept_parts, answers)
+
+    def _measure_kept(self) -> None:
+        """Measure the kept parts in the background, where any are chosen; a hint where they do not fit."""
+        key = self._kept_key()
+        if key is None:
+            self.keeping.forget()
+            self._show_kept()
+            return
+        models = [self.models[index] for index in pair_view.shown_indices(self)]
+        options = dict(self.shown_request.arguments)
+        try:
+            for model in models:
+                check_circuit(model, self.kept_parts, options.get("parts"), options.get("layers"))
+        except ValueError as error:
+            self.keeping.forget()
+            self._show_kept()
+            self.controls.hint("kept", message_of(error))
+            return
+
+        def work(job: Any) -> tuple[CircuitFaithfulness, ...]:
+            return tuple(
+                self.answers.cached_or_compute(request, model, partial(request.answer, model, check=job.check))
+                for request, model in zip(key[0], models, strict=True)
+            )
+
+        self.keeping.ask(key, work)
+        self._show_kept()
+
+    def _kept_key(self) -> Any:
+        """The calls that measure the kept parts, with the results on the screen; None where nothing is chosen."""
+        shown = pair_view.shown_indices(self)
+        if not self.results or not names_in(self.kept) or max(shown) >= len(self.results):
+            return None
+        return tuple(map(self._kept_request, shown)), tuple(map(id, self.results))
+
+    def _show_kept(self) -> None:
+        key = self._kept_key()
+        found = None if key is None else self.keeping.of(key)
+        starts = pair_view.starts(self)
+        lines = [start + kept_in_words(one) for start, one in zip(starts, found or (), strict=False)]
+        self.kept_words.value = "<br>".join(lines)
+        shown_if(self.kept_words, bool(lines))
+
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[CircuitResult, ...], request: Any) -> None:
@@ -173,13 +266,18 @@ class PatchedCircuit(PromptsOrPairs):
                 letter = pair_view.letters(results)[index]
                 chart.update(results[index], title=f"{letter.strip()} · " if letter else "")
                 with table.hold_sync():
-                    table.selected, table.rows = -1, rows(results[index])
+                    table.selected, table.rows = -1, rows(results[index], self.kept_parts)
                 verdict.value = pair_view.all_starts(results)[index] + in_words(results[index])
 
     def draw_selection(self) -> None:
         super().draw_selection()
         for result, table in zip(self.results, self.tables, strict=False):
+            table.rows = rows(result, self.kept_parts)
             table.selected = 1 + list(result.parts).index(self.picked_part) if self.picked_part in result.parts else -1
+        shown_if(self.keep_button, bool(self.picked_part and self.results))
+        action = "Leave out" if self.picked_part in self.kept_parts else "Keep"
+        self.keep_button.description = f"{action} {self.picked_part}"
+        self._measure_kept()
 
     def describe_selection(self) -> Description | None:
         if not self.results:
@@ -197,12 +295,12 @@ class PatchedCircuit(PromptsOrPairs):
         return stack_scenes(views, columns=2)
 
 
-def rows(result: CircuitResult) -> list[list[Any]]:
-    """The rows of the table: the empty circuit, then one part more in each."""
+def rows(result: CircuitResult, kept: Collection[str]) -> list[list[Any]]:
+    """The rows of the table: the empty circuit, then one part more in each, with a tick if it is kept."""
     return [
         [
             size, name or "none", float(result.faithfulness[size]), float(result.random[:, size].mean()),
-            float(result.without[size]), float(result.p[size]) if size else None,
+            float(result.without[size]), float(result.p[size]) if size else None, "✓" * (name in kept),
         ]
         for size, name in enumerate(["", *result.parts])
     ]  # fmt: skip
@@ -242,6 +340,17 @@ def in_words(result: CircuitResult) -> str:
     if result.partial:
         words.append("More parts are being looked for.")
     return " ".join(words)
+
+
+def kept_in_words(kept: CircuitFaithfulness) -> str:
+    """What chosen parts keep and what random ones keep, as HTML."""
+    low, high = map(float, kept.band)
+    chance = part(float(kept.random.mean()))
+    return (
+        f"Kept: {', '.join(kept.parts)}. {counted(len(kept.parts), 'part')} keep{'s' * (len(kept.parts) == 1)} "
+        f"<b>{part(kept.faithfulness)}</b>, {len(kept.random)} random circuits like it {chance} (middle 95%: "
+        f"{part(low)} to {part(high)}), p {kept.p:.2g}; the model without keeps {part(kept.without)}."
+    )
 
 
 def kinds_of(models: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from interp_widgets.analysis._core.prompts import read_prompt
@@ -113,3 +114,12 @@ def fed_ids(request: Request, model: Model) -> list[tuple[list[int], list[int]]]
         for value in request.inputs[:2]
     )  # fmt: skip
     return [(list(one.ids), list(other.ids)) for one, other in zip(clean, corrupted, strict=True)]
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names in a text.
+
+    >>> names_in("head_q 4.2, logits;mlp 3")
+    ('head_q 4.2', 'logits', 'mlp 3')
+    """
+    return tuple(" ".join(name.split()) for name in re.split(r"[,;\n]", text) if name.strip())

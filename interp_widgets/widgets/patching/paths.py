@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar
 
 import ipywidgets as W
@@ -23,7 +22,7 @@ from ..base.request import Request
 from ..views import Table
 from ..views.table import RIGHT
 from .options import counted, measured, part, sites_of_all
-from .pair_source import PromptsOrPairs, fed_ids
+from .pair_source import PromptsOrPairs, fed_ids, names_in
 
 LEVEL = 0.05
 LEAST = 0.05
@@ -226,15 +225,6 @@ class PatchedPaths(PromptsOrPairs):
     def scene(self) -> Scene:
         """The map with the table."""
         return stack_scenes([self.maps.scene(), self.table.scene()])
-
-
-def names_in(text: str) -> tuple[str, ...]:
-    """The names in a text.
-
-    >>> names_in("head_q 4.2, logits;mlp 3")
-    ('head_q 4.2', 'logits', 'mlp 3')
-    """
-    return tuple(" ".join(name.split()) for name in re.split(r"[,;\n]", text) if name.strip())
 
 
 def place_of(name: str) -> tuple[int, int]:
