@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from interp_widgets import PatchingPanel, PathPatchingResult, Workbench, path_patching
 from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED, part
-from interp_widgets.widgets.patching.paths import p_of
+from interp_widgets.widgets.patching.paths import in_words, p_of
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
@@ -139,6 +140,8 @@ def test_a_model_with_shared_keys(patch: Any) -> None:
     panel = patch(model, prompt="ab", corrupted="ac", target=" the", foil=" a", receivers="head_k 1.1")
     assert (panel.hints, panel.status.state) == ({}, "done"), panel.status.error
     assert matrix(panel["paths"]).shape == (1, model.n_heads + 1)
+    small = replace(panel.result, effect=panel.result.effect * 0 + 0.0004)
+    assert "No path carries as much as 0.05 of the difference. Largest: <b>4×10⁻⁴</b>" in in_words(small, None)
 
 
 def test_it_is_saved_and_its_code_gives_the_same(pair: Any, patch: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from interp_widgets.analysis.patching.paths import check_paths, receivers_named,
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
-from ..ablation.maps import MapPanel, Maps
+from ..ablation.maps import MapPanel, Maps, amount
 from ..base import pair_view
 from ..base.controls import shown_if
 from ..base.description import Description, plain
@@ -134,7 +134,7 @@ class PatchedPaths(PromptsOrPairs):
         )  # fmt: skip
         self.p = [p_of(result) for result in results]
         for view, heat in self.maps.pairs["paths"].drawn():
-            heat.y_label, heat.x_label = "layer of the sender", "head"
+            heat.x_label = "head"
             p = None if view == "difference" else self.p["AB".index(view)]
             low = None if p is None else self._map(results["AB".index(view)], p, n_layers)
             heat.muted = [] if low is None else [[int(row), int(at)] for row, at in np.argwhere(low >= LEVEL)]
@@ -259,7 +259,11 @@ def in_words(result: PathPatchingResult, p: Any) -> str:
     if np.isnan(effect).all():
         return "Clean and corrupted measure the same up to rounding: no path can carry a difference."
     order = np.argsort(-np.nan_to_num(np.abs(effect)))[:LARGEST]
-    words = ["Largest: " + "; ".join(f"<b>{part(float(effect[at]))}</b>, {result.senders[at]}" for at in order) + "."]
+    largest = float(np.abs(effect[order[0]]))
+    shown = amount if largest < LEAST else part
+    words = [f"No path carries as much as {LEAST} of the difference."] if largest < LEAST else []
+    named = [f"<b>{shown(float(effect[at]))}</b>, {result.senders[at]}" for at in order]
+    words.append(f"Largest: {'; '.join(named)}.")
     if p is not None:
         words.append(
             f"<b>{int((p < LEVEL).sum())} of {p.size}</b> senders differ from 0 beyond chance over "
