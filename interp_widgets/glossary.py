@@ -61,8 +61,10 @@ TERMS = {
     "SS": "Stereotype score: percent of pairs where the stereotype is likelier than the anti-stereotype; 50 is none.",
     "steering": "A concept's direction is added to the residual stream while the model writes.",
     "t-SNE": "A map that keeps neighbors together; long distances mean little.",
+    "tenth": "One of ten groups of equal size by a number: 1 has the smallest, 10 the largest.",
     "tuned lens": "A logit lens with a trained affine map per layer.",
     "UMAP": "A map that keeps neighbors together; long distances mean little.",
+    "word pair": "Two words that a head relates by its weights: one as query, one as key.",
 }
 """Definitions by term; where a term has a formula, the docstring of its function has it."""
 

@@ -16,10 +16,15 @@ from interp_widgets import (
     HeadScores,
     Workbench,
     ablation_null,
+    attention_in_texts,
     attention_patterns,
     attention_reasons,
+    demo_texts,
     head_scores,
+    head_word_pairs,
     load_circuit,
+    weights_against_text,
+    words_read,
 )
 from interp_widgets.analysis.attention.standing_out import standing_out
 from interp_widgets.data.presets import PRESETS
@@ -417,3 +422,153 @@ def test_a_model_of_few_positions_gets_shorter_sequences(attend: Any) -> None:
     panel = attend(model, tab="find", prompt="a b c")
     assert panel.status.state == "done", panel.status.error
     assert panel.result.length <= model.n_ctx // 2
+
+
+# ---- words and texts
+
+TEXTS = [
+    "The capital of France is Paris and the capital of Italy is Rome.",
+    "Mary gave the key to John.",
+    "One day, Mary found a key near the river.",
+]
+
+
+def test_words_stand_beside_the_attention_that_they_pay(pair: Any, attend: Any, wire: Any) -> None:
+    panel = attend(pair.base, layer=4, head=0, tab="words", text_count=40)
+    pairs = head_word_pairs(pair.base, words=words_read(pair.base), layers=[4])
+    expected = weights_against_text(pair.base, [PROMPT, *demo_texts(40)], pairs)
+    part, reading = panel["words"], panel.result
+    np.testing.assert_array_equal(reading.found.control, expected.control)
+    (table,), (heat,) = ([view for _, view in views.drawn()] for views in (part.tables, part.maps))
+    assert {row[0] for row in table.rows} == {f"{pair.query} → {pair.key}" for pair in pairs.pairs(4, 0)}
+    occurring = [row for row in table.rows if row[2]]
+    assert [row[3] for row in occurring] == [pair.attention for pair in expected.pairs(4, 0)]
+    assert table.rows[: len(occurring)] == occurring, "those that occur come first"
+    assert all(row[3:6] == [None] * 3 for row in table.rows[len(occurring) :])
+    np.testing.assert_allclose(heat.matrix[0], expected.auc[0], atol=1e-6)
+    assert ("★" in heat.column_labels[0]) == expected.beyond_chance(4, 0)
+    assert "<b>not beyond chance</b>" in part.about.value or not expected.in_words(4, 0).endswith("chance")
+    other = int(np.nanargmax(expected.auc[0]))
+    wire.type(heat, pinned=[0, other])
+    settle(panel)
+    assert panel.head == other
+    assert table.caption.startswith(f"Word pairs of head 4.{other} ")
+    assert f"AUC {expected.auc[0, other]:.2f}" in part.about.value
+
+
+def test_beyond_chance_is_said_where_the_interval_says_so(pair: Any, attend: Any, monkeypatch: Any) -> None:
+    panel = attend(pair.base, layer=4, head=0, tab="words", text_count=40)
+    found = panel.result.found
+    for verdict in (True, False):
+        monkeypatch.setattr(type(found), "beyond_chance", lambda *_, verdict=verdict: verdict)
+        panel["words"].draw_selection()
+        assert ("<b>beyond chance</b>" in panel["words"].about.value) == verdict
+
+
+def test_own_words_and_texts_in_which_nothing_occurs(pair: Any, attend: Any) -> None:
+    panel = attend(pair.base, layer=0, head=1, tab="words", words=["dog", "cat", "key", "river"], sample_texts=TEXTS)
+    assert panel.status.state == "done", panel.status.error
+    assert "so there is no AUC" in panel["words"].about.value
+    assert panel.result.found.n_texts == 4
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_copied_code_of_words_and_texts_repeats_them(pair: Any, attend: Any, two: bool) -> None:
+    panel = attend(pair if two else pair.base, layer=3, head=2, tab="words", sample_texts=TEXTS)
+    for tab in ("words", "texts"):
+        panel.tab = tab
+        settle(panel)
+        part = panel[tab]
+        namespace: dict[str, Any] = {}
+        exec(part.code(part.request()), namespace)
+        results = panel.result if two else (panel.result,)
+        for end, result in zip(("_a", "_b") if two else ("",), results, strict=True):
+            if tab == "words":
+                np.testing.assert_array_equal(namespace[f"found{end}"].auc, result.found.auc)
+            else:
+                np.testing.assert_array_equal(namespace[f"result{end}"].keys, result.keys)
+
+
+def test_the_strongest_attention_and_some_of_every_tenth(pair: Any, attend: Any, wire: Any) -> None:
+    panel = attend(pair.base, layer=3, head=1, tab="texts", text_count=40, per_decile=2)
+    part, expected = panel["texts"], attention_in_texts(pair.base, demo_texts(40), layer=3)
+    (table,) = (view for _, view in part.tables.drawn())
+    listed = [*expected.top(1, 5), *expected.sample(1, 2)]
+    assert [row[1] for row in table.rows] == [event.attention for event in listed]
+    assert [row[0] for row in table.rows] == ["strongest"] * 5 + [f"tenth {event.decile}" for event in listed[5:]]
+    panel.head = 4
+    settle(panel)
+    assert table.rows[0][1] == expected.top(4, 1)[0].attention
+    panel.per_decile = 1
+    assert len(table.rows) == 15
+    event = expected.top(4, 2)[1]
+    wire.type(table, selected=1)
+    settle(panel)
+    assert (panel.prompt, panel.prompt_token) == (demo_texts(40)[event.text], event.query)
+    assert f"Text {event.text} is now the prompt" in part.opened.value
+    panel.tab = "patterns"
+    settle(panel)
+    assert panel.position == event.query
+    assert panel.result.tokens[1:] == expected.text_tokens(event.text)
+
+
+def test_texts_of_two_models(pair: Any, attend: Any) -> None:
+    panel = attend(pair, tab="texts", view="beside", layer=3, head=1, sample_texts=TEXTS)
+    tables = [table for _, table in panel["texts"].tables.drawn()]
+    for table, model in zip(tables, (pair.base, pair.tuned), strict=True):
+        assert table.rows[0][1] == attention_in_texts(model, TEXTS, layer=3).top(1, 1)[0].attention
+    assert [table.caption[:4] for table in tables] == ["A · ", "B · "]
+
+
+def test_forecasts_of_words_and_texts_grow(pair: Any, attend: Any) -> None:
+    panel = attend(pair.base, layer=1, tab="words", sample_texts=TEXTS)
+    for tab in ("words", "texts"):
+        panel.tab = tab
+        costs = []
+        for texts in (TEXTS, TEXTS * 10):
+            panel.sample_texts = texts
+            settle(panel)
+            costs.append(panel[tab].cost(panel[tab].request(), pair.base))
+        assert costs[1].flops > 1.5 * costs[0].flops > 0, tab
+
+
+@pytest.mark.parametrize("tab", ["words", "texts"])
+def test_a_text_that_is_too_long_is_a_hint(pair: Any, attend: Any, tab: str) -> None:
+    panel = attend(pair.base, tab=tab, sample_texts=["The dog", "dog " * 600])
+    assert "the text number 1 has 602 tokens and the model reads 512" in panel.hints["sample_texts"]
+
+
+def test_words_need_a_prompt_but_texts_do_not(pair: Any, attend: Any) -> None:
+    panel = attend(pair.base, prompt="", tab="texts", sample_texts=TEXTS)
+    assert panel.status.state == "done", panel.status.error
+    panel.tab = "words"
+    assert "the prompt is empty" in complaint(panel)
+
+
+@pytest.mark.parametrize("tab", ["words", "texts"])
+def test_a_session_keeps_words_and_texts(pair: Any, tmp_path: Path, tab: str) -> None:
+    bench, again = Workbench(pair.base, prompt=PROMPT, layer=3, head=1), None
+    try:
+        screen = bench.show("attention")
+        screen["attention"].open_tab(tab, sample_texts=TEXTS)
+        assert screen.wait(120)
+        before = screen["attention"].result
+        bench.save(tmp_path / "a.npz")
+        again = Workbench.load(tmp_path / "a.npz", pair.base)
+        assert again.screen.wait(120)
+        panel = again.screen["attention"]
+        assert (panel.tab, panel.layer, panel.head, panel.sample_texts) == (tab, 3, 1, TEXTS)
+        same = (lambda x: x.found.auc) if tab == "words" else (lambda x: x.attention)
+        np.testing.assert_array_equal(same(panel.result), same(before))
+    finally:
+        for one in (bench, again):
+            if one is not None:
+                one.close()
+
+
+@pytest.mark.parametrize("tab", ["words", "texts"])
+def test_words_and_texts_are_saved(pair: Any, attend: Any, tmp_path: Path, tab: str) -> None:
+    panel = attend(pair.base, layer=3, head=1, tab=tab, sample_texts=TEXTS)
+    assert len(pd.read_csv(panel.save(tmp_path / "table.csv"))) > 5
+    for name in ("picture.svg", "numbers.npz", "page.html"):
+        assert panel.save(tmp_path / name).stat().st_size > 2000

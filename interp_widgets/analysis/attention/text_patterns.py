@@ -18,10 +18,14 @@ from interp_widgets.models.memory import free_bytes
 
 
 def read_texts(model: Model, texts: Sequence[PromptInput], prepend_bos: bool | None) -> list[Prompt]:
-    """The texts as the model reads them; ValueError for no text, an empty or a too long one."""
+    """The texts as the model reads them; ValueError for no text, an empty or a too long one, counted from 0."""
     if len(texts) == 0:
         raise ValueError("texts must be a list of at least one text or list of token ids")
-    return [read_prompt(model, text, prepend_bos=prepend_bos, what="text") for text in texts]
+    several = len(texts) > 1
+    return [
+        read_prompt(model, text, prepend_bos=prepend_bos, what=f"text number {number}" if several else "text")
+        for number, text in enumerate(texts)
+    ]
 
 
 def patterns_of_texts(

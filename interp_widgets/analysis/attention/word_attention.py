@@ -139,6 +139,11 @@ class WeightsAgainstText(Result):
         heads = self.auc.shape[1]
         return row_of(layer, self.layers, "layer"), index(head, heads, "head", f"result with {heads} heads per layer")
 
+    def _control(self, cell: tuple[int, int]) -> Floats:
+        """(shuffles,) the controls of a head that there are."""
+        control = self.control[:, *cell]
+        return control[np.isfinite(control)]
+
     def found(self, layer: int, head: int) -> list[PairPlace]:
         """Every occurrence of a head's pairs, in the order of the texts.
 
@@ -176,9 +181,8 @@ class WeightsAgainstText(Result):
         Raises ValueError for a layer or head that is not in the result.
         """
         cell = self._cell(layer, head)
-        control = self.control[:, *cell]
-        control = control[np.isfinite(control)]
-        return bool(self.interval[0][cell] > 0.5 and self.auc[cell] > np.quantile([0.5, *control], 0.95))
+        limit = np.quantile([0.5, *self._control(cell)], 0.95)
+        return bool(self.interval[0][cell] > 0.5 and self.auc[cell] > limit)
 
     def in_words(self, layer: int, head: int) -> str:
         """What was found for a head, in a sentence; ValueError for a layer or head that is not in the result."""
@@ -200,8 +204,10 @@ class WeightsAgainstText(Result):
         start += f"{self.auc[cell]:.2f}"
         if not np.isfinite(low):
             return f"{start}, without an interval, which needs {FEWEST_PAIRS} different pairs"
-        control = self.control[:, *cell]
-        shuffled = f"; with shuffled words {np.nanmean(control):.2f}" if np.isfinite(control).any() else ""
+        control, shuffled = self._control(cell), ""
+        if len(control):
+            limit = np.quantile([0.5, *control], 0.95)
+            shuffled = f"; with shuffled words {control.mean():.2f}, 95% of them below {limit:.2f}"
         if self.beyond_chance(layer, head):
             verdict = "beyond chance"
         elif high < 0.5:

@@ -50,6 +50,8 @@ class HeadWordRequest:
     top: int
     keep: int
     only: str = "all"
+    layers: tuple[int, ...] | None = None
+    """Of the model; None for all."""
 
     def words_for(
         self, models: Sequence[Model], check: Callable[[], None]
@@ -82,19 +84,24 @@ class HeadWordRequest:
 
         return with_source(
             head_word_pairs(
-                model, words=words, vectors=vectors, top=self.top, keep=self.keep, progress=progress, check=check,
-                on_partial=lambda part: on_partial(with_source(part)),
+                model, words=words, vectors=vectors, top=self.top, keep=self.keep, layers=self.layers,
+                progress=progress, check=check, on_partial=lambda part: on_partial(with_source(part)),
             )
         )  # fmt: skip
 
     def cost(self, model: Model) -> Cost:
         """FLOPs and bytes."""
-        return head_words_cost(model, self.source.count, width=self.source.width, top=self.top, keep=self.keep)
+        cost = head_words_cost(model, self.source.count, width=self.source.width, top=self.top, keep=self.keep)
+        return cost if self.layers is None else Cost(cost.flops * len(self.layers) / model.n_layers, cost.bytes)
 
     def lines(self, models: tuple[Any, ...]) -> tuple[list[str], list[str]]:
         """Names to import, and lines of a cell that repeat it."""
         imports, lines, words = self.source.code(model_variables(models)[0])
-        options = {name: value for name, value in (("top", self.top), ("keep", self.keep)) if value != 100}
+        options: dict[str, Any] = {
+            name: value for name, value in (("top", self.top), ("keep", self.keep)) if value != 100
+        }
+        if self.layers is not None:
+            options["layers"] = list(self.layers)
         if self.only != "all":
             listed = words.get("words", words.get("vectors") if self.source.kind == "vectors" else None)
             for name in model_variables(models):
