@@ -74,6 +74,21 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("(attention.attended, attention.status.state, attention.result[0].key)", (1, "done", 1))
     nb.rests()
     nb.looks("attention_why", panel, height=1600)
+
+    # the words of its weights in texts, and where in texts it attends most
+    panel.get_by_role("tab", name="Words", exact=True).click()
+    nb.done()
+    expect(panel.get_by_text("Compared with other words at the same distance").first).to_be_visible()
+    nb.rests()
+    nb.looks("attention_words", panel, height=1400)
+    panel.get_by_role("tab", name="Texts", exact=True).click()
+    nb.done()
+    nb.rests()
+    nb.looks("attention_texts", panel, height=1500)
+    before = nb.py("attention.prompt")
+    panel.locator(".iw-table:visible tbody tr").first.click()
+    expect(panel.get_by_text("is now the prompt of all panels on this workbench")).to_be_visible()
+    assert nb.py("attention.prompt") != before
     panel.get_by_role("tab", name="Needed?").click()
     nb.done()
     panel.get_by_label("Other heads of").select_option("all layers")

@@ -65,8 +65,8 @@ class HeadInTexts(TextListOptions, Panel):
         )  # fmt: skip
         self.arrange([self.about, self.tables.box, self.opened])
         self._listed: dict[str, list[AttendedToken]] = {}
-        for index, table in enumerate(self.tables.views):
-            self.on_user(table, "selected", lambda change, index=index: self._picked(index, change.new))
+        for table in self.tables.views:
+            self.on_user(table, "selected", self._picked)
 
     def request(self) -> Request:
         self.require()
@@ -140,12 +140,12 @@ class HeadInTexts(TextListOptions, Panel):
 
     # what a user does -------------------------------------------------------------------------------------------------
 
-    def _picked(self, index: int, row: int) -> None:
+    def _picked(self, change: Any) -> None:
         """Make the text of a row the prompt of all panels on the workbench, its query the selected token."""
-        view = pair_view.views_to_draw(self)[index]
-        if row < 0 or view not in self._listed:
+        view = pair_view.views_to_draw(self)[self.tables.views.index(change.owner)]
+        if change.new < 0 or view not in self._listed:
             return
-        event = self._listed[view][row]
+        event = self._listed[view][change.new]
         texts: SampleTexts = self.shown_request.inputs[0]
         self.workbench.select(
             prompt=texts.texts[event.text], response="", response_token=-1, prompt_token=event.query

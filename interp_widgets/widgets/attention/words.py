@@ -31,6 +31,8 @@ from .patterns import HeadPatterns
 from .sample_texts import SampleTexts, TextListOptions
 
 DESCRIBED = 5
+ABSENT = 50
+"""Most pairs in the table that do not occur."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class HeadWordsInTexts(TextListOptions, WordPanel, PredictionPanel):
     layer = variant(HeadPatterns.layer, selects=False)
     head = HeadPatterns.head
     top = variant(WordPairPanel.top, more=True, new_row=False)
-    keep = variant(WordPairPanel.keep, more=True)
+    keep = variant(WordPairPanel.keep, default=1000, more=True)  # of fewer, too few occur in texts
     only = variant(WordPairPanel.only, more=True)
     seed = variant(KnownHeads.seed, group="words", help="Of the shuffled controls and the interval")
     sample_texts = variant(TextListOptions.sample_texts, group="words", new_row=True)
@@ -154,14 +156,15 @@ class HeadWordsInTexts(TextListOptions, WordPanel, PredictionPanel):
             result = self.results[pair_view.LETTERS.index(view)].found
             with heat.hold_sync():
                 heat.title = (
-                    f"{pair_view.title_start(self, view)}AUC of every head of layer {result.layers[0]}; 0.5 by chance, "
-                    "★ beyond chance"
+                    f"{pair_view.title_start(self, view)}AUC of the heads of layer {result.layers[0]}; 0.5 by chance, "
+                    "★ beyond chance, hatched: too few pairs occur"
                 )
                 heat.value_label = "AUC"
                 count = result.auc.shape[1]
                 names = [f"{at}{' ★' * result.beyond_chance(result.layers[0], at)}" for at in range(count)]
+                known = np.where(np.isfinite(result.interval[0]), result.auc, np.nan)
                 heat.set_matrix(
-                    result.auc, rows=["AUC"], columns=names, vmin=0.0, vmax=1.0,
+                    known, rows=["AUC"], columns=names, vmin=0.0, vmax=1.0,
                     notes=[result.in_words(result.layers[0], at) for at in range(count)],
                 )  # fmt: skip
                 heat.cross = heat.pinned = [0, min(self.head, count - 1)]
@@ -172,16 +175,21 @@ class HeadWordsInTexts(TextListOptions, WordPanel, PredictionPanel):
                 table.selected, table.rows = -1, []
                 table.columns, table.rows = columns, rows
                 table.caption = (
-                    f"{pair_view.title_start(self, view)}Word pairs of head {self.layer}.{self._head(reading)} by its "
-                    "weights, those with the most attention in the texts first"
+                    f"{pair_view.title_start(self, view)}Word pairs of head "
+                    f"{reading.found.layers[0]}.{self._head(reading)} by its weights, those with the most attention in "
+                    f"the texts first; {len(rows)} of {len(reading.pairs.pairs(*self._place(reading))):,}"
                 )
         self.about.value = "<br>".join(map(self._sentence, pair_view.all_starts(self.results), self.results))
+
+    def _place(self, reading: WordsReading) -> tuple[int, int]:
+        """The layer and head that are shown of a result."""
+        return reading.found.layers[0], self._head(reading)
 
     def _head(self, reading: WordsReading) -> int:
         return min(self.head, reading.found.auc.shape[1] - 1)
 
     def _pair_table(self, reading: WordsReading) -> tuple[list[dict[str, Any]], list[list[Any]]]:
-        """Columns and rows: pairs that occur, then those that do not."""
+        """Columns and rows: pairs that occur, then some that do not."""
         head, found = self._head(reading), reading.found
         layer = found.layers[0]
         measured = {(pair.query, pair.key): pair for pair in found.pairs(layer, head)}
@@ -192,7 +200,7 @@ class HeadWordsInTexts(TextListOptions, WordPanel, PredictionPanel):
         pairs = reading.pairs.pairs(layer, head)
         pairs.sort(key=lambda pair: -measured[pair[:2]].attention if pair[:2] in measured else 1)
         rows: list[list[Any]] = []
-        for pair in pairs:
+        for pair in pairs[: len(measured) + ABSENT]:
             at, here = measured.get(pair[:2]), in_prompt.get(pair[:2])
             texts = [at.occurrences, at.attention, at.matched, at.auc] if at else [0, None, None, None]
             prompt = float(np.mean(here)) if here else None
@@ -200,7 +208,7 @@ class HeadWordsInTexts(TextListOptions, WordPanel, PredictionPanel):
         columns = [
             {"label": "query → key"},
             {"label": "dimensions", "align": "right", "title": "Dimensions of the head that have the pair"},
-            {"label": "occurs", "align": "right", "title": "Occurrences in prompt and texts, the key before the query"},
+            {"label": "occurs", "align": "right", "title": "How often the pair occurs with others to compare it with"},
             {"label": "attention", "align": "right", "title": "Mean attention from the query word to the key word"},
             {
                 "label": "other words", "align": "right",
