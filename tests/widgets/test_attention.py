@@ -552,7 +552,8 @@ def test_words_need_a_prompt_but_texts_do_not(pair: Any, attend: Any) -> None:
 def test_a_session_keeps_words_and_texts(pair: Any, tmp_path: Path, tab: str) -> None:
     bench, again = Workbench(pair.base, prompt=PROMPT, layer=3, head=1), None
     try:
-        screen = bench.show("attention")
+        screen = bench.screen
+        screen.show("attention")
         screen["attention"].open_tab(tab, sample_texts=TEXTS)
         assert screen.wait(120)
         before = screen["attention"].result
