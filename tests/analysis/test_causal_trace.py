@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis._core.statistics import largest_sign_flip_p
 from interp_widgets.analysis.ablation import (
     Ablation,
     CausalTraceResult,
@@ -221,8 +222,13 @@ def test_effect_and_interval() -> None:
     one = stats.ttest_1samp(gain[1, 1, start].astype(float), 0).confidence_interval(0.95)
     np.testing.assert_allclose(found.interval[1, 1, start], [one.low, one.high], rtol=1e-4)
     assert found.total_effect == pytest.approx(found.effect[0, -1, last], abs=1e-6)
+    assert np.isnan(found.p[..., :start]).all()
+    later = gain[..., start:, :].reshape(-1, 5).T
+    np.testing.assert_allclose(found.p[..., start:].ravel(), largest_sign_flip_p(later))
+    assert found.to_frame()["p"].notna().sum() == later.shape[1]
     single = causal_trace(tiny_model("gpt2"), TEXT, SUBJECT, samples=1)
     assert np.isnan(single.interval).all()
+    assert np.isnan(single.p).all()
     assert np.isfinite(single.effect).all()
 
 

@@ -10,7 +10,13 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from interp_widgets.analysis._core.statistics import bootstrap_mean, compare_groups, compare_many, holm
+from interp_widgets.analysis._core.statistics import (
+    bootstrap_mean,
+    compare_groups,
+    compare_many,
+    holm,
+    largest_sign_flip_p,
+)
 
 FIRST, SECOND = [3.0, 4.5, 5.0, 6.0], [1.0, 2.0, 4.0]
 
@@ -172,3 +178,18 @@ def test_summary_and_row_say_the_same() -> None:
     assert f"Holm p = {found.welch_p:.2g}" in text
     assert row["n_first"] == 4
     assert row["welch_p"] == found.welch_p
+
+
+def test_sign_flips_of_the_largest_t_are_the_naive_ones_and_keep_their_level() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((6, 5)) + np.array([2.0, 0.0, 0.5, 0.0, 0.0])
+    flips = [np.array([1 - 2 * (number >> i & 1) for i in range(6)]) for number in range(64)]
+    sizes = np.abs([stats.ttest_1samp(flip[:, None] * rows, 0).statistic for flip in flips])
+    wanted = (sizes.max(1)[:, None] >= sizes[0] * (1 - 1e-9)).mean(0)
+    np.testing.assert_allclose(largest_sign_flip_p(rows), wanted)
+    assert wanted[0] < 0.05 < wanted[1]
+    null = [(largest_sign_flip_p(rng.standard_normal((8, 40))) < 0.05).any() for _ in range(400)]
+    assert np.mean(null) < 0.08, "some column of 40 is below the level in about 5% of the cases"
+    assert largest_sign_flip_p(np.zeros((6, 2))).tolist() == [1.0, 1.0]
+    np.testing.assert_allclose(largest_sign_flip_p(np.ones((6, 2))), 2 / 64)
+    assert np.isnan(largest_sign_flip_p(rows[:1])).all()

@@ -520,9 +520,20 @@ def test_a_traced_cell_in_words(pair: Any, traced: AblationPanel, wire: Any) -> 
     wire.type(panel["tracing"].strip, selected=2)
     assert panel.prompt_token == 2
     assert maps(panel, "tracing")["mlp"].cross == [2, 2]
+    assert "With 3 noise samples no cell can be told from chance: draw at least 6." in panel["tracing"].words.value
+    panel.samples = 6
+    settle(panel)
+    muted = {kind: heat.muted for kind, heat in maps(panel, "tracing").items()}
+    p = panel.result.p
+    assert muted == {kind: np.argwhere(p[i] >= 0.05).tolist() for i, kind in enumerate(panel.result.kinds)}
+    assert all(0 < len(cells) < p[0].size for cells in muted.values()), "some are beyond chance and some are not"
+    assert [0, LAST] not in muted["state"]
+    beyond = f"<b>{(p < 0.05).sum()} of {np.isfinite(p).sum()}</b> cells differ from 0 beyond chance"
+    assert beyond in panel["tracing"].words.value
     panel.samples = 1
     settle(panel)
     assert "no interval" in panel["tracing"].cell.value
+    assert "One noise sample: no interval and no test." in panel["tracing"].words.value
 
 
 # ---- two models, linking

@@ -19,6 +19,7 @@ from interp_widgets.analysis._core.chunks import Runner, chunk_size, run_chunks
 from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, row_bytes, unembedding_flops
 from interp_widgets.analysis._core.prompts import Prompt, PromptResult, read_prompt
 from interp_widgets.analysis._core.result import provenance, record, with_axes
+from interp_widgets.analysis._core.statistics import largest_sign_flip_p
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import MANY_CHUNKS, STRONGEST, run_cells, strongest_first
 from interp_widgets.analysis.ablation.estimates import can_estimate, estimate, gradients_of
@@ -137,6 +138,18 @@ class CausalTraceResult(PromptResult):
         return _interval(self.restored - self.corrupted)
 
     @property
+    def p(self) -> NDArray[np.float64]:
+        """(kinds, layers, places) two-sided p of each effect being 0 on average over the noise, by flipping the signs
+        of whole samples, corrected over all cells of the result (`largest_sign_flip_p`); NaN for a single sample, where
+        nothing is computed yet, and before the subject, where every effect is 0."""
+        gain = self.restored - self.corrupted
+        tested = np.isfinite(gain).all(-1)
+        tested[..., np.asarray(self.positions) < self.subject[0]] = False
+        values = np.full(tested.shape, np.nan)
+        values[tested] = largest_sign_flip_p(gain[tested].T)
+        return values
+
+    @property
     def embedding_effect(self) -> NDArray[np.floating[Any]]:
         """(positions,) the effect of restoring a token's clean embedding; 0 outside of the subject."""
         return np.asarray((self.embedding - self.corrupted).mean(-1))
@@ -161,7 +174,8 @@ class CausalTraceResult(PromptResult):
         return row
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per kind, layer and position: token, whether it is of the subject, effect, its interval, restored.
+        """One row per kind, layer and position: token, whether it is of the subject, effect, its interval and p,
+        restored.
 
         Layer -1 of the kind ``state`` is the token embedding.
         """
@@ -183,6 +197,7 @@ class CausalTraceResult(PromptResult):
                 "effect": (restored - self.corrupted).mean(-1),
                 "low": interval[:, 0],
                 "high": interval[:, 1],
+                "p": np.concatenate([np.full(len(embedded), np.nan), self.p.ravel()]),
                 "restored": restored.mean(-1),
             }
         )

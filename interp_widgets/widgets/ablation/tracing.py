@@ -13,6 +13,7 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.statistics import largest_sign_flip_p
 from interp_widgets.analysis.ablation import CausalTraceResult, causal_trace, causal_trace_cost, default_window
 from interp_widgets.figures.labels import axis_name
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -46,6 +47,10 @@ PUT_BACK = {
     "attn": "The clean attention output of",
 }
 UNIT = "probability restored"
+LEVEL = 0.05
+"""The corrected p below which an effect is beyond chance."""
+FEWEST = 6
+"""Noise samples with which a p can be below the level."""
 SUBJECT = "The marked subject gets the noise"
 SINK = (
     " The subject begins the text, where its first token carries the model's attention sink: noise there takes the "
@@ -232,10 +237,13 @@ class CausalTracing(MapPanel):
             layers=first.layers, positions=first.positions,
             notes=lambda view: {kind: cell_notes(view, results, partial(_intervals, kind=kind)) for kind in TRACED},
         )  # fmt: skip
+        for view in dict.fromkeys(view for kind in TRACED for view, _ in self.maps.pairs[kind].drawn()):
+            self._mute(view)
         self._shade(arrays)
         cells = strongest(results, _largest, _after_noise)
         runs = map(_in_words, pair_view.letters(results), results)
-        self.words.value = "<br>".join(filter(None, [*runs, cells, SHADING]))
+        chance = map(_beyond_chance, pair_view.letters(results), results)
+        self.words.value = "<br>".join(filter(None, [*runs, cells, *chance, SHADING]))
         shown_if(self.words, True)
 
     def draw_selection(self) -> None:
@@ -250,6 +258,17 @@ class CausalTracing(MapPanel):
         """Strip and maps."""
         width = 1576 if len(self.strips.shown) == 1 else 640
         return stack_scenes([self.strips.scene(width=width, title=SUBJECT), self.maps.scene()])
+
+    def _mute(self, view: str) -> None:
+        """Take the colour from what is not beyond chance."""
+        shown = [self.results[index] for index in pair_view.models_of(view)]
+        p = shown[0].p if len(shown) == 1 else _p_of_difference(*shown)
+        p = None if min(len(result.corrupted) for result in shown) < FEWEST else p
+        for kind in TRACED:
+            index = tuple(shown[0].kinds).index(kind)
+            for drawn, heat in self.maps.pairs[kind].drawn():
+                if drawn == view:
+                    heat.muted = [] if p is None else np.argwhere(p[index] >= LEVEL).tolist()
 
     def _shade(self, arrays: Any) -> None:
         """Shade each token by what its clean embedding alone restores."""
@@ -294,14 +313,42 @@ def _intervals(result: CausalTraceResult, kind: str) -> list[str]:
     index = tuple(result.kinds).index(kind)
     effects, intervals = result.effect[index].ravel(), result.interval[index].reshape(-1, 2)
     texts = []
-    for effect, (low, high) in zip(effects, intervals, strict=True):
+    for effect, (low, high), p in zip(effects, intervals, result.p[index].ravel(), strict=True):
         if not np.isfinite(effect):
             texts.append("not computed")
         elif not np.isfinite(low):
             texts.append("one noise sample, no interval")
         else:
-            texts.append(f"95% interval {amount(float(low))} to {amount(float(high))}")
+            few = np.isnan(p) or len(result.corrupted) < FEWEST
+            tested = "" if few else f", p {p:.2g}" if p < LEVEL else ", not beyond chance"
+            texts.append(f"95% interval {amount(float(low))} to {amount(float(high))}{tested}")
     return texts
+
+
+def _p_of_difference(a: CausalTraceResult, b: CausalTraceResult) -> Any:
+    """The p of B − A in each cell, sample by sample; None where the maps or samples differ."""
+    if a.restored.shape != b.restored.shape:
+        return None
+    gain = (b.restored - b.corrupted) - (a.restored - a.corrupted)
+    tested = np.isfinite(a.p) & np.isfinite(b.p)
+    values = np.full(tested.shape, np.nan)
+    values[tested] = largest_sign_flip_p(gain[tested].T)
+    return values
+
+
+def _beyond_chance(letter: str, result: CausalTraceResult) -> str:
+    """How many effects are beyond chance, as HTML."""
+    samples, p = len(result.corrupted), result.p[np.isfinite(result.p)]
+    if samples < 2:
+        return f"{letter}One noise sample: no interval and no test."
+    if not p.size:
+        return ""
+    if samples < FEWEST:
+        return f"{letter}With {samples} noise samples no cell can be told from chance: draw at least {FEWEST}."
+    return (
+        f"{letter}<b>{int((p < LEVEL).sum()):,} of {p.size:,}</b> cells differ from 0 beyond chance (sign flips of the "
+        f"{samples} noise samples, p below {LEVEL} corrected over all cells); the others have no colour."
+    )
 
 
 def _restored(result: CausalTraceResult, kind: str, layer: int, position: int) -> str:
