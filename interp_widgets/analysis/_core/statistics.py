@@ -318,7 +318,7 @@ def largest_sign_flip_p(rows: ArrayLike, *, resamples: int = 1024, seed: int = 0
 
 
 def _signs(count: int, resamples: int, seed: int) -> NDArray[np.float64]:
-    """(flips, count) all ways to flip signs where there are at most `resamples`, else random ones; none flipped first."""
+    """(flips, count) all ways to flip signs, or random ones if there are more than `resamples`; none flipped first."""
     if 2**count <= resamples:
         return np.asarray(1.0 - 2.0 * (np.arange(2**count)[:, None] >> np.arange(count) & 1))
     drawn = np.random.default_rng(seed).choice([-1.0, 1.0], size=(resamples, count))
