@@ -284,6 +284,19 @@ def test_two_panels_at_most_and_a_step_opens_the_next(pair: Any, show: Any, wire
         screen.show("lens")
 
 
+def test_what_waits_for_run_is_not_described(pair: Any, show: Any) -> None:
+    screen = show(pair.tuned)
+    part = screen["saliency"].current_panel
+    assert "Importance for" in text_of(screen)
+    part.live_seconds = 0.0
+    screen.workbench.select(prompt="The capital of Japan is", response=" Tokyo", response_token=-1)
+    assert screen.wait(120)
+    assert part.run_button.button_style == "primary"
+    assert "Importance for" not in text_of(screen), "that was the old prompt"
+    screen["saliency"].run()
+    assert "Importance for" in text_of(screen)
+
+
 def test_a_panel_that_is_not_shown_computes_when_it_is_shown_again(pair: Any, show: Any) -> None:
     screen = show(pair, tabs=("saliency", "logit_lens"))
     screen.shown = ("logit_lens",)

@@ -308,7 +308,7 @@ def largest_sign_flip_p(rows: ArrayLike, *, resamples: int = 1024, seed: int = 0
         means = np.abs(flips @ values) / count
         means[means <= _ROUNDING * np.abs(values).max(0)] = 0.0
         variance = np.maximum(squares - count * means**2, _ROUNDING * squares) / (count - 1)
-        return np.divide(means, np.sqrt(variance / count), out=np.zeros_like(means), where=means > 0)
+        return np.asarray(np.divide(means, np.sqrt(variance / count), out=np.zeros_like(means), where=means > 0))
 
     step = max(1, _BATCH_ELEMENTS // max(1, columns))
     batches = [signs[start : start + step] for start in range(0, len(signs), step)]

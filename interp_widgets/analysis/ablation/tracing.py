@@ -143,8 +143,7 @@ class CausalTraceResult(PromptResult):
         of whole samples, corrected over all cells of the result (`largest_sign_flip_p`); NaN for a single sample, where
         nothing is computed yet, and before the subject, where every effect is 0."""
         gain = self.restored - self.corrupted
-        tested = np.isfinite(gain).all(-1)
-        tested[..., np.asarray(self.positions) < self.subject[0]] = False
+        tested = np.isfinite(gain).all(-1) & (np.asarray(self.positions) >= self.subject[0])
         values = np.full(tested.shape, np.nan)
         values[tested] = largest_sign_flip_p(gain[tested].T)
         return values

@@ -283,8 +283,13 @@ class Panel(Shell):
         return False
 
     def described(self) -> Description | None:
-        """`describe_selection` of the results on the screen, if there are any."""
-        return self._drawn_by(self.describe_selection) if self.results else None
+        """`describe_selection` of the results on the screen, if there are any that are not waiting to be replaced."""
+        return self._drawn_by(self.describe_selection) if self.results and not self._waits_for_run else None
+
+    @property
+    def _waits_for_run(self) -> bool:
+        """Whether the picture is out of date until Run is pressed."""
+        return self._stale and self._forecast is not None
 
     def shades(self, prompt: TokenStrip, response: TokenStrip) -> bool:
         """`shade_texts`, unless there are no results: drawing may have failed halfway."""
@@ -404,8 +409,11 @@ class Panel(Shell):
 
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Dim a picture that is out of date; with a `forecast`, highlight the Run button."""
+        waited = self._waits_for_run
         self._stale, self._forecast = stale, forecast
         self._show_marks()
+        if self.screen is not None and self._waits_for_run != waited:
+            self.screen.follow(self)
 
     def _show_marks(self) -> None:
         dimmed, run_needed = self._stale or self._model_moved, self._forecast is not None or self._model_moved
