@@ -63,6 +63,9 @@ class HeadInTexts(TextListOptions, Panel):
                 empty="No texts yet", height=560, instruction="a click opens one in the panels on this workbench",
             )
         )  # fmt: skip
+        if self.screen is not None:  # where room is short
+            for table in self.tables.views:
+                table.add_class("iw-tall")
         self.arrange([self.about, self.tables.box, self.opened])
         self._listed: dict[str, list[AttendedToken]] = {}
         for table in self.tables.views:
@@ -93,22 +96,25 @@ class HeadInTexts(TextListOptions, Panel):
                 table.columns = [
                     {"label": "strength", "title": "Tenth of all tokens by this attention, 10 the strongest"},
                     {"label": "attention", "align": "right"},
+                    {"label": "text", "wrap": True, "title": "Around the query, in «», and the key, in ‹›"},
                     {"label": "query", "title": "The token that attends"},
                     {"label": "key", "title": "The token that it attends to most"},
-                    {"label": "text", "wrap": True, "title": "Around the query, in «», and the key, in ‹›"},
                 ]
                 table.rows = [self._row(result, event, at < len(top)) for at, event in enumerate(listed)]
                 table.caption = (
                     f"{pair_view.title_start(self, view)}Where head {result.layer}.{head} attends most: the strongest "
                     f"of {len(top)} texts, then {self.per_decile} of every tenth"
                 )
-        self.about.value = "<br>".join(map(self._sentence, pair_view.all_starts(self.results), self.results))
+        said = map(self._sentence, pair_view.all_starts(self.results), self.results)
+        self.about.value = (
+            f"{'<br>'.join(said)}<br>The first token that the model reads and special tokens do not count."
+        )
 
     def _row(self, result: AttentionInTexts, event: AttendedToken, strongest: bool) -> list[Any]:
         tokens = result.text_tokens(event.text)
         strength = "strongest" if strongest else f"tenth {event.decile}"
         query, key = visible(tokens[event.query]), visible(tokens[event.key])
-        return [strength, event.attention, query, key, excerpt(tokens, event.query, event.key)]
+        return [strength, event.attention, excerpt(tokens, event.query, event.key), query, key]
 
     def _sentence(self, start: str, result: AttentionInTexts) -> str:
         """How strong the attention is over all tokens, as HTML."""
@@ -119,8 +125,7 @@ class HeadInTexts(TextListOptions, Panel):
         tenth, median = np.quantile(values, [0.9, 0.5])
         return (
             f"{start}Of {len(values):,} tokens in {result.n_texts:,} texts, one in ten pays its key at least "
-            f"<b>{tenth:.0%}</b> of its attention, one in two at least {median:.0%}. The first token that the model "
-            "reads and special tokens do not count."
+            f"<b>{tenth:.0%}</b> of its attention, one in two at least {median:.0%}."
         )
 
     def describe_selection(self) -> Description | None:

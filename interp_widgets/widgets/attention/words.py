@@ -179,7 +179,11 @@ class HeadWordsInTexts(TextListOptions, WordPanel, PredictionPanel):
                     f"{reading.found.layers[0]}.{self._head(reading)} by its weights, those with the most attention in "
                     f"the texts first; {len(rows)} of {len(reading.pairs.pairs(*self._place(reading))):,}"
                 )
-        self.about.value = "<br>".join(map(self._sentence, pair_view.all_starts(self.results), self.results))
+        said = map(self._sentence, pair_view.all_starts(self.results), self.results)
+        self.about.value = (
+            f"{'<br>'.join(said)}<br>Compared with other words at the same distance and of the same frequencies, in "
+            f"the prompt and {self.results[0].found.n_texts - 1:,} texts."
+        )
 
     def _place(self, reading: WordsReading) -> tuple[int, int]:
         """The layer and head that are shown of a result."""
@@ -227,10 +231,7 @@ class HeadWordsInTexts(TextListOptions, WordPanel, PredictionPanel):
             if words.endswith(verdict):
                 words = f"{words.removesuffix(verdict)}<b>{verdict}</b>"
                 break
-        return (
-            f"{start}{words}. Compared with other words at the same distance and of the same frequencies, in the "
-            f"prompt and {found.n_texts - 1:,} texts."
-        )
+        return f"{start}{words}."
 
     def describe_selection(self) -> Description | None:
         if not self.results:
