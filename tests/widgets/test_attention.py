@@ -122,6 +122,25 @@ def test_the_head_it_opens_on_moves_no_row_of_another_panel(pair: Any) -> None:
         bench.close()
 
 
+def test_a_head_is_removed_compared_and_patched_in_one_click(pair: Any, wire: Any) -> None:
+    bench = Workbench(pair.base, prompt=PROMPT)
+    try:
+        screen = bench.screen
+        screen.show("attention")
+        assert screen.wait(120)
+        bench.select(layer=2, head=1)
+        steps = screen.selected.steps
+        wire.click(steps["patching"])
+        assert screen.wait(120)
+        assert (screen["patching"].tab, screen["patching"].layer, screen["patching"].head) == ("heads", 2, 1)
+        wire.click(steps["attention"])
+        assert screen.wait(120)
+        assert screen["attention"].tab == "needed"
+        assert screen["attention"].result.parts == ("head 2.1",)
+    finally:
+        bench.close()
+
+
 def test_a_session_keeps_its_head(pair: Any, tmp_path: Path) -> None:
     bench = Workbench(pair.base, prompt=PROMPT)
     again = None

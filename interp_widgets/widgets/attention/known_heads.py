@@ -47,6 +47,12 @@ ABOUT = {
 """What a score is, and what its control is."""
 LISTED = 10
 """Heads in the table."""
+HEAD_STEPS = (
+    Step("ablation", "Does it need this head?", {"tab": "heads", "kind": "head"}),
+    Step("attention", "More than other heads?", {"tab": "needed"}),
+    Step("patching", "Does it carry the answer?", {"tab": "heads"}),
+)
+"""What to look at next for a selected head."""
 
 
 class KnownHeads(Panel):
@@ -181,10 +187,7 @@ class KnownHeads(Panel):
                 (label, *(decimals(float(getattr(result, name)[self.layer, self.head])) for result in inside))
                 for name, label in SCORES.items()
             ),
-            (
-                Step("ablation", "Does it need this head?", {"tab": "heads", "kind": "head"}),
-                Step("head_words", "Which words does it relate?", {"tab": "heads"}),
-            ),
+            HEAD_STEPS,
         )
 
     def _scores(self, result: HeadScores) -> NDArray[np.float64]:

@@ -28,14 +28,14 @@ from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.description import Description, Step, decimals
+from ..base.description import Description, decimals
 from ..base.fields import Bounds, field
 from ..base.jobs import Derived
 from ..base.prediction import PredictionPanel, checked
 from ..base.request import Request
 from ..base.workbench import in_model
 from ..views import Heatmap, Thumbnails, TokenStrip
-from .known_heads import SCORES
+from .known_heads import HEAD_STEPS, SCORES
 
 LENGTH, SEQUENCES = 40, 8
 """Random tokens and sequences of the scores that the heads are sorted by."""
@@ -360,10 +360,7 @@ class HeadPatterns(PredictionPanel):
                 for key in order
                 if np.isfinite(rows[0][key])
             ),
-            (
-                Step("ablation", "Does it need this head?", {"tab": "heads", "kind": "head"}),
-                Step("head_words", "Which words does it relate?", {"tab": "heads"}),
-            ),
+            HEAD_STEPS,
         )
 
     def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
