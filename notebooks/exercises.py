@@ -382,4 +382,25 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
             "circuit.faithfulness has a number for 0, 1, 2, ... parts; the first that reaches 0.9 counts.",
         ),
     },
+    "16_attention": {
+        1: Exercise(
+            lambda place, its: its.known.previous_token[tuple(place)] == its.known.previous_token.max(),
+            "known.previous_token has the axes layer and head; np.unravel_index turns argmax() into the two.",
+        ),
+        2: Exercise(
+            lambda part, its: part == max("qkv", key=its.carried),
+            "Call carried with each of the three letters: where is the answer lost?",
+        ),
+        3: Exercise(
+            lambda count, its: (
+                count
+                == sum(
+                    its.looks.pattern(layer, head)[-1].max() >= 0.9 and abs(its.removed[layer, head]) < 0.01
+                    for layer in range(2)
+                    for head in range(4)
+                )
+            ),
+            "Both must hold for one head: compare the two columns that are printed above line by line.",
+        ),
+    },
 }

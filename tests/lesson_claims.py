@@ -684,5 +684,46 @@ assert min(agree["head"], agree["head_v"]) > 0.98 and max(agree["head_q"], agree
         "Their real effects are tiny here": """\
 assert max(np.abs(quick.recovered[site]).max() for site in ("head_q", "head_k")) < 0.05""",
     },
+    "16_attention": {
+        "The last token gives all attention of head 1.1 to *psi*, the token that came after the earlier *eta*.": """\
+opening = attention_patterns(model, case.prompt)
+assert [*opening.tokens] == ["<s>", "beta", "eta", "psi", "rho", "mu", "xi", "eta"]
+assert opening.pattern(1, 1)[-1, 3] > 0.99""",
+        "All other tokens have nothing to find, and rest on the first token that the model reads.": """\
+assert opening.pattern(1, 1)[:-1, 0].min() > 0.99""",
+        "Head 0.0 gives all attention to the token before, whatever that is.": """\
+assert np.diag(opening.pattern(0, 0), -1).min() > 0.99""",
+        "each row adds up to 1, and the first column is the beginning-of-sequence token": """\
+assert np.allclose(by_hand.sum(1), 1) and patterns.tokens[0] == "<s>\"""",
+        "The two heads have their names, and no head here is a duplicate-token head": """\
+assert found.previous_token[0, 0] > 0.99 and found.control("previous_token")[0, 0] < 0.05
+assert found.induction[1, 1] > 0.99 and found.control("induction")[1, 1] < 0.05
+assert found.duplicate_token.max() < 0.2""",
+        "Its interval over the sequences is far above its control. For induction the demo model has no such head": """\
+best = np.unravel_index(known.previous_token.argmax(), known.previous_token.shape)
+assert known.interval("previous_token")[0][best] > 4 * known.control("previous_token")[best]
+copying = np.unravel_index(known.induction.argmax(), known.induction.shape)
+assert abs(known.induction[copying] - known.control("induction")[copying]) < 0.01 and known.induction.max() < 0.05""",
+        "So they work together": """\
+assert min(effect[0, 0], effect[1, 1]) > 3
+rest = np.delete(effect.ravel(), [0, 5])
+assert abs(rest).max() < 0.01""",
+        "This is called *K-composition*": "assert [round(carried(part), 1) for part in 'qkv'] == [0, 1, 0]",
+        "Head 1.2 attends to the name, more sharply than any other, and writes where nothing reads.": """\
+row = looks.pattern(1, 2)[-1]
+assert looks.tokens[row.argmax()] == "anna" and abs(removed[1, 2]) < 0.01
+layers, heads = range(busy.n_layers), range(busy.n_heads)
+named = [looks.pattern(layer, head)[-1, 3] for layer in layers for head in heads]
+assert np.argmax(named) == 6 and row.max() > 0.99""",
+        "Without head 0.3 the answer is lost, far more than without head 1.0.": """\
+assert removed[0, 3] > 3 * removed[1, 0] > 9""",
+        "Only head 1.0 brings the place back.": """\
+back = patched.recovered["head"][:, :, -1]
+assert abs(back[1, 0] - 1) < 0.05 and abs(np.delete(back.ravel(), 4)).max() < 0.05""",
+        "Five other heads cannot give a p below a sixth": """\
+alone = ablation_null(demo, prompt, [(layer, head)], " Paris", matched="layer")
+assert len(alone.null) == 5 and abs(alone.p - 1 / 6) < 1e-9""",
+        "Against all other heads it is one of 36.": "assert len(null.null) == 35 and abs(null.p - 1 / 36) < 1e-9",
+    },
 }
 """Notebook → sentence → code that fails if the sentence is not so."""

@@ -98,6 +98,7 @@ WRONG = {
         "answer_2": "float(lost.recovered['head'][0, 1, -1])",
         "answer_3": "7",
     },
+    "16_attention": {"answer_1": "(0, 0)", "answer_2": "'q'", "answer_3": "6"},
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 TRY = (
