@@ -473,6 +473,12 @@ def reasons(setup: Setup) -> Any:
     return iw.attention_reasons(setup.model, PROMPT, 1, 2, -1, 3)
 
 
+@row("head_measures")
+def measures_of_heads(setup: Setup) -> Any:
+    measures = ("induction", "direct_attribution", "ablation_effect")
+    return iw.head_measures(setup.model, PROMPT, measures=measures, length=6, sequences=2)
+
+
 @row("attention_in_texts")
 def strongest_in_texts(setup: Setup) -> Any:
     return iw.attention_in_texts(setup.model, [PROMPT, QUESTION], layer=1)

@@ -1001,7 +1001,7 @@ def test_a_long_map_opens_on_its_last_tokens_and_says_so(
     tab = long["modules"]
     assert tab.positions == "last 8"
     assert len(long.result.positions) == 8
-    assert "The last 8 tokens" in tab.forecast_label.value
+    assert "Only the last 8 tokens" in tab.forecast_label.value
     tab.positions = ""
     assert tab.positions == "", "the whole is one change away"
     assert ablate(pair.base, prompt=prompt, positions="last", live_seconds=0)["modules"].positions == "last"

@@ -20,6 +20,7 @@ from interp_widgets import (
     attention_patterns,
     attention_reasons,
     demo_texts,
+    head_measures,
     head_scores,
     head_word_pairs,
     load_circuit,
@@ -371,9 +372,34 @@ def test_removing_a_head_stands_beside_removing_others(pair: Any, attend: Any, m
     assert panel.result.parts == ("head 2.1",)
 
 
+def test_heads_are_compared_by_two_measures(pair: Any, attend: Any, wire: Any) -> None:
+    panel = attend(pair.base, tab="compare")
+    part = panel["compare"]
+    measures = ("previous_token", "ablation_effect")
+    expected = head_measures(pair.base, PROMPT, PRESETS[0].target, measures=measures)
+    (chart,) = part.charts
+    np.testing.assert_allclose(chart.source.data["x"], expected.of("previous_token").ravel(), atol=1e-5)
+    np.testing.assert_allclose(chart.source.data["y"], expected.of("ablation_effect").ravel(), atol=1e-5)
+    rho, p = expected.correlation(*measures)
+    assert f"<b>{rho:+.2f}</b>, p = {p:.2g}, <b>{'not ' * (p > 0.05)}beyond chance</b>" in part.about.value
+    best = np.unravel_index(expected.of("ablation_effect").argmax(), expected.values[0].shape)
+    assert part.table.rows[0][0] == "{}.{}".format(*best)
+    chart.source.selected.indices = [15]
+    assert (panel.layer, panel.head) == (2, 3)
+    assert chart.picked.data["x"] == [chart.source.data["x"][15]]
+    wire.type(part.table, selected=0)
+    assert (panel.layer, panel.head) == best
+    panel.y_measure = "previous_token"
+    assert "both axes show the same measure" in settle(panel).hints["y_measure"]
+    panel.x_measure = "induction"
+    settle(panel)
+    assert panel.result.names == ("induction", "previous_token")
+    assert part.scene().height > 0
+
+
 def test_forecasts_grow_with_what_is_asked(pair: Any, attend: Any) -> None:
     panel = attend(pair.base, **SMALL)
-    for tab in ("patterns", "why", "needed"):
+    for tab in ("patterns", "compare", "why", "needed"):
         panel.tab, panel.prompt = tab, PROMPT
         settle(panel)
         part, (model,) = panel[tab], panel.models

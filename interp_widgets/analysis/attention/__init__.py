@@ -1,6 +1,12 @@
 """Attention: where the heads of a model look, what they are known to do, and what they write."""
 
 from interp_widgets.analysis.attention.direct_attribution import DirectLogitAttribution, direct_logit_attribution
+from interp_widgets.analysis.attention.head_measures import (
+    HeadMeasure,
+    HeadMeasures,
+    head_measures,
+    head_measures_cost,
+)
 from interp_widgets.analysis.attention.head_scores import HeadScores, Score, head_scores, head_scores_cost
 from interp_widgets.analysis.attention.in_texts import (
     AttendedToken,

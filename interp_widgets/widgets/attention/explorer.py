@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..base.stack import PredictionStack
+from .compared import HeadsCompared
 from .in_texts import HeadInTexts
 from .known_heads import KnownHeads
 from .needed import HeadNeeded
@@ -19,18 +20,19 @@ class AttentionExplorer(PredictionStack):
     *Patterns*: every head as a thumbnail, layer × head or sorted by a score; a click shows the head's pattern,
     query × key, with the BOS, and a click on a token shades the tokens by what it attends to. It opens on the head that
     stands out on the prompt, and says why. The first token, often an attention sink, can be left out, and attention can
-    be weighted by the norm of the value moved. *Find*: scores of all
-    heads as induction, previous-token, duplicate-token and first-token heads, with intervals and controls. *Why here?*:
-    one attention score of the selected head as a sum over pairs of source tokens. *Words*: the word pairs of the head's
-    weights beside the attention that these words pay in the prompt and many texts, with an AUC. *Texts*: where in many
-    texts the head attends most, and some of every tenth of strength; a click opens the text. *Needed?*: the effect of
+    be weighted by the norm of the value moved. *Find*: scores of all heads as induction, previous-token,
+    duplicate-token and first-token heads, with intervals and controls. *Compare*: every head as a dot by two of its
+    scores, its direct attribution and the drop without it, with their rank correlation. *Why here?*: one attention
+    score of the selected head as a sum over pairs of source tokens. *Words*: the word pairs of the head's weights
+    beside the attention that these words pay in the prompt and many texts, with an AUC. *Texts*: where in many texts
+    the head attends most, and some of every tenth of strength; a click opens the text. *Needed?*: the effect of
     removing the head beside those of other heads, with p.
 
     ``AttentionExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt, layer and head with other widgets,
     ``(workbench)``. Every trait of its panels is a keyword too. `run()` computes the active tab and returns its
-    :class:`AttentionPatterns`, :class:`HeadScores`, :class:`AttentionReasons`, :class:`AttentionInTexts` or
-    :class:`AblationNullResult` (a pair for two models), which `result` keeps; for *Words* the :class:`HeadWordResult`
-    and the :class:`WeightsAgainstText`, as its ``pairs`` and ``found``.
+    :class:`AttentionPatterns`, :class:`HeadScores`, :class:`HeadMeasures`, :class:`AttentionReasons`,
+    :class:`AttentionInTexts` or :class:`AblationNullResult` (a pair for two models), which `result` keeps; for *Words*
+    the :class:`HeadWordResult` and the :class:`WeightsAgainstText`, as its ``pairs`` and ``found``.
 
     Source: A Mathematical Framework for Transformer Circuits (Elhage et al. 2021), *attention heads*; In-context
     Learning and Induction Heads (Olsson et al. 2022); Attention is Not Only a Weight (Kobayashi et al. 2020).
@@ -46,6 +48,7 @@ class AttentionExplorer(PredictionStack):
     panels: ClassVar = {
         "patterns": HeadPatterns,
         "find": KnownHeads,
+        "compare": HeadsCompared,
         "why": HeadReasons,
         "words": HeadWordsInTexts,
         "texts": HeadInTexts,
