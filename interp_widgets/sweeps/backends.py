@@ -210,6 +210,7 @@ def _run_in_executor(
     running: dict[Any, Item] = {}
     suspects: deque[Item] = deque()
     suspected: set[int] = set()
+    again: set[int] = set()
     try:
         while True:
             source = iter(suspects.popleft, None) if suspects else iter(()) if suspected else items
@@ -243,7 +244,13 @@ def _run_in_executor(
                     break
                 except WorkerNotReady:
                     raise
-                except Exception as error:  # raised by the backend for this item, such as Dask's KilledWorker
+                except Exception as error:  # raised by the backend for this item
+                    item = running[future]
+                    if item.row not in again and type(error).__name__ != "KilledWorker":  # which Dask has tried often
+                        again.add(item.row)
+                        del running[future]
+                        running[backend.submit(run_sent, name, content, ItemToSend(item.value, pack))] = item
+                        continue
                     result = {}, error_text(error), float("nan")
                 item = running.pop(future)
                 suspected -= {item.row}

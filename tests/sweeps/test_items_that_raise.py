@@ -227,6 +227,32 @@ def test_a_cluster_without_workers_is_left_with_a_sentence(before: int, monkeypa
     assert sweep(square, range(3), backend=Cluster(before, after=1)).n_failed == 0  # slow items, and workers
 
 
+class KilledWorker(Exception):
+    """As Dask's, which has run the item several times."""
+
+
+@pytest.mark.parametrize(("error", "failures", "runs"), [(OSError, 1, 2), (OSError, 2, 2), (KilledWorker, 1, 1)])
+def test_an_item_is_run_once_more_if_the_backend_fails(error: type[Exception], failures: int, runs: int) -> None:
+    submitted: list[int] = []
+
+    class Losing:
+        def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            item = arguments[-1].value()
+            submitted.append(item)
+            if item == 1 and submitted.count(1) <= failures:
+                future.set_exception(error("the result was lost"))
+            else:
+                future.set_result(function(*arguments))
+            return future
+
+    found = sweep(square, range(3), backend=Losing())
+    assert submitted.count(1) == runs
+    assert (found.n_failed == 0) == (failures < runs)
+    assert ("the result was lost" in found.errors[1]) == (failures >= runs)
+    assert found.numbers("square")[[0, 2]].tolist() == [0, 4]
+
+
 def test_an_executor_that_was_shut_down_is_refused_with_a_sentence() -> None:
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
