@@ -90,7 +90,6 @@ PANELS: dict[str, Callable[..., Any]] = {
     "attention reasons": lambda pair, **options: AttentionExplorer(
         pair, prompt=PROMPT, tab="why", layer=3, attended=2, **options
     ),
-    "heads compared": lambda pair, **options: AttentionExplorer(pair, prompt=PROMPT, tab="compare", layer=2, **options),
     "needed head": lambda pair, **options: AttentionExplorer(pair, prompt=PROMPT, tab="needed", layer=2, **options),
     "routes": lambda pair, **options: MoDRoutingViewer(pair, prompt=PROMPT, tab="route", **options),
     "probe of layers": lambda pair, **options: stream_norm(pair, prompt=PROMPT, **options),

@@ -155,9 +155,9 @@ class HeadsCompared(PredictionPanel):
         results = self._shown_results()
         names = [letter.strip() or "value" for letter in pair_view.letters(results)]
         values = [self._values(result, self.layer, self.head) for result in results]
+        words = [["–" if value is None else decimals(value) for value in own] for own in values]
         rows = tuple(
-            (MEASURES[name], *("–" if own[i] is None else decimals(own[i]) for own in values))
-            for i, name in enumerate((self.x_measure, self.y_measure))
+            (MEASURES[name], *(own[i] for own in words)) for i, name in enumerate((self.x_measure, self.y_measure))
         )
         return Description(f"Head {self.layer}.{self.head}", (), ("measure", *names), rows, HEAD_STEPS)
 
