@@ -311,15 +311,15 @@ class Screen(Shell):
     def _assemble(self) -> None:
         self.add_class("iw-screen")
         self.heading = W.HTML(heading(self.title, self.models, brief=True))
-        head: list[Any] = [self.heading]
+        self.above_panels: list[Any] = [self.status_line]
+        """The view of two models and the status, which stand above the panels wherever these are shown."""
         if len(self.models) > 1:
-            views = W.ToggleButtons(options=VIEWS, value=self.view)
-            head.append(self.bind(views, "view"))
+            self.above_panels.insert(0, self.bind(W.ToggleButtons(options=VIEWS, value=self.view), "view"))
         self.save_row = SaveRow(self, FORMATS)
         save = W.Button(description="Save", tooltip="Save the session, or a page of all open panels")
         end = W.HBox([self.on_click(save, self.save_row.toggle)])
         end.add_class("iw-end")
-        self.head = row(*head, self.status_line, end)
+        self.head = row(self.heading, *self.above_panels, end)
         self.head.add_class("iw-screen-head")
         self.tab_row = W.HBox([])
         self.tab_row.add_class("iw-tabs")

@@ -7,6 +7,7 @@ from typing import Any
 import ipywidgets as W
 
 from ..base import lifetime
+from ..base.controls import row
 
 
 class ShownTabs(W.VBox):
@@ -26,10 +27,12 @@ class ShownTabs(W.VBox):
         """The tabs that are shown."""
         with lifetime.making():
             self._cards = W.HBox([screen.new_card(name) for name in names])
-            super().__init__([screen.texts, screen.status_line, self._cards])
+            self._head = row(*screen.above_panels)
+            super().__init__([self._head, screen.texts, self._cards])
         self.closed = False
         for name in ("iw-panel", "iw-screen"):
             self.add_class(name)
+        self._head.add_class("iw-screen-head")
         for name in ("iw-cards", "iw-cards-only", f"iw-cards-{len(names)}"):
             self._cards.add_class(name)
         lifetime.register(self)
@@ -54,7 +57,8 @@ class ShownTabs(W.VBox):
         for card in self._cards.children:
             lifetime.close_one(card.children[0])
             lifetime.close_one(card)
-        lifetime.close_one(self._cards)
+        for box in (self._cards, self._head):
+            lifetime.close_one(box)
         layout = self.layout
         super().close()
         layout.close()
