@@ -208,6 +208,8 @@ class Notebook:
         """Let go of the page, which another test may take."""
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
+        if not self.page.is_closed():
+            self.page.evaluate("() => { window.notebooksLeft += 1; }")
 
     def _fail(self, error: str) -> None:
         if not error.startswith("Error: Canceled future for"):  # JupyterLab's, of the kernel of the test before
@@ -538,9 +540,16 @@ class Pages:
         """A page in a window of its own: one behind another would paint no frames."""
         context = self._browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")
         context.set_default_timeout(1000 * LIMIT)
-        # anywidget counts a module that takes two seconds as failed: in a test, a busy machine is no error
+        # anywidget counts a module that takes two seconds as failed: in a test, a busy machine is no error, and a model
+        # whose notebook is left while it loads is none of the next notebook
         context.add_init_script(
-            "{ const wait = AbortSignal.timeout.bind(AbortSignal); AbortSignal.timeout = ms => wait(60 * ms); }"
+            """window.notebooksLeft = 0;
+            AbortSignal.timeout = ms => {
+                const control = new AbortController(), left = window.notebooksLeft;
+                const late = () => control.abort(new DOMException(`${ms} ms`, 'TimeoutError'));
+                setTimeout(() => { if (left === window.notebooksLeft) late(); }, 60 * ms);
+                return control.signal;
+            };"""
         )
         return context.new_page()
 
