@@ -93,12 +93,16 @@ def _unread(item: Item) -> Done:
 class _UserExecutor:
     """An executor that the user passed."""
 
+    loses_results: bool
+    """Whether it may fail by itself: Dask, when a worker dies with a result that is on its way."""
+
     def __init__(self, executor: Any) -> None:
         # the submit of a Dask client runs equal calls only once
         self._executor = executor.get_executor(pure=False) if hasattr(executor, "get_executor") else executor
         workers = getattr(executor, "_max_workers", None) or len(getattr(executor, "nthreads", dict)() or ())
         self.ahead = _AHEAD * (workers or _UNKNOWN_WORKERS)
         self._count_workers = getattr(executor, "nthreads", None)  # of a Dask client
+        self.loses_results = self._count_workers is not None
         self._had_workers = self._looked = time.monotonic()
 
     def submit(self, *call: Any) -> Future[Any]:
@@ -136,6 +140,8 @@ class _UserExecutor:
 
 class _Processes:
     """Worker processes of the sweep, restarted when one of them dies."""
+
+    loses_results = False
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -246,7 +252,8 @@ def _run_in_executor(
                     raise
                 except Exception as error:  # raised by the backend for this item
                     item = running[future]
-                    if item.row not in again and type(error).__name__ != "KilledWorker":  # which Dask has tried often
+                    # not KilledWorker: Dask has run the item several times
+                    if backend.loses_results and item.row not in again and type(error).__name__ != "KilledWorker":
                         again.add(item.row)
                         del running[future]
                         running[backend.submit(run_sent, name, content, ItemToSend(item.value, pack))] = item

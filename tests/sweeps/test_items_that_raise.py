@@ -236,6 +236,9 @@ def test_an_item_is_run_once_more_if_the_backend_fails(error: type[Exception], f
     submitted: list[int] = []
 
     class Losing:
+        def nthreads(self) -> dict[str, int]:
+            return {"worker": 1}
+
         def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
             future: Future[Any] = Future()
             item = arguments[-1].value()
