@@ -93,8 +93,10 @@ class PatchedPaths(PromptsOrPairs):
                     raise ValueError(NO_RECEIVER)
                 read = receivers_named(model, receivers)
                 every = senders_named(model, None, read)
+                check_paths(model, every, read)
             with hint_at("senders"):
-                check_paths(model, every if senders is None else senders_named(model, senders, read), read)
+                if senders is not None:
+                    check_paths(model, senders_named(model, senders, read), read)
         if len(receivers) > 1:
             options["separate"] = True
         return Request.of(path_patching, options, clean, corrupted, senders, receivers, answer)
