@@ -398,6 +398,21 @@ def test_heads_are_compared_by_two_measures(pair: Any, attend: Any, wire: Any) -
     settle(panel)
     assert panel.result.names == ("induction", "previous_token")
     assert part.scene().height > 0
+    panel.length = 400
+    assert "length must be at most" in settle(panel).hints["length"]
+    panel.x_measure, panel.y_measure = "direct_attribution", "ablation_effect"
+    assert not settle(panel).hints, "no measure is a score on random tokens"
+    assert panel.result.names == ("direct_attribution", "ablation_effect")
+
+
+def test_every_tab_opens_on_a_model_of_few_words(attend: Any) -> None:
+    model, truth = load_circuit("induction")
+    for tab in ("patterns", "find", "compare", "why", "needed"):
+        panel = attend(model, prompt=truth.cases[0].prompt, tab=tab)
+        assert panel.status.state == "done", (tab, panel.status.error)
+    for tab in ("words", "texts"):
+        hint = settle(attend(model, prompt=truth.cases[0].prompt, tab=tab)).hints["sample_texts"]
+        assert "the vocabulary has no words for the demo's texts" in hint
 
 
 def test_forecasts_grow_with_what_is_asked(pair: Any, attend: Any) -> None:

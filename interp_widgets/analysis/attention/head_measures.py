@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choices
 from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes, unembedding_flops
-from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.prompts import PromptResult, read_prompt
+from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.statistics import spearman
 from interp_widgets.analysis._core.tables import DataFrame, table
@@ -31,7 +32,7 @@ set to zero)."""
 
 
 @record
-class HeadMeasures(Result):
+class HeadMeasures(PromptResult):
     """Several measures of every head.
 
     Example:
@@ -129,6 +130,7 @@ def head_measures(
         ['layer', 'head', 'direct_attribution']
     """
     names = check_choices("measures", measures, HeadMeasure)
+    read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     by_name: dict[str, NDArray[Any]] = {}
     token: int | None = None
     parts = [bool(set(names) & set(SCORES)), "direct_attribution" in names, "ablation_effect" in names]
@@ -147,8 +149,10 @@ def head_measures(
         asked = target if token is None else token
         ablated = ablate_heads(model, prompt, asked, prepend_bos=prepend_bos, **options(2))
         by_name["ablation_effect"], token = ablated.effect, ablated.target
-    facts: dict[str, Any] = {"length": length, "sequences": sequences, "seed": seed} if parts[0] else {}
+    facts: dict[str, Any] = {"bos": read.offset == 1}
+    facts |= {"length": length, "sequences": sequences, "seed": seed} if parts[0] else {}
     return HeadMeasures(
+        **read.fields(),
         values=np.stack([by_name[name] for name in names]).astype(np.float64),
         names=names,
         target=token,

@@ -11,6 +11,7 @@ import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.attention import HeadMeasures, head_measures, head_measures_cost
+from interp_widgets.analysis.attention.head_scores import check_length
 from interp_widgets.figures.attention import HeadScatter
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -19,13 +20,13 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.controls import row, shown_if
 from ..base.description import Description, decimals
-from ..base.fields import Incomplete, field
+from ..base.fields import Incomplete, field, hint_at, variant
 from ..base.guard import guarded
 from ..base.prediction import PredictionPanel, checked
 from ..base.request import Request
 from ..base.workbench import in_model
 from ..views import BokehFigure, Table
-from .known_heads import HEAD_STEPS, SCORES
+from .known_heads import HEAD_STEPS, SCORES, KnownHeads, usual_length
 
 MEASURES = {name: f"{label} score" for name, label in SCORES.items()} | {
     "direct_attribution": "direct attribution",
@@ -50,12 +51,23 @@ class HeadsCompared(PredictionPanel):
     y_measure = field(
         MEASURES, "ablation_effect", label="Up", argument="measures", help="What heads are measured by, upwards"
     )
+    length = variant(KnownHeads.length, more=True, shown_if=lambda panel: panel.scored)
+    sequences = variant(KnownHeads.sequences, more=True, shown_if=lambda panel: panel.scored)
+    seed = variant(KnownHeads.seed, shown_if=lambda panel: panel.scored)
     layer = field(in_model(), selects=True)
     """The selected layer."""
     head = field(in_model(), selects=True)
     """The selected head of that layer."""
 
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        return usual_length(self.models, keywords) | super().defaults(keywords)
+
     # what the panel asks for ------------------------------------------------------------------------------------------
+
+    @property
+    def scored(self) -> bool:
+        """Whether one of the measures is a score on random tokens."""
+        return bool({self.x_measure, self.y_measure} & set(SCORES))
 
     def build(self) -> None:
         self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
@@ -77,13 +89,18 @@ class HeadsCompared(PredictionPanel):
             raise Incomplete("y_measure", "both axes show the same measure: choose another one")
         prediction = self.prediction()
         checked(prediction, self.models[0])
-        return Request.of(
-            head_measures, {"measures": (self.x_measure, self.y_measure)}, prediction.ids, prediction.answer
-        )
+        options: dict[str, Any] = {"measures": (self.x_measure, self.y_measure)}
+        if self.scored:
+            with hint_at("length"):
+                for model in self.models:
+                    check_length(model, self.length)
+            options |= {"length": self.length, "sequences": self.sequences, "seed": self.seed}
+        return Request.of(head_measures, options, prediction.ids, prediction.answer)
 
     def cost(self, request: Request, model: Model) -> Cost:
         options = dict(request.arguments)
-        return head_measures_cost(model, len(request.inputs[0].read_by(model)), options["measures"])
+        options.pop("seed", None)
+        return head_measures_cost(model, len(request.inputs[0].read_by(model)), **options)
 
     # drawing ----------------------------------------------------------------------------------------------------------
 

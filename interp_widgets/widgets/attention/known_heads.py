@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Annotated, Any
 
@@ -55,6 +56,12 @@ HEAD_STEPS = (
 """What to look at next for a selected head."""
 
 
+def usual_length(models: Sequence[Model], keywords: set[str]) -> dict[str, int]:
+    """Fewer random tokens, as a start value, for models whose context or vocabulary does not hold the usual ones."""
+    shortest = min(longest(model, 40) for model in models)
+    return {} if "length" in keywords or shortest < 2 else {"length": shortest}
+
+
 class KnownHeads(Panel):
     """Which heads are induction, previous-token, duplicate-token or first-token heads: one map, layer × head."""
 
@@ -77,8 +84,7 @@ class KnownHeads(Panel):
     """The selected head of that layer."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        shortest = min(longest(model, 40) for model in self.models)
-        return {} if "length" in keywords or shortest < 2 else {"length": shortest}
+        return usual_length(self.models, keywords)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 

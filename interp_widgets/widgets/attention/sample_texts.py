@@ -12,7 +12,7 @@ from interp_widgets.analysis.attention.text_patterns import read_texts
 from interp_widgets.data.demo_texts import demo_texts
 from interp_widgets.models import Model
 
-from ..base.fields import Bounds, field, hint_at, variant
+from ..base.fields import Bounds, Incomplete, field, hint_at, variant
 from ..base.opening import are_demo
 from ..base.request import PerModel
 from ..ffn_concepts.top_texts import TextOptions
@@ -69,21 +69,25 @@ class TextListOptions(T.HasTraits):
         return {"text_count": OF_DEMO if are_demo(self.models) else OF_OTHERS}
 
     def texts_asked_for(self) -> SampleTexts:
-        """The user's texts, or those of the demo's that are not too long for the models; `Incomplete` for one that a
-        model cannot read."""
+        """The user's texts, or those of the demo's that the models can read; `Incomplete` for one of the user's that a
+        model cannot read, or if it reads none of the demo's."""
         if self.sample_texts:
             with hint_at("sample_texts"):
                 for model in self.models:
                     read_texts(model, self.sample_texts, None)
             return SampleTexts(tuple(self.sample_texts))
         texts = demo_texts(self.text_count)
-        fitting = tuple(text for text in texts if all(_fits(model, text) for model in self.models))
+        own = are_demo(self.models)  # which read all of them
+        fitting = tuple(text for text in texts if own or all(_is_readable(model, text) for model in self.models))
+        if not fitting:
+            raise Incomplete("sample_texts", "the vocabulary has no words for the demo's texts: add texts of your own")
         return SampleTexts(fitting, self.text_count if fitting == texts else 0)
 
 
-def _fits(model: Model, text: str) -> bool:
-    """Whether a text is not too long for a model; a token has at least one character."""
-    return len(text) < model.n_ctx or len(model.tokens(text)) <= model.n_ctx
+def _is_readable(model: Model, text: str) -> bool:
+    """Whether a text is not too long for a model, and has words that its vocabulary knows."""
+    ids = model.tokens(text)
+    return len(ids) <= model.n_ctx and not all(model.is_special(ids))
 
 
 def excerpt(tokens: Sequence[str], query: int, key: int, around: int = AROUND) -> str:

@@ -50,7 +50,10 @@ def test_the_token_is_the_likeliest_and_scores_alone_have_none() -> None:
     both = head_measures(model, IDS, measures=("direct_attribution", "ablation_effect"))
     assert both.target == ablate_heads(model, IDS).target
     alone = head_measures(model, IDS, measures="induction", length=6, sequences=2)
-    assert (alone.target, alone.target_token) == (None, None)
+    assert (alone.target, alone.target_token, alone.ids) == (None, None, tuple(IDS))
+    assert alone.provenance["bos"] is False
+    with pytest.raises(ValueError, match="the prompt holds only special tokens"):
+        head_measures(model, "", measures="induction", length=6, sequences=2)
     with pytest.raises(ValueError, match="'first_token' was not computed, only induction: name it in measures"):
         alone.of("first_token")
 
