@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from bokeh.models import ColorBar, DataRange1d, LinearColorMapper, TapTool
+from bokeh.models import DataRange1d
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.attention import AttentionPatterns
-from interp_widgets.figures.chart import QUIET_TEXT, Chart, empty_source
+from interp_widgets.figures.picked_dots import PickedDots
 from interp_widgets.figures.static.charts import plot, subtitle_room
 from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import MARK, VIRIDIS256
@@ -77,36 +77,17 @@ def block_names(tokens: Sequence[str]) -> list[str]:
     return [f"{tokens[start]} … ({start})" for start in starts]
 
 
-class HeadScatter(Chart):
+class HeadScatter(PickedDots):
     """A dot per head by two of its measures, coloured by its layer. A tap selects a row with ``layer`` and ``head``."""
 
     EMPTY: ClassVar[str] = "No heads yet."
 
     def __init__(self) -> None:
         tips = [("head", "@layer.@head"), ("across", "@x{0.000}"), ("up", "@y{0.000}")]
-        self.start(
-            "heads", "Heads by two measures", ("", ""), columns=("x", "y", "layer", "head", "color"), tooltips=tips,
-            height=340, x_range=DataRange1d(), y_range=DataRange1d(),
+        self.start_dots(
+            "heads", "Heads by two measures", ("", ""), columns=("x", "y", "layer", "head", "color"), size=9,
+            color_title="layer", tooltips=tips, height=340, x_range=DataRange1d(), y_range=DataRange1d(),
         )  # fmt: skip
-        self.colors = LinearColorMapper(palette=list(VIRIDIS256), low=0, high=1)
-        self.picked = empty_source("heads_picked", ("x", "y"))
-        dots = self.figure.scatter(
-            x="x", y="y", size=9, source=self.source, fill_color="color", line_color=None, fill_alpha=0.9,
-            nonselection_fill_alpha=0.9, name="heads",
-        )  # fmt: skip
-        self.figure.scatter(
-            x="x", y="y", size=18, source=self.picked, fill_color=None, line_color=MARK, line_width=2.5, name="picked"
-        )
-        self.figure.add_layout(
-            ColorBar(
-                color_mapper=self.colors, width=10, title="layer", background_fill_alpha=0,
-                title_text_font_style="normal", title_text_color=QUIET_TEXT, major_label_text_color=QUIET_TEXT,
-            ),
-            "right",
-        )  # fmt: skip
-        self.figure.add_tools(TapTool(renderers=[dots]))
-        self.hover(dots)
-        self.say()
 
     def update(
         self, x: NDArray[np.float64], y: NDArray[np.float64], axes: tuple[str, str], *, name: str = "",
@@ -121,12 +102,6 @@ class HeadScatter(Chart):
         self.figure.xaxis[0].axis_label, self.figure.yaxis[0].axis_label = axes
         rows = {"x": x.ravel().tolist(), "y": y.ravel().tolist(), "layer": layer, "head": head, "color": shades}
         self.fill(rows, subtitle=subtitle)
-
-    def mark(self, layer: int, head: int) -> None:
-        """Ring one head; none if it is not there."""
-        rows = self.source.data
-        own = [i for i, place in enumerate(zip(rows["layer"], rows["head"], strict=True)) if place == (layer, head)]
-        self.picked.data = {"x": [rows["x"][i] for i in own], "y": [rows["y"][i] for i in own]}
 
     def scene(self, *, width: float = 520, height: float = 380) -> Scene:
         """The dots on the screen as a static picture; ValueError where there are none."""

@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
-from bokeh.models import ColorBar, LinearColorMapper, Range1d, TapTool
+from bokeh.models import Range1d
 
 from interp_widgets.analysis.bias import BiasNeurons
-from interp_widgets.figures.chart import QUIET, QUIET_TEXT, Chart, empty_source, place_ticks
+from interp_widgets.figures.chart import QUIET, place_ticks
+from interp_widgets.figures.picked_dots import PickedDots
 from interp_widgets.figures.static.charts import plot, subtitle_room
 from interp_widgets.figures.static.scene import POINT, Scene, Sheet
-from interp_widgets.figures.theme import MARK, VIRIDIS256
+from interp_widgets.figures.theme import VIRIDIS256
 
 
-class NeuronDots(Chart):
+class NeuronDots(PickedDots):
     """A dot per neuron: across the probe that names it, upwards its own layer, colour and size its cosine with the
     probe; grey is no more than a random direction reaches. A tap selects a row with ``layer`` and ``neuron``.
 
@@ -28,29 +29,11 @@ class NeuronDots(Chart):
         tips = [("probe of layer", "@probe"), ("neuron", "@neuron of layer @layer"), ("cosine", "@cosine{0.000}"),
                 ("a random direction", "@chance{0.000}")]  # fmt: skip
         columns = ("x", "y", "probe", "layer", "neuron", "cosine", "chance", "size", "color")
-        self.start(
+        self.start_dots(
             "bias_neurons", "Neurons that write along the probes", ("probe of layer", "layer of the neuron"),
-            columns=columns, tooltips=tips, height=300, x_range=Range1d(0, 1), y_range=Range1d(0, 1),
+            columns=columns, size="size", color_title="cosine", tooltips=tips, height=300, x_range=Range1d(0, 1),
+            y_range=Range1d(0, 1),
         )  # fmt: skip
-        self.colors = LinearColorMapper(palette=list(VIRIDIS256), low=0, high=1)
-        self.picked = empty_source("bias_neurons_picked", ("x", "y"))
-        dots = self.figure.scatter(
-            x="x", y="y", size="size", source=self.source, fill_color="color", line_color=None, fill_alpha=0.9,
-            nonselection_fill_alpha=0.9, name="neurons",
-        )  # fmt: skip
-        self.figure.scatter(
-            x="x", y="y", size=18, source=self.picked, fill_color=None, line_color=MARK, line_width=2.5, name="picked"
-        )
-        self.figure.add_layout(
-            ColorBar(
-                color_mapper=self.colors, width=10, title="cosine", background_fill_alpha=0,
-                title_text_font_style="normal", title_text_color=QUIET_TEXT, major_label_text_color=QUIET_TEXT,
-            ),
-            "right",
-        )  # fmt: skip
-        self.figure.add_tools(TapTool(renderers=[dots]))
-        self.hover(dots)
-        self.say()
 
     def update(
         self, result: BiasNeurons | None, picked: tuple[int, ...] = (), *, name: str = "",
@@ -85,8 +68,8 @@ class NeuronDots(Chart):
             subtitle=f"{int(above.sum())} of {len(cosine)} above {chance.mean():.2f}, the most that a random direction "
             "reaches (grey: not)",
         )
-        own = [i for i in range(len(layer)) if (int(layer[i]), int(neuron[i])) == tuple(picked)]
-        self.picked.data = {"x": [rows["x"][i] for i in own], "y": [rows["y"][i] for i in own]}
+        if picked:
+            self.ring(layer=picked[0], neuron=picked[1])
 
     def scene(self, *, width: float = 560, height: float = 360) -> Scene:
         """The dots on the screen as a static picture; ValueError where there are none."""

@@ -163,7 +163,7 @@ class HeadsCompared(PredictionPanel):
     def draw_selection(self) -> None:
         for index in pair_view.shown_indices(self):
             if not self.charts[index].message:
-                self.charts[index].mark(self.layer, self.head)
+                self.charts[index].ring(layer=self.layer, head=self.head)
         self.table.selected = next((i for i, row in enumerate(self._rows) if row == (self.layer, self.head)), -1)
 
     def describe_selection(self) -> Description | None:
