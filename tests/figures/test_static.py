@@ -16,6 +16,7 @@ import pytest
 from interp_widgets.figures.labels import axis_name, number
 from interp_widgets.figures.static import (
     Scene,
+    aligned_scene,
     curves_scene,
     heatmap_scene,
     render_png,
@@ -150,6 +151,21 @@ def test_strip_shades_marks_and_breaks_lines() -> None:
     assert seen == [rgba(over(TOKENS256[0]))[:3], (255, 255, 255), rgba(over(TOKENS256[255]))[:3]]
     under = [pixels.getpixel((box.middle[0], round(box.bottom + 1.5))) for box in boxes]
     assert [pixel == rgba(MARK)[:3] for pixel in under] == [True, False, False]
+
+
+def test_aligned_texts_stand_token_under_token_and_underline_what_differs() -> None:
+    words = [f"word{at}" for at in range(30)]
+    columns = [[0, 0], [1, 1], [2, -1], [-1, 2], *([at, at] for at in range(3, 30))]
+    scene = aligned_scene(words, [words[0], "other", *words[2:]], columns, names=["Above", "Below"], width=400)
+    assert scene.width == 400
+    assert texts(scene)[:10] == ["Above", "Below", "word0", "word0", "word1", "other", "word2", "–", "–", "word2"]
+    places = text_places(scene)
+    assert places["word1"][0] == pytest.approx(places["other"][0], abs=1)
+    assert places["word29"][1] > places["word3"][1], "it wraps"
+    colours = np.asarray(image(scene))
+    assert (colours == rgba(MARK)[:3]).all(-1).any()
+    same = aligned_scene(words, words, [[at, at] for at in range(30)], width=400)
+    assert not (np.asarray(image(same)) == rgba(MARK)[:3]).all(-1).any()
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -51,7 +51,7 @@ from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.lifetime import descendants
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.shell import Shell
-from interp_widgets.widgets.views import Heatmap, Table, TokenStrip
+from interp_widgets.widgets.views import AlignedTokens, Heatmap, Table, TokenStrip
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from interp_widgets.widgets.workbench.tools import TOOLS
 from tests.maps_alike import unlike_maps
@@ -225,7 +225,7 @@ class Soak:
 
     def view(self) -> str:
         """Pick a token, a cell or a row."""
-        views = self.visible((Heatmap, TokenStrip, Table))
+        views = self.visible((Heatmap, TokenStrip, AlignedTokens, Table))
         if not views:
             return "nothing"
         one = self.random.choice(views)
@@ -235,7 +235,8 @@ class Soak:
                 cell = [self.random.randrange(rows), self.random.randrange(columns)]
                 _type(one, **{self.random.choice(("pinned", "hovered")): cell})
         else:
-            count = len(one.rows) if isinstance(one, Table) else len(one.tokens)
+            parts = {Table: "rows", AlignedTokens: "upper"}
+            count = len(getattr(one, next((parts[kind] for kind in parts if isinstance(one, kind)), "tokens")))
             if count:
                 _type(one, selected=self.random.randrange(count))
         return type(one).__name__

@@ -17,13 +17,17 @@ from bokeh.plotting import figure
 import interp_widgets
 from interp_widgets.widgets.base.code import CodeBox
 from interp_widgets.widgets.base.status import StatusLine
-from interp_widgets.widgets.views import BokehFigure, Heatmap, Table, TextBox, TokenStrip
+from interp_widgets.widgets.views import AlignedTokens, BokehFigure, Heatmap, Table, TextBox, TokenStrip
 from tests.shipped import demo_pair
 from tests.widgets.messages import NAN, ODD, RAW, nothing_in_the_log, odd_messages, send
 
 
 def strip() -> TokenStrip:
     return TokenStrip(tokens=["a", "b", "c"])
+
+
+def aligned() -> AlignedTokens:
+    return AlignedTokens(upper=["a", "b", "c"], lower=["a", "c"], pairs=[[0, 0]])
 
 
 def heat() -> Heatmap:
@@ -45,6 +49,8 @@ ACCEPTED: tuple[tuple[Callable[[], Any], str, tuple[Any, ...]], ...] = (
     (strip, "hovered", (-1, 0, 1, 2)),
     (strip, "brush", ([], [0, 1], [0, 3])),
     (strip, "marks", ([], [[0, 1]], [[0, 1], [1, 3]])),
+    (aligned, "selected", (-1, 0, 1, 2)),
+    (aligned, "pairs", ([[0, 1]], [[0, 0], [2, 1]])),
     (heat, "cross", ([], [0, 1], [2, 1])),
     (heat, "pinned", ([], [0, 1], [2, 1])),
     (heat, "hovered", ([], [0, 1], [2, 1])),
@@ -59,6 +65,7 @@ BEYOND: dict[str, tuple[Any, ...]] = {
     "hovered": (3, [3, 0], [0], [0, 0, 0]),
     "brush": ([0, 4], [2, 1], [1, 1], [0, True], [0], [[0, 1]]),
     "marks": ([[0, 4]], [[1, 2], [0, 1]], [[0, 2], [1, 3]], [0, 1], [[0]]),
+    "pairs": ([], [[0, 2]], [[3, 0]], [[0, 0], [0, 1]], [[0, 1], [1, 0]], [[]], [0, 1], [[0, True]]),
     "cross": ([3, 0], [0, 2], [-1, 0], [0]),
     "pinned": ([3, 0], [0, 2], [-1, 0], [0]),
     "window": ([0, 0, 4, 1], [-1, 0, 1, 1], [1, 0, 1, 1], [0, 0, 1], ["0", 0, 1, 1]),

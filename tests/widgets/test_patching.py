@@ -49,6 +49,11 @@ def matrix(panel: Any, name: str) -> Any:
     return panel.maps.maps[name].matrix
 
 
+def differs(matched: Any) -> bool:
+    """Whether tokens that belong together differ."""
+    return any(matched.clean[one] != matched.corrupted[other] for one, other in matched.pairs)
+
+
 # ---- map
 
 
@@ -63,7 +68,7 @@ def test_it_opens_with_the_country_and_the_last_token(pair: Any, patch: Any) -> 
     assert np.argwhere(attn > 0.5).tolist() == [[0, 4]]
     assert {(heat.vmin, heat.vmax) for heat in tab.maps.maps.values()} == {(-1.0, 1.0)}
     assert tab.maps.maps["mlp"].column_labels == ["The", " capital", " of", " France/Italy", " is"]
-    assert [strip.marks for strip in tab.strips] == [[[3, 4]], [[3, 4]]]
+    assert tab.tokens.columns == [[at, at] for at in range(5)]
     assert "One pair of prompts has no interval" in tab.words.value
 
 
@@ -88,20 +93,47 @@ def test_a_cell_is_put_into_words_and_lists_next_tokens(pair: Any, patch: Any, w
     assert tab.next_token.table.rows == []
 
 
-def test_a_longer_prompt_is_aligned_from_both_ends(pair: Any, patch: Any) -> None:
+def test_a_longer_prompt_is_aligned_from_both_ends(pair: Any, patch: Any, wire: Any) -> None:
     panel = patch(pair.tuned, corrupted="The capital of the Italy is")
     tab = panel["map"]
     assert (tab.result.positions, tab.result.source_positions) == ((0, 1, 2, 4, 5), (0, 1, 2, 3, 4))
     assert "not patched: “·the” (3) of the corrupted prompt." in tab.aligned.value
-    assert tab.strips[1].marks == [[3, 5]]
-    tab._token_clicked(1, 4)
-    assert (tab.position, [strip.selected for strip in tab.strips]) == (3, [3, 4])
-    tab._token_clicked(1, 3)
-    assert tab.position == -1, "it belongs to none"
+    assert tab.tokens.columns == [[0, 0], [1, 1], [2, 2], [-1, 3], [3, 4], [4, 5]]
+    wire.type(tab.tokens, selected=3)
+    assert tab.position == 3
     panel.alignment = "-1:-1 3:4"
     settle(panel)
     assert (tab.result.positions, tab.result.unaligned) == ((4, 5), (0, 1, 2, 3))
+    assert tab.tokens.pairs == [[3, 4], [4, 5]]
     assert "alignment=[[-1, -1], [3, 4]]" in tab.code(tab.request())
+
+
+def test_an_alignment_is_mended_on_the_tokens(pair: Any, patch: Any, wire: Any) -> None:
+    panel = patch(*pair, corrupted="The capital of the Italy is", view="B")
+    tab = panel["map"]
+    assert hidden(tab.unmended)
+    mended = [[0, 0], [1, 1], [2, 2], [3, 3], [4, 5]]
+    wire.type(tab.tokens, pairs=mended)
+    settle(panel)
+    assert (panel.alignment, panel["heads"].alignment) == ("0:0 1:1 2:2 3:3 4:5",) * 2
+    assert tab.tokens.columns == [[0, 0], [1, 1], [2, 2], [3, 3], [-1, 4], [4, 5]]
+    for result, model in zip(tab.results, pair, strict=True):
+        assert (result.positions, result.unaligned) == ((0, 1, 2, 3, 5), (4,))
+        tokens = {"answer": result.answers[0], "foil": result.foils[0]}
+        by_hand = activation_patching(model, CLEAN, "The capital of the Italy is", alignment=mended, **tokens)
+        np.testing.assert_allclose(result.recovered["attn"], by_hand.recovered["attn"], atol=1e-5)
+    assert f"alignment={mended}" in tab.code(tab.request())
+    for one, other in (([3, 3], [4, 3]), ([3, 5], [4, 4]), ([4, 5], [5, 5])):
+        wire.type(tab.tokens, pairs=[[0, 0], one, other])
+        assert tab.tokens.pairs == mended, "a token twice, a crossing and one out of range are sent back"
+    tab.unmended.click()
+    settle(panel)
+    assert (panel.alignment, tab.tokens.columns[3], hidden(tab.unmended)) == ("", [-1, 3], True)
+    wire.type(tab.tokens, pairs=mended)
+    wire.type(tab.tokens, pairs=[[0, 0], [1, 1], [2, 2], [3, 4], [4, 5]])
+    assert panel.alignment == "", "mended back to both ends"
+    assert hidden(panel["paths"].mending)
+    assert not panel["paths"].tokens.writable
 
 
 @pytest.mark.parametrize(
@@ -119,6 +151,8 @@ def test_a_longer_prompt_is_aligned_from_both_ends(pair: Any, patch: Any) -> Non
         ({"target": "two words"}, "target", "the target must be one token"),
         ({"alignment": "0-0"}, "alignment", "pairs clean:corrupted"),
         ({"alignment": "0:9"}, "alignment", "alignment's position in corrupted must be"),
+        ({"alignment": "2:3 3:3"}, "alignment", "alignment has position 3 of the corrupted prompt twice"),
+        ({"alignment": "0:0 3:4 4:3"}, "alignment", "the pairs 3:4 and 4:3 cross"),
     ],
 )
 def test_what_has_to_be_chosen_is_a_hint_at_its_box(
@@ -419,7 +453,7 @@ def test_a_chat_opens_with_the_country_swapped(tmp_path: Path) -> None:
     try:
         assert (panel.swap, panel.corrupted) == ("France → Italy", "")
         assert panel.hints == {}
-        assert panel["map"].matched.changed(0)
+        assert differs(panel["map"].matched)
         bench.prompt = "What is France known for?"
         assert panel.swap == "France → Italy"
         bench.prompt = "Another text"
@@ -439,7 +473,7 @@ def test_a_chat_is_swapped_for_two_models_of_which_one_has_a_template(patch: Any
     plain, chat = (from_folder(tmp_path / name, TEMPLATES[name]) for name in ("plain", "chat"))
     panel = patch(plain, chat, prompt=opening_of([plain, chat]).prompt, swap="France → Italy", metric="log_prob")
     assert (panel.hints, panel.status.state) == ({}, "done")
-    assert panel["map"].matched.changed(0)
+    assert differs(panel["map"].matched)
     both = patch(chat, prompt=CLEAN, corrupted=CORRUPTED, swap="France → Spain")
     shown = [hidden(both["map"].controls[name]) for name in ("corrupted", "swap")]
     assert shown == [False, True], "the prompt that is typed as a whole counts, and is in sight"

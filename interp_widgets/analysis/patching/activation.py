@@ -554,7 +554,7 @@ class _PatchedPositions:
 
         Raises ValueError for a position that is out of range or aligned with none.
         """
-        aligned, source_aligned = Alignment.of_all(pairs, alignment).into(direction)  # type: ignore[arg-type]
+        aligned, source_aligned = Alignment.of_all(pairs, alignment).into(direction)
         run, source = ordered(pairs[0].clean, pairs[0].corrupted, direction)
         if whole and len(run.ids) != len(source.ids):
             raise ValueError(

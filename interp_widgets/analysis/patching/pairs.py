@@ -29,7 +29,7 @@ Direction = Literal["denoising", "noising"]
 Tokens = str | int | Sequence[str | int]
 """Text or id of one token, or one for each pair of a set."""
 
-Pairs = Sequence[tuple[int, int]]
+Pairs = Sequence[Sequence[int]]
 """Positions that belong together: (in the clean prompt, in the corrupted one)."""
 
 _ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5}

@@ -101,7 +101,7 @@ def patched_prediction(
     check_sites(model, (site,))
     check_top(top, model)
     (pair,) = read_pairs(model, clean, corrupted, None, None, "logit_difference", prepend_bos)
-    run_positions, sources = Alignment.of(pair, alignment).into(direction)  # type: ignore[arg-type]
+    run_positions, sources = Alignment.of(pair, alignment).into(direction)
     run_prompt, source_prompt = ordered(pair.clean, pair.corrupted, direction)
     at = run_prompt.position(position)
     if site != "pattern" and at not in run_positions:

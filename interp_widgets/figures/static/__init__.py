@@ -3,9 +3,9 @@
 from .charts import Curve, curves_scene
 from .heatmap import heatmap_scene
 from .scene import Scene, Sheet, render_png, render_svg, save_scene, stack_scenes
-from .words import strip_scene, table_scene
+from .words import aligned_scene, strip_scene, table_scene
 
 __all__ = [
-    "Curve", "Scene", "Sheet", "curves_scene", "heatmap_scene", "render_png", "render_svg", "save_scene",
-    "stack_scenes", "strip_scene", "table_scene",
+    "Curve", "Scene", "Sheet", "aligned_scene", "curves_scene", "heatmap_scene", "render_png", "render_svg",
+    "save_scene", "stack_scenes", "strip_scene", "table_scene",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pictures of words: a strip of tokens, and a table."""
+"""Pictures of words: a strip of tokens, two texts token under token, and a table."""
 
 from __future__ import annotations
 
@@ -91,6 +91,53 @@ def strip_scene(
             # of the same width, so that the same number looks the same under every token
             middle, foot, fill = left + wide / 2, top + 36, np.where(marked, MARK, PALETTE8[0])
             axes.vlines(middle, foot - tall, foot, colors=fill.tolist(), lw=np.minimum(10, wide) * POINT)
+
+    return Scene(width, height, draw, title=title)
+
+
+def aligned_scene(
+    upper: Sequence[str], lower: Sequence[str], columns: Sequence[Sequence[int]], *, names: Sequence[str] = ("", ""),
+    selected: int = -1, title: str = "", width: int = 900,
+) -> Scene:  # fmt: skip
+    """Two texts, token under token, wrapped to `width` pixels: columns are [upper, lower] tokens, -1 for none.
+
+    Tokens without a partner and pairs that differ are underlined, and the column of the `selected` upper token is
+    framed; before any two tokens are paired, nothing is underlined.
+
+    >>> aligned_scene(["a", "b"], ["a", "c"], [[0, 0], [1, 1]], width=200).width
+    200
+    """
+    texts = [[shorten(visible(token), width - 2 * MARGIN - 6, _WORD) for token in side] for side in (upper, lower)]
+    paired = any(first >= 0 and second >= 0 for first, second in columns)
+    x, y = MARGIN, MARGIN + (24 if title else 0)
+    start = x + max(text_width(name, _CELL) for name in names) + 8 * any(names)
+    x, placed = start, []  # left, top, width and the two texts of each column
+    for first, second in columns:
+        pair = [texts[side][at] if at >= 0 else "–" * paired for side, at in enumerate((first, second))]
+        wide = max(8.0, *(text_width(text, _WORD) + 6 for text in pair))
+        if x + wide > width - MARGIN and x > start:
+            x, y = start, y + 58
+        marked = paired and (first < 0 or second < 0 or upper[first] != lower[second])
+        placed.append((x, y, wide, pair, marked, (first, second)))
+        x += wide + 2
+    height = y + 58
+
+    def draw(sheet: Sheet) -> None:
+        if title:
+            sheet.title(title, width)
+        axes = sheet.pixels(width, height)
+        for row, name in enumerate(names):
+            axes.text(MARGIN, MARGIN + (24 if title else 0) + 16 + 24 * row, name, fontsize=_CELL * POINT, color=MUTED)
+        for left, top, wide, pair, marked, column in placed:
+            for row, text in enumerate(pair):
+                known = column[row] >= 0
+                color = INK if known else MUTED
+                axes.text(left + wide / 2, top + 16 + 24 * row, text, ha="center", fontsize=_WORD * POINT, color=color)
+                if marked and known:
+                    axes.hlines(top + 21.5 + 24 * row, left + 1, left + wide - 1, colors=MARK, lw=2 * POINT)
+            if 0 <= selected == column[0]:
+                ends = [left, left + wide, left + wide, left, left], [top - 1, top - 1, top + 49, top + 49, top - 1]
+                axes.plot(*ends, color=SELECT, lw=2 * POINT)
 
     return Scene(width, height, draw, title=title)
 

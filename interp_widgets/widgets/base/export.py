@@ -19,7 +19,6 @@ from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.figures.theme import TOKENS256, TOKENS_DARK256, TOKENS_DIVERGING256, lut
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure, bokeh_code
 from interp_widgets.widgets.views.heatmap import Heatmap
-from interp_widgets.widgets.views.table import Table
 
 _HERE = Path(__file__).parent
 _INSTRUCTION = re.compile(r"<span class='iw-instruction'>.*?</span>")
@@ -220,8 +219,7 @@ def _state(view: Any, view_id: str) -> dict[str, Any]:
             values[name] = value
     if "instruction" in values:
         values["instruction"] = ""  # there is no kernel to respond
-    if isinstance(view, Table):
-        values["writable"] = False  # nothing typed into a saved page would be kept
+    values["writable"] = False  # nothing changed in a saved page would be kept
     return {"id": view_id, "module": _kind(view), "values": values, "binary": binary}
 
 

@@ -201,7 +201,7 @@ class PatchedHeads(PatchPanel):
 
     def scene(self) -> Scene:
         """Both prompts and the map."""
-        return stack_scenes([*(strip.scene(width=900) for strip in self.strips), self.maps.scene()])
+        return stack_scenes([self.tokens.scene(width=900), self.maps.scene()])
 
 
 def strongest(panel: PatchedHeads, results: tuple[ActivationPatchingResult, ...]) -> str:

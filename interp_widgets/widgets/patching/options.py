@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field as data
-from functools import partial
 from html import escape
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 import ipywidgets as W
@@ -31,7 +31,7 @@ from ..base.fields import Bounds, field, hint_at, variant
 from ..base.opening import opening_of
 from ..base.prediction import Continued, Likeliest, PredictionPanel, Swapped, WordSwap, check_foil, checked
 from ..base.request import PerModel, Request
-from ..views import TokenStrip
+from ..views import AlignedTokens
 
 CLEAN, CORRUPTED = "The capital of France is", "The capital of Italy is"
 SITES = {
@@ -46,6 +46,17 @@ SITES = {
 }
 DIRECTIONS = {"denoising": "clean into corrupted (denoising)", "noising": "corrupted into clean (noising)"}
 UNIT = "recovered"
+
+
+def check_columns(alignment: Alignment) -> None:
+    """ValueError where two pairs cross, so that their tokens cannot stand under each other."""
+    pairs = sorted(zip(alignment.clean, alignment.corrupted, strict=True))
+    for (clean, corrupted), (later, earlier) in pairwise(pairs):
+        if earlier < corrupted:
+            raise ValueError(
+                f"the pairs {clean}:{corrupted} and {later}:{earlier} cross, so that their tokens cannot stand under "
+                "each other: leave one of them out"
+            )
 
 
 def words_of(swap: str) -> tuple[str, str]:
@@ -96,7 +107,7 @@ class PatchPanel(MapPanel):
     alignment = field(
         str, label="Alignment", placeholder="from both ends", more=True,
         help="Positions of the clean and the corrupted prompt that belong together, such as 0:0 3:4; empty: equal "
-        "tokens at the start, then token by token from the end",
+        "tokens at the start, then token by token from the end. A token dragged onto one of the other prompt mends it",
     )  # fmt: skip
     color_range = field(
         Annotated[float, Bounds(0.05, 1.0, 0.05, slider=True, shown_as=".2f")], 1.0, label="Full colour at",
@@ -108,6 +119,8 @@ class PatchPanel(MapPanel):
     )  # fmt: skip
 
     preset_fields = ("foil", "corrupted")
+    mendable: ClassVar[bool] = True
+    """Whether the alignment of the two prompts can be chosen."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         if "prompt" in keywords:
@@ -116,24 +129,35 @@ class PatchPanel(MapPanel):
 
     @classmethod
     def preset_values(cls, chosen: Preset) -> dict[str, Any]:
-        return super().preset_values(chosen) | {"swap": ""}
+        return super().preset_values(chosen) | {"swap": "", "alignment": ""}
 
     def build(self) -> None:
         self.example_button = W.Button(description="Example pair", tooltip=f"{CLEAN} … / {CORRUPTED} …")
         self.on_click(self.example_button, self.show_example)
         self.prompt_rows = [*self.text_inputs(), row(self.example_button)]
         self.inputs.children = [*self.prompt_rows, *self.controls.rows()]
-        self.strips = (TokenStrip(empty="No clean prompt yet"), TokenStrip(empty="No corrupted prompt yet"))
-        for strip, name in zip(self.strips, ("Clean", "Corrupted"), strict=True):
-            strip.label, strip.mark_name, strip.max_lines = name, "differs from the other prompt", 3
-        self.strips[0].instruction = "click a token to select it in both"
+        self.tokens = AlignedTokens(
+            label="Clean prompt above the corrupted one", names=["Clean", "Corrupted"], empty="No prompts yet",
+            writable=self.mendable,
+        )  # fmt: skip
+        self.pairing = W.ToggleButton(
+            description="Pair by clicks", tooltip="Then click a token and its partner; again: they are parted"
+        )
+        self.unmended = W.Button(
+            description="Align from both ends", tooltip="Forget the alignment that was typed or mended"
+        )
+        self.mending = row(self.pairing, self.unmended)
+        shown_if(self.mending, self.mendable)
         self.aligned, self.words = W.HTML(""), W.HTML("")
         for part in (self.aligned, self.words):
             shown_if(part, False)
         self.matched = Matched((), ())
         """The tokens of the first model in both prompts."""
-        for number, strip in enumerate(self.strips):
-            self.on_user(strip, "selected", partial(self._clicked, number))
+        self.on_user(self.tokens, "selected", lambda change: self._token_clicked(change.new))
+        self.on_user(self.tokens, "pairs", lambda change: self._mended(change.new))
+        self.watch(self.pairing, "value", lambda _: self._say_how())
+        self.on_click(self.unmended, self._unmend)
+        self._say_how()
         self.watch(self, ["corrupted", "swap", "alignment"], lambda _: self.texts_read())
         self.watch(self, "prompt", lambda _: self._take_partner())
         self.watch(self, ["corrupted", "swap"], lambda _: self._offer_example())
@@ -146,7 +170,7 @@ class PatchPanel(MapPanel):
         with self.batch_changes():
             self.swap = ""
             self.workbench.select(prompt=CLEAN, response="", prompt_token=-1, response_token=-1)
-            self.corrupted = CORRUPTED
+            self.corrupted, self.alignment = CORRUPTED, ""
 
     def _take_partner(self) -> None:
         """Without a corrupted prompt, take the one that belongs to the prompt of an example; the swap of the opening
@@ -164,7 +188,7 @@ class PatchPanel(MapPanel):
 
     def lay_out(self, maps: Any, details: Sequence[Any]) -> None:
         """Put prompts and words above the maps; on a screen, where space is short, into the details."""
-        above = [*self.strips, self.aligned, self.words]
+        above = [self.tokens, self.mending, self.aligned, self.words]
         if self.screen is None:
             self.plot.children, self.details.children = [*above, maps], details
         else:
@@ -222,7 +246,9 @@ class PatchPanel(MapPanel):
                 raise ValueError("both prompts are the same: change the words here that the answer depends on")
         pairs: Any = self.pairs_of_positions()
         with hint_at("alignment"):
-            return clean, corrupted, Alignment.of(PromptPair(clean, corrupted, None, None), pairs)
+            alignment = Alignment.of(PromptPair(clean, corrupted, None, None), pairs)
+            check_columns(alignment)
+        return clean, corrupted, alignment
 
     def request(self) -> Request:
         self.both_prompts()
@@ -267,28 +293,38 @@ class PatchPanel(MapPanel):
             self.matched = Matched(tuple(self.texts.axis), ())
         else:
             self.matched = Matched(clean.tokens(), corrupted.tokens(), alignment.clean, alignment.corrupted)
-        for side, strip in enumerate(self.strips):
-            tokens = self.matched.tokens[side]
-            if tuple(strip.tokens) != tokens:
-                strip.set_tokens(tokens)
-            strip.marks = self.matched.changed(side)
+        self.tokens.set_tokens(*self.matched.tokens, self.matched.pairs)
+        shown_if(self.unmended, self.mendable and bool(self.alignment.strip()))
         self.aligned.value = self.matched.in_words()
         shown_if(self.aligned, bool(self.aligned.value))
 
-    def _clicked(self, side: int, change: Any) -> None:
-        self._token_clicked(side, change.new)
-
-    def _token_clicked(self, side: int, at: int) -> None:
-        if side and at >= 0:
-            at = self.matched.clean_of(at)
+    def _token_clicked(self, at: int) -> None:
         self.position = at
+
+    def _mended(self, pairs: Sequence[Sequence[int]]) -> None:
+        """Take pairs of the page as the alignment: nothing typed where they are those from both ends."""
+        clean, corrupted, _ = self.both_prompts()
+        ends = Alignment.of(PromptPair(clean, corrupted, None, None), "ends")
+        mended = Alignment(*zip(*pairs, strict=True))
+        self.alignment = "" if mended == ends else " ".join(f"{first}:{second}" for first, second in pairs)
+
+    def _unmend(self) -> None:
+        self.alignment = ""
+
+    def _say_how(self) -> None:
+        self.tokens.pairing = self.pairing.value
+        if self.pairing.value:
+            self.tokens.instruction = "click a token, then its partner in the other prompt; a pair again to part it"
+        elif self.mendable:
+            self.tokens.instruction = "click a token to select it in both, drag one onto the other prompt to align them"
+        else:
+            self.tokens.instruction = "click a token to select it in both"
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw_selection(self) -> None:
         at = self.position if 0 <= self.position < len(self.matched.clean) else -1
-        for strip, place in zip(self.strips, (at, self.matched.corrupted_of(at)), strict=True):
-            strip.selected = place
+        self.tokens.selected = at
 
     def draw_words(self, *more: str) -> None:
         """Show what was measured, and more sentences."""
@@ -311,30 +347,10 @@ class Matched:
         """Those of the clean prompt and of the corrupted one."""
         return self.clean, self.corrupted
 
-    def changed(self, side: int) -> list[list[int]]:
-        """The spans of one prompt whose tokens differ from theirs in the other, or have none."""
-        same = {
-            (clean, corrupted)[side]
-            for clean, corrupted in zip(self.at_clean, self.at_corrupted, strict=True)
-            if self.clean[clean] == self.corrupted[corrupted]
-        }
-        spans: list[list[int]] = []
-        for at in range(len(self.tokens[side])) if self.at_clean else ():
-            if at in same:
-                continue
-            if spans and spans[-1][1] == at:
-                spans[-1][1] += 1
-            else:
-                spans.append([at, at + 1])
-        return spans
-
-    def corrupted_of(self, clean: int) -> int:
-        """The position in the corrupted prompt; -1 for none."""
-        return dict(zip(self.at_clean, self.at_corrupted, strict=True)).get(clean, -1)
-
-    def clean_of(self, corrupted: int) -> int:
-        """The position in the clean prompt; -1 for none."""
-        return dict(zip(self.at_corrupted, self.at_clean, strict=True)).get(corrupted, -1)
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """(clean, corrupted) positions that belong together."""
+        return list(zip(self.at_clean, self.at_corrupted, strict=True))
 
     def in_words(self) -> str:
         """Which tokens are aligned with none, as HTML; empty where all are."""

@@ -37,6 +37,7 @@ class PromptsOrPairs(PatchPanel):
     metric = variant(PatchPanel.metric, more=True)
     direction = variant(PatchPanel.direction, label="", argument=None)
     alignment = variant(PatchPanel.alignment, label="", argument=None)
+    mendable = False
 
     head = field(in_model(), selects=True)
     """The selected head."""
@@ -63,7 +64,7 @@ class PromptsOrPairs(PatchPanel):
         self.watch(self, "pairs_from", lambda _: self._fit_prompts())
 
     def _fit_prompts(self) -> None:
-        for part in (self.own_prompts, *self.strips):
+        for part in (self.own_prompts, self.tokens):
             shown_if(part, self.on_prompts)
 
     def pick(self, name: str) -> None:

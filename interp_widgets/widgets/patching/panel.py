@@ -19,7 +19,8 @@ class PatchingPanel(Stack):
     the next tokens of both runs and of the patched one. *Heads*: layer × head at one position, of outputs, queries,
     keys, values or whole patterns. *Pairs*: the mean over many pairs of prompts, with intervals and tests; one pair
     has neither. *Circuit*: heads and MLPs added one at a time, and what they keep beside random circuits. *Paths*:
-    which heads and MLPs send the answer directly to the logits or to the queries, keys or values of a head.
+    which heads and MLPs send the answer directly to the logits or to the queries, keys or values of a head. In *Map*
+    and *Heads* a drag on the tokens, or clicks and keys, mend which of both prompts belong together.
 
     ``PatchingPanel(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other widgets,
     ``(workbench)``. Every trait of its panels is a keyword too. `run()` computes the active tab and returns its

@@ -148,7 +148,7 @@ class PatchMap(PatchPanel):
 
     def scene(self) -> Scene:
         """Both prompts and the maps."""
-        return stack_scenes([*(strip.scene(width=1576) for strip in self.strips), self.maps.scene()])
+        return stack_scenes([self.tokens.scene(width=1576), self.maps.scene()])
 
 
 def strongest(results: tuple[ActivationPatchingResult, ...], sites: tuple[str, ...]) -> str:

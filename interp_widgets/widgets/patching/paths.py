@@ -71,7 +71,7 @@ class PatchedPaths(PromptsOrPairs):
         )
         self.on_user(self.table, "selected", lambda change: self._row_picked(change.new))
         if self.screen is None:
-            above = [*self.strips, self.aligned, self.words, self.verdict]
+            above = [self.tokens, self.aligned, self.words, self.verdict]
             self.arrange([*above, self.maps.grid], beside=[self.table], width=400)
         else:
             picture = W.VBox([self.verdict, self.maps.grid])

@@ -1,4 +1,4 @@
-"""Browser views: token strip, heat map, thumbnails, table, text box and the host of Bokeh figures.
+"""Browser views: token strip, two aligned texts, heat map, thumbnails, table, text box and the host of Bokeh figures.
 
 A panel made of one, as in CONTRIBUTING:
 
@@ -44,6 +44,7 @@ Example:
 
 from __future__ import annotations
 
+from interp_widgets.widgets.views.aligned_tokens import AlignedTokens
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 from interp_widgets.widgets.views.heatmap import Heatmap
 from interp_widgets.widgets.views.table import Table
@@ -51,4 +52,4 @@ from interp_widgets.widgets.views.text_box import TextBox
 from interp_widgets.widgets.views.thumbnails import Thumbnails
 from interp_widgets.widgets.views.token_strip import TokenStrip
 
-__all__ = ["BokehFigure", "Heatmap", "Table", "TextBox", "Thumbnails", "TokenStrip"]
+__all__ = ["AlignedTokens", "BokehFigure", "Heatmap", "Table", "TextBox", "Thumbnails", "TokenStrip"]

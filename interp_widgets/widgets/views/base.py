@@ -23,9 +23,9 @@ def view_source(*names: str) -> str:
     return "\n".join((_HERE / f"{name}.js").read_text(encoding="utf-8") for name in ("common", *names))
 
 
-def view_style(name: str) -> str:
-    """The style sheet of the view `name`, the shared rules first."""
-    return "\n".join((_HERE / file).read_text(encoding="utf-8") for file in ("common.css", f"{name}.css"))
+def view_style(*names: str) -> str:
+    """The style sheets of a view, the shared rules first."""
+    return "\n".join((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("common", *names))
 
 
 def float_bytes(values: ArrayLike) -> bytes:

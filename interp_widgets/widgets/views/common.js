@@ -150,3 +150,26 @@ const element = (tag, name, parent) => {
   parent?.append(node);
   return node;
 };
+
+// Right-to-left when most letters are.
+function direction(tokens) {
+  let right = 0, left = 0;
+  for (const token of tokens) {
+    right += (token.match(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/g) ?? []).length;
+    left += (token.match(/\p{L}/gu) ?? []).length;
+  }
+  return right > left / 2 ? 'rtl' : 'ltr';
+}
+
+// Writes a token into a node, its blanks and control characters faintly.
+function fillToken(node, text) {
+  let run = '';
+  const flush = () => { if (run) node.append(run); run = ''; };
+  for (const char of text) {
+    const seen = visible(char);
+    if (seen === char) { run += char; continue; }
+    flush();
+    element('span', 'iw-ws', node).textContent = seen;
+  }
+  flush();
+}
