@@ -60,8 +60,8 @@ class Opening:
     options: Mapping[str, Any] = field(default_factory=dict)
     answer: Callable[[Any], None] = run
     """Makes the widget compute what ships."""
-    minutes: bool = False
-    """Whether computing it takes minutes."""
+    long: bool = False
+    """Whether computing it takes so long that the tests compute a part of it."""
 
 
 OPENINGS = (
@@ -77,12 +77,12 @@ OPENINGS = (
     Opening("BiasWorkbench", (BiasProbes,), {"tab": "probes"}),
     Opening("BiasWorkbench", (BiasProbes, BiasActivity), {"tab": "neurons"}),
     Opening("BiasWorkbench", (Debiased,), {"tab": "debias"}),
-    Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}),
-    Opening("CircuitBoard", (CircuitScoreboard,)),
+    Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}, long=True),
+    Opening("CircuitBoard", (CircuitScoreboard,), long=True),
     Opening("DataSetExplorer", (SweepResult,)),
     Opening("ClusterExplorer", (ClustersAndMap, HiddenClusters), {"tab": "instructions"}),
     Opening("ClusterExplorer", (HiddenClusters,), {"tab": "instructions", "method": "tsne"}),
-    Opening("LayerSimilarityExplorer", (MossaResult,), minutes=True),  # a control model per task, unless cached
+    Opening("LayerSimilarityExplorer", (MossaResult,), long=True),  # a control model per task, unless cached
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers"}),
     Opening("LayerSimilarityExplorer", (LayerSimilarity,), {"tab": "layers", "against": "A"}),
     Opening("LayerSimilarityExplorer", (LayerProjections,), {"tab": "projections"}),
@@ -91,17 +91,17 @@ OPENINGS = (
 
 
 def recorded(
-    widgets: Collection[str] = (), *, takes: bool = False, minutes: bool = True, backend: BackendChoice = "auto"
+    widgets: Collection[str] = (), *, takes: bool = False, long: bool = True, backend: BackendChoice = "auto"
 ) -> Iterator[Recorder]:
     """For every opening, on each demo model and on both: what it computes, and which shipped results it uses.
 
     `widgets` restricts it to these widgets. With `takes`, shipped results are used, not recomputed; without
-    `minutes`, openings that take minutes are left out.
+    `long`, openings that take long are left out.
     """
     pair = load_demo_pair(backend=backend)
     results.clear()  # a cached result would be neither computed nor taken
     for opening in OPENINGS:
-        if (widgets and opening.widget not in widgets) or (opening.minutes and not minutes):
+        if (widgets and opening.widget not in widgets) or (opening.long and not long):
             continue
         for models in ((pair.base,), (pair.tuned,), (pair.base, pair.tuned)):
             if takes:
@@ -115,10 +115,10 @@ def recorded(
 
 
 def computed(
-    widgets: Collection[str] = (), *, minutes: bool = True, backend: BackendChoice = "auto"
+    widgets: Collection[str] = (), *, long: bool = True, backend: BackendChoice = "auto"
 ) -> dict[str, ShippedAnswer]:
-    """All results that ship, computed now, by file name; without `minutes`, only the quick ones."""
-    found = recorded(widgets, minutes=minutes, backend=backend)
+    """All results that ship, computed now, by file name; without `long`, only the quick ones."""
+    found = recorded(widgets, long=long, backend=backend)
     return {name: answer for recorder in found for name, answer in recorder.computed.items()}
 
 

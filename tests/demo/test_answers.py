@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp_widgets import demo_task_texts, load_demo_pair, mossa, tune_control_models
+from interp_widgets import (
+    BiasWorkbench,
+    circuit_scoreboard,
+    demo_task_texts,
+    load_demo_pair,
+    mossa,
+    tune_control_models,
+)
 from interp_widgets.analysis._core.result import Record
-from interp_widgets.analysis.bias import BiasActivity, BiasProbes
+from interp_widgets.analysis.bias import BiasActivity, BiasProbes, DebiasComparison
 from interp_widgets.analysis.bias.debiasing_comparison import DebiasScores
 from interp_widgets.analysis.circuits import CircuitScoreboard
 from interp_widgets.analysis.clusters import HiddenClusters
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
 from interp_widgets.analysis.head_words import HeadWordChance
 from interp_widgets.analysis.layer_similarity import MossaResult
-from interp_widgets.demo.answers import COMMAND, OPENINGS, computed, main, recorded
+from interp_widgets.demo.answers import COMMAND, OPENINGS, computed, main, recorded, run
 from interp_widgets.widgets.base.request import Request
 from interp_widgets.widgets.base.shipped import FOLDER, ShippedAnswer, find, shipped_names
 from interp_widgets.widgets.bias.debias import Debiased
@@ -156,16 +164,16 @@ def test_widgets_find_what_ships_and_compute_nothing_of_it(widget: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("widget", sorted({opening.widget for opening in OPENINGS}))
+@pytest.mark.parametrize("widget", sorted({opening.widget for opening in OPENINGS if not opening.long}))
 def test_what_ships_is_what_the_code_computes(widget: str) -> None:
-    for name, answer in computed([widget], minutes=False).items():
+    for name, answer in computed([widget], long=False).items():
         assert not differences(shipped(name), answer), f"{STALE} {widget}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("widget", ["DataSetExplorer", "MoDRoutingViewer", "SaliencyExplorer"])
 def test_what_ships_is_what_the_other_backend_computes(widget: str) -> None:
-    answers = computed([widget], minutes=False, backend="bridge")
+    answers = computed([widget], long=False, backend="bridge")
     assert answers
     for name, answer in answers.items():
         assert not differences(shipped(name), answer), name
@@ -185,6 +193,31 @@ def test_mossa_that_ships_is_what_the_code_computes(tmp_path: Path) -> None:
         for part in ("biased", "unbiased", "chance"):
             np.testing.assert_allclose(getattr(kept, part)[row], getattr(found, part)[0], atol=0.01)
         assert np.abs(kept.dimensions[row] - found.dimensions[0]).max() <= 1
+
+
+@pytest.mark.slow
+def test_the_board_of_circuits_that_ships_is_what_the_code_computes() -> None:
+    """For every fourth method of all: each ranks by itself."""
+    kept = next(board for name in shipped_names() if isinstance(board := shipped(name).answer, CircuitScoreboard))
+    found = circuit_scoreboard(kept.methods[::4])
+    cut = {name: getattr(kept, name)[::4] for name in ("methods", "average_precision", "p")}
+    assert not differences(dataclasses.replace(kept, **cut), found)
+    others = np.roll(kept.average_precision, 1, axis=0)[::4]
+    assert differences(dataclasses.replace(kept, **cut | {"average_precision": others}), found)
+
+
+@pytest.mark.slow
+def test_the_edits_that_ship_compared_are_what_the_code_computes() -> None:
+    """For one edit and its control of all: each is applied by itself."""
+    with contextlib.closing(BiasWorkbench(load_demo_pair().tuned, tab="judge", methods=("leace",))) as widget:
+        run(widget)
+        [found] = widget.current.results
+    whole = [one for name in shipped_names() if isinstance(one := shipped(name).answer, DebiasComparison)]
+    [rows] = ([row for row in one.rows if row.name in {own.name for own in found.rows}] for one in whole
+              if not differences(one.rows[0], found.rows[0]))  # fmt: skip
+    assert len(rows) == 3
+    assert not differences(rows, list(found.rows))
+    assert differences(rows, list(found.rows[::-1]))
 
 
 def test_two_answers_are_told_apart() -> None:
