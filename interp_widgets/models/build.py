@@ -15,6 +15,7 @@ from . import convert
 from .errors import LoadError
 from .hub_files import Source
 from .library_messages import quiet
+from .loading_note import loading_step
 from .memory import is_out_of_memory, load_must_fit
 from .model import Model
 from .network import Backend
@@ -63,6 +64,7 @@ def build(
     addition: Addition | None = None,
 ) -> Model:
     """Convert a transformers model, apply the addition, and check both steps."""
+    loading_step("comparing it with transformers")
     with quiet(source.name):
         import transformer_lens  # noqa: F401  (3 to 5 s on first use, so here and not at import of the package)
 

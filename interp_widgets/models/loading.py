@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from .hub_files import (
     short_name,
 )
 from .library_messages import collected, issue
+from .loading_note import loading_note, loading_step
 from .memory import float32_fits, load_must_fit
 from .model import Model
 from .network import Backend
@@ -145,7 +147,9 @@ def load_model(
             raise TypeError(f"{name} must be True or False, got {short(value)}")
     options: dict[str, Any] = {"tokenizer": tokenizer, "device": device, "dtype": _dtype_of(dtype), "backend": backend}
     spread: dict[str, Any] = {"device_map": device_map, "max_memory": max_memory}
-    with collected(), outside_inference_mode():
+    quick = not isinstance(source, str | Path) or str(source) in DEMO_NAMES
+    with collected(), outside_inference_mode(), nullcontext() if quick else loading_note(short_name(str(source))):
+        loading_step("reading its files")
         model = _load(
             source, **options, **spread, processed=processed, base=base, allow_mismatch=allow_mismatch,
             revision=revision,

@@ -26,6 +26,7 @@ from interp_widgets.models import (
     load_model,
     load_pair,
     loading,
+    loading_note,
     threads,
 )
 from interp_widgets.models.pair import distinct_names
@@ -816,3 +817,26 @@ def test_types_that_nothing_runs_in(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_model(tiny_hf("gpt2").to(torch.float8_e4m3fn)).dtype == torch.float32
     monkeypatch.setattr(loading, "has_float64", lambda device: False)  # as on Apple's MPS
     assert load_model(tiny_hf("gpt2", dtype=torch.float64)).dtype == torch.float32
+
+
+def test_a_notebook_says_that_it_loads_and_how_long_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+
+    class Line:
+        def update(self, data: dict[str, str], raw: bool) -> None:
+            lines.append(data["text/plain"])
+
+    monkeypatch.setattr(loading_note, "new_line", Line)
+    load_model("demo-base", backend="bridge")
+    assert lines == [], "what ships is quick"
+    folder = tiny_folder("gpt2")
+    monkeypatch.setattr(loading_note, "AFTER", 0.0)
+    load_model(folder, backend="bridge")
+    assert [line.removeprefix(f"{folder.name}: ") for line in lines[:-1]] == [
+        "reading its files …", "comparing it with transformers …"
+    ]  # fmt: skip
+    assert lines[-1].startswith(f"{folder.name}: loaded in "), lines
+    lines.clear()
+    with pytest.raises(LoadError):
+        load_model(tmp_path / "nothing here")
+    assert lines[-1] == "", "the error says what is wrong"

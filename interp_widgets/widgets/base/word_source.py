@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.analysis._core.word_embeddings import word_ids
 from interp_widgets.atomic import named_path
 from interp_widgets.data.word_lists import read_word_list, typed_words
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
@@ -270,9 +271,16 @@ class WordPanel(Panel):
     def words_asked_for(self) -> WordSource:
         """Words and vectors as the inputs specify them; ValueError if there are none."""
         self.require("words", "word_file")
-        return word_source(
+        source = word_source(
             self.word_list, words=self.words, path=self.word_file, vectors=self.vectors, most=self.most_words
         )
+        for model in self.models if source.kind in ("demo", "own", "file") else ():
+            if not can_write_any(model, source.words or demo_word_vectors().words):
+                raise Incomplete(
+                    "word_list",
+                    f"the tokenizer of {model.name} can write none of these {source.count:,} words: choose other words",
+                )
+        return source
 
 
 class WordStack(Stack):
@@ -300,6 +308,11 @@ def vocabulary_of(models: Sequence[Any], keywords: set[str]) -> dict[str, Any]:
         return {}
     words = min(len(model.single_token_words()) for model in models)
     return {"word_list": "vocabulary", "most_words": MOST_OWN} if words >= FEWEST_OWN else {}
+
+
+def can_write_any(model: Model, words: Sequence[str]) -> bool:
+    """Whether a model's tokenizer can write a word of a list; mostly one of the first says so."""
+    return any(any(word_ids(model, words[first : first + 100])) for first in range(0, len(words), 100))
 
 
 def _meant(keywords: set[str]) -> dict[str, Any]:
