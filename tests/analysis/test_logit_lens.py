@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from interp_widgets.analysis.logit_lens import (
     logit_lens_cost,
     save_translators,
 )
+from interp_widgets.analysis.logit_lens.online_softmax import Readings
 from interp_widgets.data.world import fact_prompts
 from interp_widgets.models import load_model
+from interp_widgets.models.threads import threads_kept
 from tests.models.tiny import HALF_SEED, tiny_folder, tiny_model
 from tests.shipped import demo_pair
 from tests.tolerances import limit
@@ -558,6 +561,47 @@ def test_the_tensor_of_all_logits_is_never_made(backend: str) -> None:
     assert largest.elements >= 0.09 * full
     wasteful = peak_bytes(lambda: torch.zeros(layers + 1, length, width) @ torch.zeros(width, vocab // 10))
     assert wasteful > 0.05 * 4 * full
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parts_of_a_long_prompt_are_read_side_by_side(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while this thread holds the model's lock, as an edit does; a cancel or an error ends all threads."""
+    model = tiny_model("llama", dtype=dtype)
+    monkeypatch.setattr("interp_widgets.analysis.logit_lens.lens._block_size", lambda *_: (8, 64))
+    whole = logit_lens(model, IDS * 4, target=TARGET)
+    used: set[str] = set()
+    add = Readings.add
+
+    def noted(self: Readings, *args: Any) -> None:
+        used.add(threading.current_thread().name)
+        add(self, *args)
+
+    monkeypatch.setattr(Readings, "add", noted)
+    with threads_kept():
+        torch.set_num_threads(2)
+        with model.lock:
+            found = logit_lens(model, IDS * 4, target=TARGET)
+        assert len(used) == 2
+        assert torch.get_num_threads() == 2
+        for name in ("entropy", "kl", "final_rank", "top_ids", "top_probability", "target_rank", "target_probability"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
+        calls = iter(range(100))
+
+        def cancel() -> None:
+            if next(calls) > 5:
+                raise InterruptedError
+
+        before = threading.active_count()
+        with pytest.raises(InterruptedError):
+            logit_lens(model, IDS * 4, check=cancel)
+
+        def broken(self: Readings, *args: Any) -> None:
+            raise MemoryError("no room")
+
+        monkeypatch.setattr(Readings, "add", broken)
+        with pytest.raises(MemoryError, match="no room"):
+            logit_lens(model, IDS * 4)
+        assert threading.active_count() == before
 
 
 def test_the_cost_grows_with_the_text_and_the_vocabulary() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from interp_widgets.analysis._core.checks import check_finite, check_top
 from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis._core.result import provenance
-from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.run import RunOptions, in_threads
 from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.analysis.logit_lens.lens_result import LogitLensResult
 from interp_widgets.analysis.logit_lens.online_softmax import LOWEST, Readings
@@ -64,7 +65,7 @@ def logit_lens(
         translators: for the tuned lens: a safetensors file with one affine map per layer, or the return value of
             `load_translators`; every row but the last is translated before it is decoded.
         prepend_bos: overrides the model's BOS policy for a text. No axis of the result has the BOS.
-        progress: called with (done, total) steps: parts of the prompt, then blocks of the vocabulary.
+        progress: called with (done, total) steps: blocks of the vocabulary, for each part of the prompt.
         check: called before every block; raises to cancel.
 
     Raises:
@@ -131,21 +132,22 @@ def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) 
     # The last row is what the model itself predicts, rounded as it rounds: its ties are the model's. Its blocks are
     # computed by themselves, so that it has the same logits wherever they are needed.
     last = read.normed(cells[:, -1].to(read.network.dtype))
-    for chunk in chunks:
+    for chunk in chunks:  # before any thread is used: which norm is in force is known in this one
         cells[chunk] = read.normed(cells[chunk])
-    firsts = range(0, vocab, columns)
-    steps = len(chunks) + len(firsts)
+    firsts, unembedding = range(0, vocab, columns), read.unembedding()
 
+    @torch.no_grad()
     def block_of_last(chunk: slice, first: int) -> Tensor:
-        return read.block(last[chunk], first, min(first + columns, vocab)).to(cells.dtype)
+        return unembedding(last[chunk], slice(first, first + columns)).to(cells.dtype)
 
+    @torch.no_grad()
     def block(chunk: slice, first: int) -> Tensor:
-        stop = min(first + columns, vocab)
-        logits = read.block(cells[chunk].reshape(-1, width), first, stop).view(-1, rows, stop - first)
+        logits = unembedding(cells[chunk].reshape(-1, width), slice(first, first + columns))
+        logits = logits.view(-1, rows, logits.shape[-1])
         logits[:, -1] = block_of_last(chunk, first)
         return logits
 
-    for done, chunk in enumerate(chunks, start=1):
+    def read_chunk(chunk: slice) -> Iterator[None]:
         best = last.new_full((len(last[chunk]),), -torch.inf, dtype=cells.dtype)
         for first in firsts:
             values, ids = (found[:, 0] for found in ranked(block_of_last(chunk, first), 1))
@@ -155,11 +157,16 @@ def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) 
         # computed first, so that every block can be compared with them
         for first in sorted({token // columns * columns for token in readings.followed[chunk].flatten().tolist()}):
             readings.note_followed(chunk, slice(0, rows), first, block(chunk, first))
-        yield done, steps
-    for done, first in enumerate(firsts, start=len(chunks) + 1):
-        for chunk in chunks:
+        yield
+        for first in firsts:
             logits = block(chunk, first)
             readings.add(chunk, slice(0, rows), first, logits, logits[:, -1])
+            yield
+
+    steps = len(chunks) * (1 + len(firsts))
+    works = [read_chunk(chunk) for chunk in chunks]
+    side_by_side = in_threads if device_kind(streams.device) == "cpu" else chain.from_iterable
+    for done, _ in enumerate(side_by_side(works), start=1):
         yield done, steps
 
 
@@ -233,7 +240,8 @@ def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
     blocks = -(-model.d_vocab // columns)
     again = min(max(1, cells // rows), n_tokens, blocks) / blocks
     reading = model.d_vocab * (rows * (2.0 * model.d_model + 80) + 2.0 * model.d_model * (2 + rows * again))
-    block = 3.0 * min(cells, rows * n_tokens) * min(columns, model.d_vocab)
+    at_once = torch.get_num_threads() if device_kind(model.device) == "cpu" else 1
+    block = 3.0 * min(at_once * cells, rows * n_tokens) * min(columns, model.d_vocab)
     stored = rows * n_tokens * (model.d_model + 16)
     return Cost(
         flops=pass_flops(model, n_tokens, n_tokens) + n_tokens * reading,

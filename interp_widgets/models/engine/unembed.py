@@ -30,9 +30,28 @@ __all__ = ["ReadOut", "blocks_agree", "vocabulary_block"]
 
 def vocabulary_block(network: Network, hidden: Tensor, ids: slice | Tensor) -> Tensor:
     """Logits (..., n) of some token ids from normed hidden states (..., d_model), in the dtype of ``hidden``."""
-    weight, bias = network.weight("W_U")[:, ids].T, network.weight("b_U")[ids]
-    logits = torch.nn.functional.linear(hidden, weight.to(hidden.dtype), bias.to(hidden.dtype))
-    return soft_capped(logits, soft_cap(network.tl_model), in_place=not logits.requires_grad)
+    return Unembedding.of(network)(hidden, ids)
+
+
+@dataclass(frozen=True)
+class Unembedding:
+    """The unembedding as it is now; calls of it wait for no lock, so that several threads may share it."""
+
+    weight: Tensor
+    bias: Tensor
+    cap: float
+    """On the logits; 0 for none."""
+
+    @classmethod
+    def of(cls, network: Network) -> Unembedding:
+        """That of a network."""
+        return cls(network.weight("W_U"), network.weight("b_U"), soft_cap(network.tl_model))
+
+    def __call__(self, hidden: Tensor, ids: slice | Tensor) -> Tensor:
+        """Logits (..., n) of some token ids from normed hidden states (..., d_model), in the dtype of ``hidden``."""
+        weight, bias = self.weight[:, ids].T, self.bias[ids]
+        logits = torch.nn.functional.linear(hidden, weight.to(hidden.dtype), bias.to(hidden.dtype))
+        return soft_capped(logits, self.cap, in_place=not logits.requires_grad)
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,11 @@ class ReadOut:
         with self.network.lock, last_route_only(self.network.tl_model):
             # the module of transformers, which may round differently from the equation
             return _norm_in_dtype_of(rows, norm) if self.network.backend == "bridge" and norm else Norm.of(norm)(rows)
+
+    def unembedding(self) -> Unembedding:
+        """What `block` uses, for several threads."""
+        with self.network.lock:
+            return Unembedding.of(self.network)
 
     @torch.no_grad()
     def block(self, hidden: Tensor, first: int, stop: int) -> Tensor:
