@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from interp_widgets import notebook
+
 AFTER = 1.0
 """Seconds after which the line comes; at once where libraries that take longer are not imported yet."""
 
@@ -25,7 +27,7 @@ class _Note:
     def say(self, text: str) -> None:
         """Show a text in place of the one before."""
         if self.handle is None:
-            self.handle = new_line()
+            self.handle = notebook.new_line()
         if self.handle is not None:
             line = html.escape(f"{self.title}: {text}" if text else "")
             self.handle.update({"text/plain": line, "text/html": f"<small>{line}</small>"}, raw=True)
@@ -63,15 +65,3 @@ def loading_step(text: str) -> None:
     note = _note.get()
     if note is not None:
         note.step(text)
-
-
-def new_line() -> Any:
-    """A line under the running cell, which can be changed; None outside of a notebook."""
-    if "IPython" not in sys.modules:
-        return None
-    from IPython.core.getipython import get_ipython
-    from IPython.display import display
-
-    if getattr(get_ipython(), "kernel", None) is None:
-        return None
-    return display({"text/plain": ""}, raw=True, display_id=True)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from interp_widgets import notebook
 from interp_widgets.models import (
     LoadError,
     ModelPair,
@@ -826,7 +827,7 @@ def test_a_notebook_says_that_it_loads_and_how_long_it_took(tmp_path: Path, monk
         def update(self, data: dict[str, str], raw: bool) -> None:
             lines.append(data["text/plain"])
 
-    monkeypatch.setattr(loading_note, "new_line", Line)
+    monkeypatch.setattr(notebook, "new_line", Line)
     load_model("demo-base", backend="bridge")
     assert lines == [], "what ships is quick"
     folder = tiny_folder("gpt2")
