@@ -53,6 +53,21 @@ def seen(pattern: NDArray[Any]) -> NDArray[Any]:
     return pattern
 
 
+def strongest_arcs(
+    row: NDArray[np.float64], query: int, high: float, *, most: int = 5, least: float = 0.05
+) -> list[tuple[int, int, float]]:
+    """(query, key, share of `high`) of the keys with the largest numbers of a query, signed ones too.
+
+    At most `most` keys, none below `least` of the largest one; keys that are not seen (NaN) have none.
+
+    >>> strongest_arcs(np.array([0.75, 0.01, 0.25, np.nan]), 2, 1.0)
+    [(2, 0, 0.75), (2, 2, 0.25)]
+    """
+    size = np.nan_to_num(np.abs(row))
+    order = np.argsort(-size, kind="stable")[:most]
+    return [(query, int(key), float(row[key]) / high) for key in order if size[key] > least * size[order[0]]]
+
+
 def thumbnails(result: AttentionPatterns, **options: Any) -> NDArray[np.float32]:
     """(layers, heads, cells, cells) the patterns of all heads, of at most `THUMBNAIL` cells along a side.
 

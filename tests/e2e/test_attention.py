@@ -38,6 +38,9 @@ def test_journey(opened: Any) -> None:
     panel.locator(".iw-strip:visible .iw-tok").nth(3).click()
     nb.wait_py("attention.position", 2)
     expect(panel.get_by_text("What ‘·Tower’ attends to in head 3.2")).to_be_visible()
+    arcs = nb.py("[strip for _, strip in attention['patterns'].strips.drawn()][0].arcs")
+    assert arcs
+    expect(panel.locator(".iw-strip:visible .iw-arcs path")).to_have_count(len(arcs))
 
     # without the sink, by a score
     panel.get_by_label("Without the sink").check()

@@ -27,7 +27,7 @@ from interp_widgets.figures.static import (
     table_scene,
 )
 from interp_widgets.figures.static.scene import fonts, shorten, text_width
-from interp_widgets.figures.theme import MARK, SEQUENTIAL256, TOKENS256, over, rgba
+from interp_widgets.figures.theme import MARK, SELECT, SEQUENTIAL256, TOKENS256, over, rgba
 from tests.pictures import Piece, differs, image, pieces, text_colours, text_places, texts
 
 HOSTILE = ["<script>alert(1)</script>", " & ", "\x00\x1b[31m", "\ud800", "مرحبا", " 😀", "中文", "$x_1$", "\n", "",
@@ -151,6 +151,20 @@ def test_strip_shades_marks_and_breaks_lines() -> None:
     assert seen == [rgba(over(TOKENS256[0]))[:3], (255, 255, 255), rgba(over(TOKENS256[255]))[:3]]
     under = [pixels.getpixel((box.middle[0], round(box.bottom + 1.5))) for box in boxes]
     assert [pixel == rgba(MARK)[:3] for pixel in under] == [True, False, False]
+
+
+@pytest.mark.parametrize(("signed", "share", "colour"), [(False, 1.0, SELECT), (True, 1.0, MARK), (True, -1.0, SELECT)])
+def test_arcs_stand_above_the_line_as_wide_as_their_numbers(signed: bool, share: float, colour: str) -> None:
+    words = [f"word{at}" for at in range(12)]
+
+    def drawn(**options: Any) -> int:
+        pixels = np.asarray(image(strip_scene(words, vmin=-signed, width=300, **options)))
+        return int((np.abs(pixels - np.array(rgba(over(colour + "bf"))[:3])).sum(-1) < 30).sum())
+
+    wide, narrow = drawn(arcs=[[3, 1, share]]), drawn(arcs=[[3, 1, share / 4]])
+    assert wide > 2 * narrow > 0 == drawn()
+    assert drawn(arcs=[[11, 0, share]]) > narrow, "to an earlier line"
+    assert drawn(arcs=[[3, 3, share]]) > 0, "to itself"
 
 
 def test_aligned_texts_stand_token_under_token_and_underline_what_differs() -> None:

@@ -180,6 +180,10 @@ def test_a_head_a_cell_and_a_token_are_selected(pair: Any, attend: Any, wire: An
     row = np.frombuffer(strip.values, "<f4")
     np.testing.assert_allclose(row[:5], result.pattern(3, 2)[4, :5], atol=1e-6)
     assert np.isnan(row[5:]).all()
+    order = np.argsort(-row[:5], kind="stable")
+    kept = [int(key) for key in order if row[key] > 0.05 * row[order[0]]]
+    assert [(int(query), int(key)) for query, key, _ in strip.arcs] == [(4, key) for key in kept]
+    np.testing.assert_allclose([share for *_, share in strip.arcs], row[kept] / row.max(initial=0, where=row > 0), 1e-5)
     wire.type(strip, selected=6)
     assert panel.position == panel.prompt_token == 5
     assert heat.cross[0] == 6

@@ -89,6 +89,7 @@ def test_the_browser_sets_selection_brush_and_marks(wire: Any) -> None:
             r"marks must be spans \[start, end\) with 0 <= start < end <= 2, got \[1, 3\]",
         ),
         (lambda s: s.set_marks([[1, 1]]), "start < end"),
+        (lambda s: s.set_arcs([(0, 2, 0.5)]), r"arcs must be \(from, to, width\) of tokens 0..1"),
         (lambda s: s.set_tokens(["a", "b"], special=[True]), "one flag for each of the 2 tokens, got 1"),
     ],
 )

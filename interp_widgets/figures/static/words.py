@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,17 +25,19 @@ from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, TOKENS256, hex_
 
 _WORD = 14.0  # font size of a token in pixels
 _CELL = 11.0  # and of a cell of a table
+_ARC_ROOM = 22.0  # above each line where there are arcs
 
 
 def strip_scene(
     tokens: Sequence[str], values: ArrayLike | None = None, *, vmin: float | None = None, vmax: float | None = None,
     colors: Sequence[str] | bytes = TOKENS256, special: Sequence[bool] = (), density: ArrayLike | None = None,
     density_max: float = 0.0, marks: Sequence[Sequence[int]] = (), selected: int = -1, title: str = "",
-    width: int = 900,
+    arcs: Sequence[Sequence[float]] = (), width: int = 900,
 ) -> Scene:  # fmt: skip
     """Tokens as running text, each shaded by its number (NaN: not), wrapped to `width` pixels.
 
-    `density` draws a small bar under each token, `marks` underlines spans [start, end). Raises ValueError unless there
+    `density` draws a small bar under each token, `marks` underlines spans [start, end), `arcs` are (from, to,
+    share of the full width), in a signed range those above 0 in another colour. Raises ValueError unless there
     is one number for each token.
 
     >>> strip_scene(["The", " cat"], [0.0, 1.0], width=200).width
@@ -43,8 +46,9 @@ def strip_scene(
     shade, bars = _numbers(values, len(tokens), "values"), _numbers(density, len(tokens), "density")
     names = [visible(token) for token in tokens]
     texts = [shorten(name, width - 2 * MARGIN - 6, _WORD) for name in names]
-    line = 26.0 if bars is None else 40.0
-    x, y = MARGIN, MARGIN + (24 if title else 0)
+    room = _ARC_ROOM if len(arcs) else 0.0
+    line = (26.0 if bars is None else 40.0) + room
+    x, y = MARGIN, MARGIN + room + (24 if title else 0)
     boxes = np.zeros((len(tokens), 3))  # left, top, width
     for i, (token, text) in enumerate(zip(tokens, texts, strict=True)):
         wide = max(8.0, text_width(text, _WORD) + 6)
@@ -54,7 +58,7 @@ def strip_scene(
         x += wide + 2
         if "\n" in token:
             x, y = MARGIN, y + line
-    height = y + line + 6
+    height = y + line - room + 6
     marked = np.zeros(len(tokens), dtype=bool)
     for start, end in marks:
         marked[start:end] = True
@@ -62,7 +66,7 @@ def strip_scene(
 
     def draw(sheet: Sheet) -> None:
         from matplotlib.collections import PatchCollection
-        from matplotlib.patches import FancyBboxPatch
+        from matplotlib.patches import FancyBboxPatch, PathPatch
 
         if title:
             sheet.title(title, width)
@@ -82,6 +86,11 @@ def strip_scene(
         for (x, y, wide), text, fill in zip(boxes, texts, fills, strict=True):
             color = ink(hex_color(*255 * fill)) if fill[3] else INK
             axes.text(x + wide / 2, y + 16, text, ha="center", fontsize=_WORD * POINT, color=color)
+        for start, end, share in arcs:
+            color = MARK if share > 0 and (vmin or 0) < 0 else SELECT
+            path = _arc(boxes[int(start)], boxes[int(end)])
+            width_of = (0.75 + 5 * min(1.0, abs(share))) * POINT
+            axes.add_patch(PathPatch(path, fill=False, edgecolor=color, lw=width_of, alpha=0.75, capstyle="round"))
         left, top, wide = boxes.T
         axes.hlines(top[marked] + 23.5, (left - 1)[marked], (left + wide + 1)[marked], colors=MARK, lw=2 * POINT)
         if bars is not None:
@@ -140,6 +149,19 @@ def aligned_scene(
                 axes.plot(*ends, color=SELECT, lw=2 * POINT)
 
     return Scene(width, height, draw, title=title)
+
+
+def _arc(start: NDArray[np.float64], end: NDArray[np.float64]) -> Any:
+    """The path between two boxes (left, top, width): above their line, or to the lower edge of a box further up."""
+    from matplotlib.path import Path
+
+    x, to, top, low = start[0] + start[2] / 2, end[0] + end[2] / 2, start[1], end[1] + 22
+    if start[1] == end[1]:
+        rise, aside = top - min(1.25 * _ARC_ROOM, 12 + abs(to - x) / 20), 10.0 * (x == to)
+        points = [(x - aside / 2, top), (x - aside, rise), (to + aside, rise), (to + aside / 2, top)]
+    else:
+        points = [(x, top), (x, (top + low) / 2), (to, (top + low) / 2), (to, low)]
+    return Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
 
 
 def _numbers(values: ArrayLike | None, n: int, what: str) -> NDArray[np.float64] | None:

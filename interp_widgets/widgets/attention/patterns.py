@@ -22,7 +22,15 @@ from interp_widgets.analysis.attention import (
 )
 from interp_widgets.analysis.attention.head_scores import longest
 from interp_widgets.analysis.attention.standing_out import StandingOut, standing_out
-from interp_widgets.figures.attention import MOST_CELLS, block_names, block_starts, in_blocks, seen, thumbnails
+from interp_widgets.figures.attention import (
+    MOST_CELLS,
+    block_names,
+    block_starts,
+    in_blocks,
+    seen,
+    strongest_arcs,
+    thumbnails,
+)
 from interp_widgets.figures.labels import capitalised, visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
@@ -222,10 +230,12 @@ class HeadPatterns(PredictionPanel):
             with strip.hold_sync():
                 self._show_tokens(strip)
                 token = visible(self.results[0].tokens[query])
-                strip.label = f"{pair_view.title_start(self, view)}What ‘{token}’ attends to in {self.head_name}"
+                what = f"What ‘{token}’ attends to in {self.head_name}; arcs to the strongest"
+                strip.label = pair_view.title_start(self, view) + what
                 strip.value_label = self._unit
                 strip.selected = query
                 self._shade(strip, row, view, rows)
+                strip.set_arcs([] if row is None else strongest_arcs(row, query, strip.vmax))
         self.about.value = "<br>".join(self._sentences())
 
     def _show_tokens(self, strip: TokenStrip) -> None:

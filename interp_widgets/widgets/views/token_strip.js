@@ -1,6 +1,8 @@
 // A strip of tokens: shaded by value, hovered, selected, brushed over and marked with the pointer or the keys.
 
 const LINES = 24;
+const ARC_ROOM = 22;  // above each line where there are arcs
+const SVG = 'http://www.w3.org/2000/svg';
 const PLAIN = /^[\x20-\x7e]*$/;
 const CHUNK = 300;  // tokens painted per frame beyond those in view
 
@@ -120,14 +122,43 @@ function render({ model, el, signal }) {
     }
   }
 
+  // An arc from each token to the one it names: above their line, or from the upper edge to the lower one of a line
+  // further up. In a signed scale, numbers above 0 have another colour.
+  function drawArcs() {
+    const arcs = model.get('arcs').filter(([from, to]) => spans[from] && spans[to]);
+    strip.querySelector('.iw-arcs')?.remove();
+    if (!arcs.length) return;
+    const picture = document.createElementNS(SVG, 'svg'), signed = model.get('vmin') < 0;
+    picture.classList.add('iw-arcs');
+    picture.setAttribute('width', 1);
+    picture.setAttribute('height', 1);
+    picture.setAttribute('aria-hidden', 'true');
+    for (const [from, to, weight] of arcs) {
+      const a = spans[from], b = spans[to], path = document.createElementNS(SVG, 'path');
+      const x = a.offsetLeft + a.offsetWidth / 2, end = b.offsetLeft + b.offsetWidth / 2, top = a.offsetTop;
+      const low = b.offsetTop + b.offsetHeight, middle = (top + low) / 2;
+      const rise = top - Math.min(ARC_ROOM * 1.25, 12 + Math.abs(end - x) / 20);
+      const aside = from === to ? 10 : 0;  // an arc to itself is a loop
+      path.setAttribute('d', Math.abs(b.offsetTop - top) < 4
+        ? `M${x - aside / 2},${top} C${x - aside},${rise} ${end + aside},${rise} ${end + aside / 2},${top}`
+        : `M${x},${top} C${x},${middle} ${end},${middle} ${end},${low}`);
+      path.setAttribute('stroke-width', (0.75 + 5 * Math.min(1, Math.abs(weight))).toFixed(2));
+      path.classList.toggle('iw-up', signed && weight > 0);
+      picture.append(path);
+    }
+    strip.append(picture);
+  }
+
   // The tokens in view at once, the rest of a long text over the next frames.
   function paint() {
     values = floats(model.get('values'));
     heights = floats(model.get('density'));
     barTop = heights.length ? model.get('density_max') || heights.reduce((most, v) => v > most ? v : most, 0) || 1 : 0;
     strip.classList.toggle('iw-dense', barTop > 0 && spans.length > 0);
+    strip.classList.toggle('iw-arched', model.get('arcs').length > 0 && spans.length > 0);
     fit();
     drawLegend();
+    drawArcs();
     const [first, last] = inView();
     paintSome(first, last);
     pending = [[0, first], [last, spans.length]].filter(([a, b]) => b > a);
@@ -167,8 +198,8 @@ function render({ model, el, signal }) {
   }
 
   function fit() {
-    const dense = strip.classList.contains('iw-dense') ? 14 : 0;
-    strip.style.maxHeight = `${model.get('max_lines') * (LINES + dense) + 10}px`;
+    const dense = strip.classList.contains('iw-dense') ? 14 : 0, arched = strip.classList.contains('iw-arched') ? ARC_ROOM : 0;
+    strip.style.maxHeight = `${model.get('max_lines') * (LINES + dense + arched) + 10}px`;
   }
 
   // One string of flags per token tells what has to be touched.
@@ -367,7 +398,7 @@ function render({ model, el, signal }) {
     onTraits(model, 'tokens special captions empty', mark('build')),
     onTraits(model, 'values vmin vmax labels value_label legend', mark('paint')),
     onTraits(model, 'lut lut_dark', mark('colours')),
-    onTraits(model, 'density density_max density_label', mark('paint')),
+    onTraits(model, 'density density_max density_label arcs', mark('paint')),
     onTraits(model, 'max_lines', fit),
     onTraits(model, 'label instruction terms', heading),
     onTraits(model, 'marks', mark('states')),
@@ -376,7 +407,7 @@ function render({ model, el, signal }) {
     onTraits(model, 'hovered', () => { over = model.get('hovered'); flush(); }),
     watchTheme(() => { dirty.add('colours'); flush(); }),
   ];
-  const watcher = new ResizeObserver(() => { if (theme.stale) mark('colours')(); });
+  const watcher = new ResizeObserver(() => { if (theme.stale) mark('colours')(); else drawArcs(); });
   watcher.observe(strip);
   heading(); readColours(); build(); paint(); states();
   return () => { stops.forEach(stop => stop()); watcher.disconnect(); flush.stop(); paintRest.stop(); sendSoon.stop(); tip.hide(); };

@@ -69,6 +69,8 @@ class TokenStrip(View):
     density_max = t.Float(0.0).tag(sync=True)
     """The number a full bar stands for; 0: the largest one."""
     density_label = t.Unicode("").tag(sync=True)
+    arcs = t.List(t.List(t.Float())).tag(sync=True)
+    """[from token, to token, share of the full width] of each arc, signed in a signed range; see `set_arcs`."""
     selected = t.Int(-1).tag(sync=True, from_page=_is_token)
     """The clicked token, -1 for none."""
     hovered = t.Int(-1).tag(sync=True, from_page=_is_token)
@@ -107,14 +109,14 @@ class TokenStrip(View):
         return not self.tokens
 
     def set_tokens(self, tokens: Sequence[str], *, special: Sequence[bool] = (), captions: Sequence[str] = ()) -> None:
-        """Replace the tokens; numbers, bars, marks, brush and selection are cleared."""
+        """Replace the tokens; numbers, bars, arcs, marks, brush and selection are cleared."""
         if special and len(special) != len(tokens):
             raise ValueError(f"special must have one flag for each of the {len(tokens)} tokens, got {len(special)}")
         if captions and len(captions) != len(tokens):
             raise ValueError(f"captions must have one text for each of the {len(tokens)} tokens, got {len(captions)}")
         with self.hold_sync():
             self.values = self.density = b""
-            self.labels, self.brush, self.marks = [], [], []
+            self.labels, self.brush, self.marks, self.arcs = [], [], [], []
             self.selected = self.hovered = -1
             self.tokens, self.special = list(tokens), [bool(flag) for flag in special]
             self.captions = list(captions)
@@ -140,6 +142,17 @@ class TokenStrip(View):
         with self.hold_sync():
             self.density_max, self.density = float(maximum), float_bytes(array)
 
+    def set_arcs(self, arcs: Sequence[tuple[int, int, float]]) -> None:
+        """Draw arcs (from token, to token, width), the width as a share of the full one from −1 to 1; ValueError when
+        one ends outside the tokens."""
+        for start, end, share in arcs:
+            if not (0 <= start < len(self.tokens) and 0 <= end < len(self.tokens) and abs(share) <= 1):
+                raise ValueError(
+                    f"arcs must be (from, to, width) of tokens 0..{len(self.tokens) - 1}, the width from -1 to 1, got "
+                    f"{(start, end, share)}"
+                )
+        self.arcs = [[float(part) for part in arc] for arc in arcs]
+
     def set_marks(self, spans: Sequence[Sequence[int]]) -> None:
         """Mark the spans [start, end) of tokens; ValueError when one lies outside the tokens."""
         self.marks = check_spans(spans, len(self.tokens), "marks")
@@ -163,6 +176,6 @@ class TokenStrip(View):
         density: Any = bytes_floats(self.density) if self.density else None
         return strip_scene(
             self.tokens, values, vmin=self.vmin, vmax=self.vmax, colors=self.lut, special=self.special, density=density,
-            density_max=self.density_max, marks=self.marks, selected=self.selected, width=width,
+            density_max=self.density_max, marks=self.marks, arcs=self.arcs, selected=self.selected, width=width,
             title=self.label if title is None else title,
         )  # fmt: skip
