@@ -17,15 +17,15 @@ from .words import HeadWordsInTexts
 class AttentionExplorer(PredictionStack):
     """Where the attention heads of a model look on a prompt, and which heads are of a known kind.
 
-    *Patterns*: every head as a thumbnail, layer × head or sorted by a score; a click shows the head's pattern,
-    query × key, with the BOS, and a click on a token shades the tokens by what it attends to, with arcs to the
-    strongest. It opens on the head that stands out on the prompt, and says why. The first token, often an attention
-    sink, can be left out, and attention can be weighted by the norm of the value moved. *Find*: scores of all heads as induction, previous-token,
-    duplicate-token and first-token heads, with intervals and controls. *Compare*: every head as a dot by two of its
-    scores, its direct attribution and the drop without it, with their rank correlation. *Why here?*: one attention
-    score of the selected head as a sum over pairs of source tokens. *Words*: the word pairs of the head's weights
-    beside the attention that these words pay in the prompt and many texts, with an AUC. *Texts*: where in many texts
-    the head attends most, and some of every tenth of strength; a click opens the text. *Needed?*: the effect of
+    *Patterns*: every head as a thumbnail, layer × head or sorted by a score; a click shows the head's pattern, query ×
+    key, with the BOS, and a click on a token shades the tokens by what it attends to, with arcs to the strongest. It
+    opens on the head that stands out on the prompt, and says why. The first token, often an attention sink, can be left
+    out, and attention can be weighted by the norm of the value moved. *Find*: scores of all heads as induction,
+    previous-token, duplicate-token and first-token heads, with intervals and controls. *Compare*: every head as a dot
+    by two of its scores, its direct attribution and the drop without it, with their rank correlation. *Why here?*: one
+    attention score of the selected head as a sum over pairs of source tokens. *Words*: the word pairs of the head's
+    weights beside the attention that these words pay in the prompt and many texts, with an AUC. *Texts*: where in many
+    texts the head attends most, and some of every tenth of strength; a click opens the text. *Needed?*: the effect of
     removing the head beside those of other heads, with p.
 
     ``AttentionExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt, layer and head with other widgets,
