@@ -137,7 +137,7 @@ def test_the_story_of_a_position(pair: Any, explore: Any) -> None:
     assert 0 < commit < result.n_layers, "else the sentence below is another"
     said = f"“·Paris” ({result.probability[-1, column]:.3f}) becomes the likeliest token at layer {commit} and stays"
     assert said in panel.map.description.value
-    assert "No interference." in panel.map.description.value
+    assert "nterference" not in panel.map.description.value
     panel.target = " Rome"
     settle(panel)
     best = int(panel.result.target_rank[:, column].min())

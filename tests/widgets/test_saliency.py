@@ -275,7 +275,8 @@ def test_the_map_says_what_its_check_found(pair: Any, explore: Any, all_orders: 
     panel.method = "exact"
     settle(panel)
     best = faithfulness(pair.tuned, panel.result, **many).verdict.split(":")[0]
-    assert part.verdict.text.value.startswith(f"Exact is {best}")
+    brief, full = f"This map is {best.partition(' (')[0]}.", f"Exact is {best}"
+    assert part.verdict.text.value.startswith(f"<details><summary>{brief}</summary>{full}")
     assert part.prompt_strip.legend
     panel.method = "random"
     settle(panel)

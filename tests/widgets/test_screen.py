@@ -405,6 +405,21 @@ def test_a_card_has_few_options_in_sight_and_the_rest_under_more(pair: Any, show
     assert sums not in screen["decomposition"].plot.children
 
 
+def test_one_more_opens_the_options_of_a_stack_and_of_its_tab(pair: Any, show: Any, wire: Any) -> None:
+    saliency = show(pair.base, tabs=("saliency",))["saliency"]
+    inputs = [*visible_controls(saliency.inputs), *visible_controls(saliency["map"].inputs)]
+    (more,) = [one for one in inputs if getattr(one, "description", "") == "More"]
+    assert not more.value
+    wire.type(more, value=True)
+    shown = [*visible_controls(saliency.inputs), *visible_controls(saliency["map"].inputs)]
+    assert saliency.controls["baseline"] in shown
+    assert saliency["map"].controls["levels"] in shown
+    wire.type(more, value=False)
+    shown = [*visible_controls(saliency.inputs), *visible_controls(saliency["map"].inputs)]
+    assert saliency.controls["baseline"] not in shown
+    assert saliency["map"].controls["levels"] not in shown
+
+
 def test_more_is_closed_while_all_options_are_as_usual(pair: Any, show: Any) -> None:
     screen = show(pair, tabs=("concepts", "head_words"))
     for name in screen.shown:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from interp_widgets.compute.worker import Progress
-from interp_widgets.widgets.base.status import StatusLine, describe_error
+from interp_widgets.widgets.base.status import WAITING, StatusLine, describe_error
 
 
 class Unreadable(Exception):
@@ -17,6 +17,15 @@ class Unreadable(Exception):
         raise RuntimeError("no text")
 
     __repr__ = __str__
+
+
+def test_what_was_asked_for_is_taken_back_with_its_panel() -> None:
+    status, seen = StatusLine(), []
+    for say in (lambda: status.waiting("2 s"), lambda: status.idle(WAITING), lambda: status.done(1.0)):
+        say()
+        status.leave_off()
+        seen.append((status.state, status.text))
+    assert seen == [("idle", "Ready"), ("idle", "Ready"), ("done", "Done in 1.0 s (computed)")]
 
 
 def test_states(wire: Any) -> None:

@@ -147,9 +147,9 @@ def test_what_outshines_the_others_does_not_set_the_scale(
     panel.map.paint()
     usual, largest = np.abs(shares[1:, 1:]).max(), np.nanmax(np.abs(heat.matrix))
     assert heat.vmax == pytest.approx(usual)
-    assert (f"darkest up to {largest:.2f}" in heat.title) == (largest > usual)
+    assert (f"beyond the scale up to {largest:.2f}" in heat.title) == (largest > usual)
     panel.color = "norm_share"
-    assert "darkest" not in heat.title
+    assert "beyond" not in heat.title
 
 
 def test_the_threshold_chooses_labels_without_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,8 +164,8 @@ class ConceptMapFigure(Chart):
     def _summary(self, places: ConceptMap) -> str:
         count = f"{len(places.names):,} concepts"
         if places.explained is not None:
-            return f"{count}, directions of length 1 · the plane holds {places.explained:.0%} of the variance"
-        return f"{count} · {places.recall:.0%} of the 10 nearest are near here; long distances mean little"
+            return f"{count} · the plane holds {places.explained:.0%} of the variance"
+        return f"{count} · {places.recall:.0%} of the 10 nearest are near here"
 
     def _fill_arrows(self, places: ConceptMap, moved: int | Sequence[int]) -> None:
         rows: dict[str, list[Any]] = {column: [] for column in self.arrows.data}

@@ -458,6 +458,11 @@ class Controls:
         for fold in self._folds:
             fold.fit()
 
+    def share_more(self, others: Controls) -> None:
+        """Let the *More* button here open the rows under that of others too, of a tab below these controls."""
+        for fold in others._folds if self._folds else ():
+            fold.follow(self._folds[-1])
+
     # hints ------------------------------------------------------------------------------------------------------------
 
     def hint(self, name: str, text: str) -> bool:
@@ -468,7 +473,7 @@ class Controls:
             return False
         for fold in self._folds:
             if box in fold.box.children:
-                fold.button.value = True
+                fold.open()
         if name not in self._hints:
             self._hints[name] = Hint()
             at = box.children.index(self._made[name]) + 1
@@ -524,13 +529,31 @@ class _Fold:
         self.button = W.ToggleButton(description="More", value=opened, tooltip="Rarely used options")
         self.button.add_class("iw-more")
         self.button.observe(lambda _: self.fit(), "value")
+        self._leader: _Fold | None = None
+        self._followers: list[_Fold] = []
         self.fit()
+
+    def follow(self, leader: _Fold) -> None:
+        """Open and close with the fold of the stack that this panel is a tab of: one button for both."""
+        self._leader = leader
+        leader._followers.append(self)
+        leader.button.value = self.button.value = leader.button.value or self.button.value
+        leader.button.observe(lambda change: setattr(self.button, "value", change.new), "value")
+        self.fit()
+
+    def open(self) -> None:
+        """Show the rows."""
+        self.button.value = True
+        if self._leader is not None:
+            self._leader.button.value = True
 
     def fit(self) -> None:
         """Show or hide the rows; without any visible option there is no button."""
         some = not all(hidden(row) for row in self.box.children)
-        shown_if(self.button, some)
+        shown_if(self.button, some and (self._leader is None or hidden(self._leader.button)))
         shown_if(self.box, some and self.button.value)
+        for one in self._followers:
+            one.fit()
 
 
 def hidden(widget: Any) -> bool:

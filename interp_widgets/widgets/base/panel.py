@@ -41,7 +41,7 @@ from .menu import Menu
 from .request import FromModel, Request
 from .saving import SaveRow, as_one, save
 from .shell import Shell, column
-from .status import StatusLine
+from .status import WAITING, StatusLine
 from .terms import TermsBox
 from .workbench import WorkbenchState
 
@@ -55,8 +55,6 @@ OLD_HOOKS = {
     "asks": "has_request", "waits": "manual_run", "gives_way": "preemptible", "lacks": "missing_requirement"
 }  # fmt: skip
 """Names of hooks until the next release: a panel written with them would else be another panel without a word."""
-WAITING = "Waiting for a setting: see the hint beside it"
-"""Status line while a setting is not filled in."""
 DETAILS, TERMS = "Details", "Terms"
 """Entries of the menu that show what is below the picture, and what the words on the panel mean."""
 MOVED = "The model has changed since: Run computes again"
@@ -416,7 +414,8 @@ class Panel(Shell):
             self.screen.follow(self)
 
     def _show_marks(self) -> None:
-        dimmed, run_needed = self._stale or self._model_moved, self._forecast is not None or self._model_moved
+        dimmed = self._drawn is not None and (self._stale or self._model_moved)  # else there is nothing to dim
+        run_needed = self._forecast is not None or self._model_moved
         (self.plot.add_class if dimmed else self.plot.remove_class)("iw-stale")
         self.run_button.button_style = "primary" if run_needed else ""
         shorter = self._forecast and self.shorter

@@ -283,6 +283,7 @@ class Stack(Shell):
         self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", names[change.new or 0]))
         self.observe(self._open_tab, "tab")
         self.build()
+        self.controls.share_more(self[self.tab].controls)
 
     @T.validate("tab")
     def _tab_there(self, proposal: Any) -> str:
@@ -307,8 +308,8 @@ class Stack(Shell):
                 panel.hide()
                 panel.forget_refusal()  # on a shared line, where it would stand as said of this tab
         line = self.status_line
-        if line is not None and line.state == "waiting":
-            line.idle()  # the line was about the previous tab
+        if line is not None:
+            line.leave_off()
         current.appear()
         if line is not None and line.state == "idle" and current.asked_to_run:
             line.waiting(current.asked_to_run, first=not current.results)
@@ -338,6 +339,7 @@ class Stack(Shell):
             self._opened.pop(name, None)
             raise
         panel.observe(self._panel_changed, shared)
+        self.controls.share_more(panel.controls)
         # in an existing box: a page switches to the previous tab if a tab's child is replaced
         self.tabs.children[tuple(self.fitting).index(name)].children = [panel]
 

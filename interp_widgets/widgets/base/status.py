@@ -36,6 +36,8 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+WAITING = "Waiting for a setting: see the hint beside it"
+"""The line while a setting is not filled in."""
 LONGEST_LINE, LONGEST_TRACE = 2_000, 20_000
 """Most characters of one entry of a traceback, and of all of them."""
 
@@ -96,6 +98,11 @@ class StatusLine(View):
     def idle(self, text: str = "Ready") -> None:
         """Show that nothing is running."""
         self._say("idle", text)
+
+    def leave_off(self) -> None:
+        """Take back that Run has to be pressed, or a setting filled in, of a panel that is no longer shown."""
+        if self._last[0] == "waiting" or self._last[1] == WAITING:
+            self.idle()
 
     def waiting(self, forecast: str, *, first: bool = False) -> None:
         """Show that Run has to be pressed, for the ``first`` run or because the inputs have changed."""

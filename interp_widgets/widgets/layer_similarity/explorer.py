@@ -9,6 +9,7 @@ from ..base.stack import Stack
 from .correlations import TextCorrelations
 from .dimensions import LayerDimensions
 from .layers import LayerMatrix
+from .options import LARGE
 from .projections import TextProjections
 from .tasks import TaskSimilarity
 
@@ -51,5 +52,7 @@ class LayerSimilarityExplorer(Stack):
         if len(self.models) > 1 and "view" not in keywords:
             usual["view"] = "beside"  # sections of layers are fitted to two models, so show both
         if not are_demo(self.models) and not {"tab", "tasks", "control_models"} & keywords:
-            usual["tab"] = "layers"  # control models take hours, the layers of a model a minute
+            usual["tab"] = "layers"  # control models take longer than the layers of a model
+        if max(model.parameter_count for model in self.models) >= LARGE:
+            usual |= {} if {"spread", "tasks"} & keywords else {"spread": "one"}
         return usual

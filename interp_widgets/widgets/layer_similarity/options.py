@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import ipywidgets as W
 import traitlets as T
@@ -14,7 +14,7 @@ from interp_widgets.analysis._core.cost import Cost, pass_flops
 from interp_widgets.analysis.layer_similarity import MossaResult, mossa
 from interp_widgets.analysis.layer_similarity.mossa import mossa_cost
 from interp_widgets.arguments import short
-from interp_widgets.data.task_texts import TaskTexts, demo_task_texts
+from interp_widgets.data.task_texts import CLUSTERS, TaskTexts, demo_task_texts
 from interp_widgets.models import Model
 from interp_widgets.tuning.control_models import tune_control_models
 
@@ -30,6 +30,13 @@ TUNED_SEED = 1
 """Seed of these texts; models are compared on others."""
 STEPS, BATCH = 100, 8
 """Steps and batch size of the tuning of a control model."""
+FEW_STEPS = 30
+"""Steps where the model is large."""
+ONE_EACH = tuple(members[0] for members in CLUSTERS.values())
+"""One demo task of each cluster: those that a large model is compared on."""
+LARGE = 20_000_000
+"""Parameters from which a control model of each of the demo's tasks would take hours."""
+SPREADS = {"all": "all", "one": "one per cluster"}
 SAMPLED = 40
 """Texts of a task sampled to forecast the cost of all."""
 ESTIMATES = {"auto": "debiased if texts are few", "debiased": "debiased", "biased": "biased"}
@@ -78,9 +85,20 @@ class TaskList(PerModel):
         return [f"tasks = {made}"], "tasks"
 
 
+@dataclass(frozen=True)
+class OneOfEach(TaskList):
+    """One of the demo's tasks from each cluster."""
+
+    def read(self) -> tuple[TaskTexts, ...]:
+        return _demo_tasks(self.texts, names=ONE_EACH)
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        return [f"tasks = demo_task_texts({self.texts}, names={list(ONE_EACH)})"], "tasks"
+
+
 @lru_cache(maxsize=4)
-def _demo_tasks(texts: int) -> tuple[TaskTexts, ...]:
-    return demo_task_texts(texts)
+def _demo_tasks(texts: int, names: tuple[str, ...] | None = None) -> tuple[TaskTexts, ...]:
+    return demo_task_texts(texts, names=names)
 
 
 @dataclass(frozen=True)
@@ -89,6 +107,7 @@ class TunedControls(PerModel):
 
     own: tuple[TaskTexts, ...] | None = None
     """The user's own tasks, which they are tuned on; None for the demo's."""
+    steps: ClassVar[int] = STEPS
 
     @property
     def tasks(self) -> tuple[TaskTexts, ...]:
@@ -100,9 +119,25 @@ class TunedControls(PerModel):
         return [f"controls = tune_control_models({'model' if name == 'model' else 'base'}, {tasks})"], "controls"
 
 
-@lru_cache(maxsize=1)
-def _tuned_tasks() -> tuple[TaskTexts, ...]:
-    return demo_task_texts(TUNED_ON, seed=TUNED_SEED)
+@dataclass(frozen=True)
+class FewControls(TunedControls):
+    """Control models of one of the demo's tasks from each cluster, tuned in fewer steps."""
+
+    steps: ClassVar[int] = FEW_STEPS
+
+    @property
+    def tasks(self) -> tuple[TaskTexts, ...]:
+        return _tuned_tasks(ONE_EACH)
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        tasks = f"demo_task_texts({TUNED_ON}, seed={TUNED_SEED}, names={list(ONE_EACH)})"
+        model = "model" if name == "model" else "base"
+        return [f"controls = tune_control_models({model}, {tasks}, steps={self.steps})"], "controls"
+
+
+@lru_cache(maxsize=2)
+def _tuned_tasks(names: tuple[str, ...] | None = None) -> tuple[TaskTexts, ...]:
+    return demo_task_texts(TUNED_ON, seed=TUNED_SEED, names=names)
 
 
 class GivenControls(PerModel):
@@ -152,8 +187,15 @@ class TaskOptions(Panel):
         shown_if=lambda panel: panel.tasks is None, help="Number of texts of each demo task to compare",
     )  # fmt: skip
 
+    spread = field(
+        SPREADS, "all", label="Demo tasks", more=True, shown_if=lambda panel: panel.tasks is None,
+        help="Which of the demo's tasks; one per cluster is the default for large models",
+    )  # fmt: skip
+
     def task_list(self) -> TaskList:
         """The tasks that the settings select."""
+        if self.tasks is None and self.spread == "one":
+            return OneOfEach(None, self.texts_per_task)
         return TaskList(self.tasks, 0 if self.tasks is not None else self.texts_per_task)
 
     @property
@@ -183,7 +225,8 @@ class ControlOptions(TaskOptions):
                 raise ValueError(
                     f"task {without[0]!r} has no responses to tune a control model on: pass some, or control_models="
                 )
-            return Request.of(mossa, {}, TunedControls(self.tasks), tasks)
+            few = self.tasks is None and self.spread == "one"
+            return Request.of(mossa, {}, FewControls() if few else TunedControls(self.tasks), tasks)
         return Request.of(mossa, {}, GivenControls(self.control_models), tasks)
 
     def depends_on(self, request: Any, model: Model) -> tuple[Any, ...]:
@@ -197,7 +240,7 @@ class ControlOptions(TaskOptions):
         controls, tasks = request.inputs
         if isinstance(controls, TunedControls):
             models = tune_control_models(
-                self.models[0], controls.tasks, steps=STEPS, batch_size=BATCH, check=check,
+                self.models[0], controls.tasks, steps=controls.steps, batch_size=BATCH, check=check,
                 progress=lambda done, total: progress(9 * done, 10 * total),
             )  # fmt: skip
         else:
@@ -218,7 +261,7 @@ class ControlOptions(TaskOptions):
             times.append(sum(own) / len(own))
         cost = mossa_cost(model, lengths)
         if isinstance(controls, TunedControls):
-            tokens = sum(STEPS * BATCH * 1.3 * length for length in times)  # responses and padding
+            tokens = sum(controls.steps * BATCH * 1.3 * length for length in times)  # responses and padding
             cost = replace(
                 cost,
                 flops=cost.flops + 3 * pass_flops(model, tokens, 64) + 3 * tokens * 2 * model.d_vocab * model.d_model,

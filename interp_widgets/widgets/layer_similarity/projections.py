@@ -20,7 +20,7 @@ from ..base.controls import shown_if
 from ..base.fields import Seed, field
 from ..base.request import Request
 from ..views import BokehFigure
-from .options import TaskList, TaskOptions
+from .options import OneOfEach, TaskList, TaskOptions
 from .tasks import TaskSimilarity
 
 METHODS = {"pca": "principal components", "tsne": "t-SNE", "umap": "UMAP"}
@@ -46,6 +46,11 @@ class FirstTexts(TaskList):
         return [*lines, f"tasks = [{each} for task in tasks]"], tasks
 
 
+@dataclass(frozen=True)
+class FirstTextsOfEach(FirstTexts, OneOfEach):
+    """One task from each cluster, with its first texts."""
+
+
 class TextProjections(TaskOptions):
     """A point per text at one layer, coloured by cluster."""
 
@@ -63,7 +68,9 @@ class TextProjections(TaskOptions):
         self.plot.children = [grid]
 
     def request(self) -> Request:
-        tasks = FirstTexts(self.tasks, self.task_list().texts)
+        listed = self.task_list()
+        kind = FirstTextsOfEach if isinstance(listed, OneOfEach) else FirstTexts
+        tasks = kind(listed.own, listed.texts)
         return Request.of(layer_projections, {"method": self.method, "seed": self.seed}, tasks)
 
     def cost(self, request: Any, model: Model) -> Cost:

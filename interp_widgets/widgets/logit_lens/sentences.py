@@ -41,10 +41,10 @@ def describe_prediction(result: LogitLensResult, column: int) -> str:
         settled = f"becomes the likeliest token at layer {commit} and stays"
     sure = format_probability(result.probability[-1, column])
     where = f"After {quoted(result.tokens[column])} ({column}): {quoted(final)} ({sure})"
-    return f"{where} {settled}. {_target(result, column, final)}".strip()
+    return f"{where} {settled}. {_target(result, column)}".strip()
 
 
-def _target(result: LogitLensResult, column: int, final: str) -> str:
+def _target(result: LogitLensResult, column: int) -> str:
     if result.target_rank is None or result.target_probability is None or result.target_token is None:
         return ""
     ranks = result.target_rank[:, column]
@@ -54,7 +54,7 @@ def _target(result: LogitLensResult, column: int, final: str) -> str:
         where = ", ".join(f"likeliest at {row_name(result, row - 1)}, lost at {row_name(result, row)}" for row in lost)
         sentence = f"Interference: {name} is {where}"
     elif ranks.min() == 0:
-        return "No interference." if result.target_token == final else f"No interference: {name} stays."
+        return ""
     else:
         best = f"its best rank is {ranks.min():,} at {row_name(result, int(ranks.argmin()))}"
         sentence = f"{name[0].upper()}{name[1:]} is never the likeliest: {best}"

@@ -36,12 +36,19 @@ from .rows import LONG
 ORDERS = 19
 """Random orders that the map of a prompt that is not short is compared with: the fewest that can reach p = 0.05."""
 SATURATED = (
-    "Most tokens of the prompt are each worth the whole probability of a response token, so that this map cannot rank "
-    "them: the logit difference to another token, as target, can."
+    "This map cannot rank its tokens.",
+    (
+        "Most tokens of the prompt are each worth the whole probability of a response token, so that this map cannot "
+        "rank them: the logit difference to another token, as target, can."
+    ),
 )
+"""A remark on a map, in short and in full."""
 SINK = (
-    "The first token of the prompt carries the model's attention sink, which the others rely on, so that its value "
-    "says little about the word."
+    "Its first token carries the attention sink.",
+    (
+        "The first token of the prompt carries the model's attention sink, which the others rely on, so that its value "
+        "says little about the word."
+    ),
 )
 KIND = "check of a saliency map"
 """The speedometer's key for checks."""
@@ -63,14 +70,26 @@ class Verdict:
     faithful: FaithfulnessResult
 
     @property
+    def brief(self) -> str:
+        """The verdict without its numbers."""
+        closeness = "" if self.agreement is None else f"agrees {self._agrees} with exact and "
+        return f"This map {closeness}is {self.faithful.verdict.partition(' (')[0]}."
+
+    @property
     def sentences(self) -> str:
         """The verdict in full."""
         name = METHOD_LABELS[self.method].capitalize()
         order = f"is {self.faithful.verdict}"
         if self.agreement is None:
             return f"{name} {order}."
-        words = "well" if self.agreement >= WELL else "partly" if self.agreement >= PARTLY else "poorly"
-        return f"{name} agrees {words} with exact here (rank correlation {_signed(self.agreement)}). It {order}."
+        closeness = f"{self._agrees} with exact here (rank correlation {_signed(self.agreement)})"
+        return f"{name} agrees {closeness}. It {order}."
+
+    @property
+    def _agrees(self) -> str:
+        """How well it agrees with the exact map."""
+        agreement = self.agreement or 0.0
+        return "well" if agreement >= WELL else "partly" if agreement >= PARTLY else "poorly"
 
 
 def judge(
@@ -109,7 +128,7 @@ def judging_cost(model: Model, result: SaliencyResult, draws: int) -> Cost:
 
 
 class VerdictLine:
-    """The verdict on the maps on the screen, in a line with a button that opens the full check.
+    """The verdict on the maps on the screen: a line that unfolds, with a button that opens the full check.
 
     It is computed in the background if the prompt is short and the check quick.
     """
@@ -170,23 +189,30 @@ class VerdictLine:
 
     def _say(self) -> None:
         verdicts, results = self._verdicts(), self._panel.results
-        if verdicts:
-            starts = pair_view.all_starts(verdicts)
-            text = " ".join(start + verdict.sentences for start, verdict in zip(starts, verdicts, strict=True))
-        elif any(result.spans is not None for result in results):
-            text = "The check needs a map of all single tokens of the prompt, which this is not."
-        elif self._panel.jobs.runs("verdict"):
-            text = "Checking whether this map can be trusted…"
-        else:
-            text = "This map has not been checked."
-        starts = pair_view.all_starts(results)
-        remarks = [
-            start + remark
-            for start, result in zip(starts, results, strict=True)
-            for remark, holds in ((SATURATED, result.saturated.any()), (SINK, result.sink))
+        lines = [  # each in short and in full
+            (start + brief, start + full)
+            for start, result in zip(pair_view.all_starts(results), results, strict=True)
+            for (brief, full), holds in ((SATURATED, result.saturated.any()), (SINK, result.sink))
             if holds
         ]
-        self.text.value = escape(" ".join([*remarks, text]))
+        if verdicts:
+            starts, alike = pair_view.all_starts(verdicts), len({one.brief for one in verdicts}) == 1
+            lines += [
+                ("" if alike and at else ("" if alike else start) + one.brief, start + one.sentences)
+                for at, (start, one) in enumerate(zip(starts, verdicts, strict=True))
+            ]
+        else:
+            lines.append((self._unchecked(), self._unchecked()))
+        brief, full = (escape(" ".join(filter(None, parts))) for parts in zip(*lines, strict=True))
+        self.text.value = brief if brief == full else f"<details><summary>{brief}</summary>{full}</details>"
+
+    def _unchecked(self) -> str:
+        """Why there is no verdict."""
+        if any(result.spans is not None for result in self._panel.results):
+            return "The check needs a map of all single tokens of the prompt, which this is not."
+        if self._panel.jobs.runs("verdict"):
+            return "Checking whether this map can be trusted…"
+        return "This map has not been checked."
 
 
 def _seconds(model: Model, cost: Cost) -> float:

@@ -80,7 +80,7 @@ class SourceMap:
             return
         low, high, signed = self._range(view, rows)
         largest = float(np.nanmax(np.abs(matrix), initial=0))
-        beyond = f", darkest up to {fixed(largest, 2)}" if signed and largest > high else ""
+        beyond = f", beyond the scale up to {fixed(largest, 2)}" if signed and largest > high else ""
         with heat.hold_sync():
             heat.title = self._title(view) + beyond
             heat.value_label = COLOR_LABELS[panel.color] + view_suffix(view)

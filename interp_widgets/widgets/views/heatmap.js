@@ -414,18 +414,52 @@ function render({ model, el, signal }) {
     return pen.createPattern(sheet, 'repeat');
   }
 
-  function drawRows() {
-    const [, ch] = size(), spans = model.get('row_marks');
-    const step = roundStep(Math.max((NAME - 0.5) / ch, (view[2] - view[0]) / 60));
-    pen.font = FONT(); pen.textAlign = 'right';
-    const right = L.x - 6 - L.band;
+  // The rows and columns that have a name on the axis: as many as can be read.
+  function namedRows() {
+    const step = roundStep(Math.max((NAME - 0.5) / size()[1], (view[2] - view[0]) / 60)), rows = [];
     for (let r = Math.ceil(view[0] / step) * step; r < view[2]; r += step) {
       const y = yOf(r + 0.5);
-      if (y < L.y || y > L.y + L.h || r >= R) continue;
-      pen.fillStyle = inSpans(spans, r) ? theme.mark : theme.fg;
-      pen.fillText(isolate(cut(rowNames[r], L.rowRoom)), right, y + 0.5);
-      if (step > 1) { pen.fillStyle = theme.line; pen.fillRect(L.x - 4, Math.round(y), 3, 1); }
+      if (y >= L.y && y <= L.y + L.h && r < R) rows.push(r);
     }
+    return { step, rows };
+  }
+  function namedColumns() {
+    const step = flatLabels() ? 1 : roundStep(Math.max((SLANT - 0.5) / size()[0], (view[3] - view[1]) / 60)), columns = [];
+    for (let c = Math.ceil(view[1] / step) * step; c < view[3]; c += step) {
+      const x = xOf(c + 0.5);
+      if (x >= L.x && x <= L.x + L.w && c < C) columns.push(c);
+    }
+    return { step, columns };
+  }
+
+  // The names, on the layer above: those that the name of [row, column] under the cursor would cover make room for it.
+  function drawNames([row, column] = [-1, -1]) {
+    const rowMarks = model.get('row_marks'), columnMarks = model.get('column_marks'), flat = flatLabels();
+    const at = row >= 0 ? yOf(row + 0.5) : -Infinity, across = column >= 0 && !flat ? xOf(column + 0.5) : -Infinity;
+    ink.font = FONT(); ink.textAlign = 'right'; ink.direction = 'ltr';
+    for (const r of namedRows().rows) {
+      const y = yOf(r + 0.5);
+      if (Math.abs(y - at) < NAME - 0.5) continue;
+      ink.fillStyle = inSpans(rowMarks, r) ? theme.mark : theme.fg;
+      ink.fillText(isolate(cut(rowNames[r], L.rowRoom)), L.x - 6 - L.band, y + 0.5);
+    }
+    ink.textAlign = flat ? 'center' : 'right';
+    for (const c of namedColumns().columns) {
+      const x = xOf(c + 0.5);
+      if (Math.abs(x - across) < SLANT - 0.5) continue;
+      ink.fillStyle = inSpans(columnMarks, c) ? theme.mark : theme.fg;
+      if (flat) { ink.fillText(isolate(columnNames[c]), x, L.columnsTop + 12); continue; }
+      ink.save();
+      leaning(ink, x);
+      ink.fillText(isolate(cut(columnNames[c], leaningRoom(x))), 0, 0);
+      ink.restore();
+    }
+  }
+
+  function drawRows() {
+    const spans = model.get('row_marks'), { step, rows } = namedRows();
+    pen.fillStyle = theme.line;
+    if (step > 1) for (const r of rows) pen.fillRect(L.x - 4, Math.round(yOf(r + 0.5)), 3, 1);
     pen.fillStyle = theme.mark;
     for (const [a, b] of spans) {
       const [y0, y1] = [Math.max(L.y, yOf(a)), Math.min(L.y + L.h, yOf(b))];
@@ -450,25 +484,9 @@ function render({ model, el, signal }) {
   const leaningRoom = x => Math.min(110, (x - 2) / 0.7071);
 
   function drawColumns() {
-    const [cw] = size(), spans = model.get('column_marks'), flat = flatLabels();
-    const step = flat ? 1 : roundStep(Math.max((SLANT - 0.5) / cw, (view[3] - view[1]) / 60));
-    pen.font = FONT();
-    for (let c = Math.ceil(view[1] / step) * step; c < view[3]; c += step) {
-      const x = xOf(c + 0.5);
-      if (x < L.x || x > L.x + L.w || c >= C) continue;
-      pen.fillStyle = inSpans(spans, c) ? theme.mark : theme.fg;
-      if (flat) {
-        pen.textAlign = 'center';
-        pen.fillText(isolate(columnNames[c]), x, L.columnsTop + 12);
-      } else {
-        pen.save();
-        leaning(pen, x);
-        pen.textAlign = 'right';
-        pen.fillText(isolate(cut(columnNames[c], leaningRoom(x))), 0, 0);
-        pen.restore();
-      }
-      if (step > 1) { pen.fillStyle = theme.line; pen.fillRect(Math.round(x), L.columnsTop + 1, 1, 3); }
-    }
+    const spans = model.get('column_marks'), { step, columns } = namedColumns();
+    pen.fillStyle = theme.line;
+    if (step > 1) for (const c of columns) pen.fillRect(Math.round(xOf(c + 0.5)), L.columnsTop + 1, 1, 3);
     pen.fillStyle = theme.mark;
     for (const [a, b] of spans) {
       const [x0, x1] = [Math.max(L.x, xOf(a)), Math.min(L.x + L.w, xOf(b))];
@@ -567,6 +585,7 @@ function render({ model, el, signal }) {
     ink.clearRect(0, 0, L.W, L.H);
     ink.textBaseline = 'middle';
     const cross = cursor(), pinned = cell(model.get('pinned'));
+    drawNames(over ?? cross ?? undefined);
     if (cross) drawCross(cross);
     if (pinned) frame(pinned, 3, theme.select);
     if (over) frame(over, 1.5, theme.fg);

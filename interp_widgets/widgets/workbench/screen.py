@@ -404,8 +404,12 @@ class Screen(Shell):
             shown_if(card, name in panels)
         self._hide_unseen()
         (self.cards.add_class if len(panels) == 1 else self.cards.remove_class)("iw-cards-1")
+        self.status_line.leave_off()
         for panel in panels.values():
             panel.appear()
+        for panel in self._shown_panels():
+            if self.status_line.state == "idle" and panel.asked_to_run:
+                self.status_line.waiting(panel.asked_to_run, first=not panel.results)
         self.describe()
 
     @guard
