@@ -25,8 +25,9 @@ from interp_widgets import (
     mossa_sections,
     task_correlations,
 )
+from interp_widgets.data.task_texts import CLUSTERS
 from interp_widgets.figures.layer_similarity.boxes import BoxSeries, TaskBoxes, boxes_of
-from interp_widgets.widgets.layer_similarity import options
+from interp_widgets.widgets.layer_similarity import explorer, options
 from tests.models.tiny import tiny_model
 from tests.pictures import texts as drawn
 from tests.shipped import demo_pair
@@ -193,6 +194,20 @@ def test_control_models_are_tuned_on_demand(view: Any, monkeypatch: pytest.Monke
     )
     exec(code, scope)
     np.testing.assert_allclose(scope["result"].cka, panel.result.cka, atol=1e-5)
+
+
+def test_a_large_model_is_compared_on_one_task_of_each_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explorer, "LARGE", 1_000)
+    with opening(LayerSimilarityExplorer, wait=False) as build:
+        panel = build(demo_pair().base, live_seconds=0.0, tab="layers")
+        few, cost = panel["tasks"].request(), panel["tasks"].cost
+        assert [task.cluster for task in few.inputs[1].read()] == list(CLUSTERS)
+        assert [task.name for task in few.inputs[0].tasks] == [task.name for task in few.inputs[1].read()]
+        assert "names=['plural'," in panel["tasks"].code(few)
+        assert "steps=30" in panel["tasks"].code(few)
+        assert {task.cluster for task in panel["projections"].request().inputs[0].read()} == set(CLUSTERS)
+        panel.spread = "all"
+        assert cost(few, panel.models[0]).flops < 0.1 * cost(panel["tasks"].request(), panel.models[0]).flops
 
 
 def test_cancel_while_tuning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wire: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import ipywidgets as W
 import traitlets as T
@@ -107,7 +107,11 @@ class TunedControls(PerModel):
 
     own: tuple[TaskTexts, ...] | None = None
     """The user's own tasks, which they are tuned on; None for the demo's."""
-    steps: ClassVar[int] = STEPS
+
+    @property
+    def steps(self) -> int:
+        """The steps of each one's tuning."""
+        return STEPS
 
     @property
     def tasks(self) -> tuple[TaskTexts, ...]:
@@ -123,7 +127,9 @@ class TunedControls(PerModel):
 class FewControls(TunedControls):
     """Control models of one of the demo's tasks from each cluster, tuned in fewer steps."""
 
-    steps: ClassVar[int] = FEW_STEPS
+    @property
+    def steps(self) -> int:
+        return FEW_STEPS
 
     @property
     def tasks(self) -> tuple[TaskTexts, ...]:
