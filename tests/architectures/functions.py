@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,21 +22,30 @@ from interp_widgets import (
     ablate_modules,
     ablate_neurons,
     ablation,
+    ablation_null,
     activation_patching,
+    attention_in_texts,
     attention_patterns,
+    attention_reasons,
     causal_trace,
+    circuit_faithfulness,
     decompose_logit,
     decompose_tokens,
     direct_logit_attribution,
     ffn_concepts,
+    greedy_circuit,
+    head_measures,
+    head_scores,
     head_word_pairs,
     last_states,
     logit_lens,
     massive_activations,
     neuron_tokens,
+    path_patching,
     prompt_saliency,
     response_probabilities,
     steer,
+    weights_against_text,
 )
 from interp_widgets.analysis.continuations import Continuation, score_continuations
 from tests.architectures.models import LAYERS, VOCABULARY, WIDTH, dtype_of, random_model
@@ -52,6 +60,8 @@ LONG: list[int] = torch.randint(2, VOCABULARY, (72,), generator=_GENERATOR).toli
 MIDDLE, SHORT = LONG[:64], LONG[:52]
 """Prompts beyond every boundary that a configuration has, and within it by fewer tokens than are then written."""
 PROMPT, RESPONSE = LONG[:66], LONG[66:69]
+ERASED = [*range(0, 66, 4), 65]
+"""Tokens of the prompt whose importance is compared."""
 FEW, MANY = LONG[:6], LONG[6:66]
 COLUMNS = [0, 30, 59]
 """Tokens of the long response that are compared."""
@@ -195,12 +205,12 @@ def _generate(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 @_once
 def _occluded(naive: Naive) -> Tensor:
-    return naive.exact(PROMPT, RESPONSE)
+    return naive.exact(PROMPT, RESPONSE, ERASED)
 
 
 @_function("exact", lambda model: prompt_saliency(model, PROMPT, RESPONSE).importance)
 def _exact(naive: Naive, own: Any) -> Iterator[Comparison]:
-    yield Comparison("importance", own, _occluded(naive))
+    yield Comparison("importance", own[ERASED], _occluded(naive))
 
 
 @_once
@@ -309,12 +319,12 @@ def _analysed_steered(model: Any) -> tuple[Any, Any]:
 def _pushed_and_read(naive: Naive) -> tuple[Tensor, Tensor]:
     hooks = naive.adding(1, (STRENGTH * DIRECTION / DIRECTION.norm()).to(naive.hf.dtype))
     ends = [naive.values(ids, [(naive.layers[-1], False)], hooks)[0][-1] for ids in (LONG, SHORT)]
-    return naive.exact(PROMPT, RESPONSE, hooks), torch.stack(ends)
+    return naive.exact(PROMPT, RESPONSE, ERASED, hooks), torch.stack(ends)
 
 
 @_function("under steering", _analysed_steered)
 def _under_steering(naive: Naive, own: Any) -> Iterator[Comparison]:
-    yield Comparison("importance", own[0], _pushed_and_read(naive)[0])
+    yield Comparison("importance", own[0][ERASED], _pushed_and_read(naive)[0])
     yield Comparison("last states", own[1][:, 0], _pushed_and_read(naive)[1])
 
 
@@ -419,16 +429,33 @@ def _between(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 
 @_once
-def _head_map(naive: Naive) -> Tensor:
+def _without_heads(naive: Naive) -> Tensor:
+    """(layers, heads, vocabulary) the last logits without one head."""
     return torch.stack([
-        torch.stack([_effect(naive, naive.without_head(layer, head)) for head in range(naive.n_heads)])
+        torch.stack([naive.logits(MIDDLE, naive.without_head(layer, head))[-1] for head in range(naive.n_heads)])
         for layer in range(LAYERS)
     ])  # fmt: skip
 
 
 @_function("heads", lambda model: ablate_heads(model, MIDDLE, TARGET, metric="logit").effect, "attention")
 def _heads(naive: Naive, own: Any) -> Iterator[Comparison]:
-    yield Comparison("effect", own, _head_map(naive), _size(naive))
+    wanted = _before(naive)[TARGET] - _without_heads(naive)[..., TARGET]
+    yield Comparison("effect", own, wanted, _size(naive))
+
+
+REMOVED = [(0, 1), (1, 2)]
+
+
+@_function(
+    "ablation null", lambda model: ablation_null(model, [MIDDLE], REMOVED, TARGET, metric="logit", draws=2), "attention"
+)
+def _null(naive: Naive, own: Any) -> Iterator[Comparison]:
+    def effect(heads: Iterable[Sequence[int]]) -> Tensor:
+        return _effect(naive, [hook for layer, head in heads for hook in naive.without_head(layer, head)])
+
+    drawn = [[tuple(map(int, part.removeprefix("head ").split("."))) for part in parts] for parts in own.drawn]
+    yield Comparison("named heads", [own.effect], effect(REMOVED)[None], _size(naive))
+    yield Comparison("drawn heads", own.null, torch.stack([effect(heads) for heads in drawn]), _size(naive))
 
 
 NEURONS = [0, 3, 17]
@@ -526,9 +553,9 @@ def _trace(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 OTHER = [*MIDDLE[:40], (MIDDLE[40] + 1) % VOCABULARY, *MIDDLE[41:]]
 """The corrupted prompt: one other token within every window of the last one."""
-HEAD_SITES: list[tuple[Any, int]] = [("head_q", len(MIDDLE) - 1), ("head_k", 40), ("head_v", 40)]
-"""The inputs of heads that are patched, and where."""
 FOIL, PATCHED = 9, [40, 50, len(MIDDLE) - 1]
+HEAD_PATCHED = [PATCHED[0], PATCHED[-1]]
+"""Where keys and values of heads are patched, and where queries."""
 
 
 @_once
@@ -581,7 +608,7 @@ def _head_inputs(naive: Naive) -> list[Tensor]:
         for layer in range(LAYERS):
             module, numbers = naive.head_numbers(layer, site)
             (clean,) = naive.values(MIDDLE, [(module, False)])
-            at = PATCHED[-1 if site == "q" else 0]
+            at = HEAD_PATCHED[site == "q"]
             hooks = (
                 naive.patching_head(layer, site, head, at, clean[at, numbers[head]]) for head in range(len(numbers))
             )
@@ -594,16 +621,140 @@ def _head_inputs(naive: Naive) -> list[Tensor]:
 
 @_function(
     "patching of head inputs",
-    lambda model: [
-        activation_patching(model, MIDDLE, OTHER, TARGET, foil=FOIL, positions=[at], sites=site)
-        for site, at in HEAD_SITES
-    ],
+    lambda model: activation_patching(
+        model, MIDDLE, OTHER, TARGET, foil=FOIL, positions=HEAD_PATCHED, sites=("head_q", "head_k", "head_v")
+    ),
     "attention", "qkv",
 )  # fmt: skip
 def _patching_of_heads(naive: Naive, own: Any) -> Iterator[Comparison]:
-    for site, result, wanted in zip("qkv", own, _head_inputs(naive), strict=True):
-        found = result.recovered[f"head_{site}"][..., 0] * (result.clean[0] - result.corrupted[0]) + result.corrupted[0]
-        yield Comparison(f"head_{site}", found, wanted, _size(naive))
+    for site, wanted in zip("qkv", _head_inputs(naive), strict=True):
+        recovered = own.recovered[f"head_{site}"][..., int(site == "q")]
+        yield Comparison(
+            f"head_{site}", recovered * (own.clean[0] - own.corrupted[0]) + own.corrupted[0], wanted, _size(naive)
+        )
+
+
+SENDER = (0, 1)
+
+
+@_once
+def _both_runs(naive: Naive) -> dict[str, Any]:
+    """What heads and MLPs write in the corrupted run, and the change that the sender's corrupted output makes in the
+    stream."""
+    heads, mlps = naive.head_outputs(OTHER), naive.writes(OTHER, "mlp")
+    layer, head = SENDER
+    sending = naive.setting_heads(layer, {head: heads[layer][:, head]})
+    alone = naive.without("mlp", layer)
+    streams = [naive.values(MIDDLE, [(naive.layers[layer], False)], [*hooks, *alone])[0] for hooks in ([], sending)]
+    return {"heads": heads, "mlps": mlps, "change": streams[1] - streams[0]}
+
+
+def _gap(naive: Naive, hooks: Any = (), ids: list[int] = MIDDLE) -> Tensor:
+    logits = naive.logits(ids, hooks)[-1]
+    return logits[TARGET] - logits[FOIL]
+
+
+@_once
+def _paths(naive: Naive) -> Tensor:
+    """The logit difference where the sender's change reaches the logits alone, and the MLP of the last layer alone."""
+    change = _both_runs(naive)["change"]
+    hooks = naive.adding(LAYERS, change), naive.mlp_reading(MIDDLE, LAYERS - 1, change)
+    return torch.stack([_gap(naive, each) for each in hooks])
+
+
+def _patched_values(found: Any, effects: Any) -> NDArray[np.float64]:
+    """What the metric is with these effects."""
+    return np.asarray(found.clean[0] - np.asarray(effects) * (found.clean[0] - found.corrupted[0]))
+
+
+def _paths_from(model: Any, senders: list[Any], receivers: list[str]) -> Any:
+    return path_patching(model, MIDDLE, OTHER, senders, receivers, TARGET, foil=FOIL, separate=True)
+
+
+@_function("path patching", lambda model: _paths_from(model, [SENDER], ["logits", "mlp 1"]), "attention", "mlp")
+def _path_patching(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("logits, MLP", _patched_values(own, own.paths[0]), _paths(naive), _size(naive))
+
+
+@_once
+def _more_paths(naive: Naive) -> Tensor:
+    """The logit difference where the sender's change reaches the values of one head of the last layer alone, and where
+    the MLP of layer 0 has its corrupted output, which gates of attention do not read."""
+    module, numbers = naive.head_numbers(1, "v")
+    runs = _both_runs(naive)
+    (values,) = naive.values(MIDDLE, [(module, False)], naive.adding(1, runs["change"]))
+    one = naive.patching_head(1, "v", 0, slice(None), values[:, numbers[0]])
+    hooks = one, naive.setting_mlp(0, runs["mlps"][0]) + naive.keeping_gates(MIDDLE, 1)
+    return torch.stack([_gap(naive, each) for each in hooks])
+
+
+def _every_path(model: Any) -> Any:
+    """From a head and an MLP of layer 0 to all that reads in layer 1 and to the logits."""
+    sites = (("q", model.n_heads), ("k", model.n_kv_heads), ("v", model.n_kv_heads))
+    heads = [f"head_{site} 1.{head}" for site, count in sites for head in range(count)]
+    return _paths_from(model, [SENDER, "mlp 0"], [*heads, "mlp 1", "logits"])
+
+
+@_function("paths to head inputs", _every_path, "attention", "qkv", "mlp")
+def _paths_to_heads(naive: Naive, own: Any) -> Iterator[Comparison]:
+    """All paths of an MLP together are its own patch."""
+    alone = own.paths[0][list(own.receivers).index("head_v 1.0")]
+    yield Comparison(
+        "one head, all paths", _patched_values(own, [alone, own.effect[1]]), _more_paths(naive), _size(naive)
+    )
+
+
+GROWN = 2
+
+
+def _held(naive: Naive, kept: Collection[tuple[int, int]], layers: Iterable[int]) -> Tensor:
+    """The logit difference with all parts (layer, head; -1 for the MLP) of some layers but a few at their corrupted
+    values."""
+    runs, hooks = _both_runs(naive), []
+    for layer in layers:
+        outside = [head for head in range(naive.n_heads) if (layer, head) not in kept]
+        hooks += naive.setting_heads(layer, {head: runs["heads"][layer][:, head] for head in outside})
+        hooks += [] if (layer, -1) in kept else naive.setting_mlp(layer, runs["mlps"][layer])
+    return _gap(naive, hooks)
+
+
+CIRCUIT = [(0, 1), (1, -1)]
+
+
+@_once
+def _kept(naive: Naive) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
+    """The parts of layer 1 that a greedy search adds, the logit difference at each size, and that of a circuit in the
+    whole model and of everything but that."""
+    every = [(layer, part) for layer in range(LAYERS) for part in (*range(naive.n_heads), -1)]
+    candidates, order = [part for part in every if part[0] == 1], list[tuple[int, int]]()
+    sizes = [_held(naive, order, [1])]
+    sign = torch.sign(_gap(naive) - _gap(naive, ids=OTHER))
+    for _ in range(GROWN):
+        tried = {part: _held(naive, [*order, part], [1]) for part in candidates if part not in order}
+        order.append(max(tried, key=lambda part: float(sign * tried[part])))
+        sizes.append(tried[order[-1]])
+    rest = [part for part in every if part not in CIRCUIT]
+    both = [_held(naive, kept, range(LAYERS)) for kept in (CIRCUIT, rest)]
+    return order, torch.stack(sizes), torch.stack(both)
+
+
+def _circuits(model: Any) -> tuple[Any, Any]:
+    options: dict[str, Any] = {"foil": FOIL, "draws": 1}
+    return (
+        greedy_circuit(model, MIDDLE, OTHER, TARGET, layers=[1], most=GROWN, **options),
+        circuit_faithfulness(model, MIDDLE, OTHER, ["head 0.1", "mlp 1"], TARGET, **options),
+    )
+
+
+@_function("circuits", _circuits, "attention", "mlp")
+def _circuit(naive: Naive, own: Any) -> Iterator[Comparison]:
+    grown, named = own
+    order, sizes, both = _kept(naive)
+    yield Comparison("parts", [number + 1 for number in grown.heads], [head + 1 for _, head in order])
+    yield Comparison("logit difference of the circuits", grown.each[0], sizes, _size(naive))
+    shares = np.array([named.faithfulness, named.without])
+    values = shares * (named.clean[0] - named.corrupted[0]) + named.corrupted[0]
+    yield Comparison("a circuit and all but it", values, both, _size(naive))
 
 
 # ---- token decomposition
@@ -792,14 +943,105 @@ def _neuron_tokens(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 @_function("attention patterns", lambda model: attention_patterns(model, MIDDLE).patterns, "attention")
 def _patterns(naive: Naive, own: Any) -> Iterator[Comparison]:
-    # made anew: transformers' Falcon computes other patterns where another attention was chosen first
-    eager = type(naive.hf)._from_config(copy.deepcopy(naive.hf.config), attn_implementation="eager")
-    eager = eager.to(naive.hf.dtype).eval()
-    eager.load_state_dict(naive.hf.state_dict())
-    with torch.no_grad():
-        theirs = eager(torch.tensor([MIDDLE]), output_attentions=True, use_cache=False).attentions
-    for layer in range(LAYERS):
-        yield Comparison(f"patterns of layer {layer}", own[layer], theirs[layer][0])
+    for layer, theirs in enumerate(_attention(naive)[0]):
+        yield Comparison(f"patterns of layer {layer}", own[layer], theirs)
+
+
+TEXTS = [MIDDLE, SHORT]
+
+
+@_once
+def _attention(naive: Naive) -> list[list[Tensor]]:
+    return [naive.patterns(ids) for ids in TEXTS]
+
+
+@_function("attention in texts", lambda model: attention_in_texts(model, TEXTS, layer=LAYERS - 1), "attention")
+def _in_texts(naive: Naive, own: Any) -> Iterator[Comparison]:
+    """The first token is neither query nor key."""
+    start = 0
+    for ids, patterns in zip(TEXTS, _attention(naive), strict=True):
+        rows = slice(start + 1, start + len(ids))
+        seen = patterns[-1][:, 1:, 1:]
+        most = seen.max(-1).values.T
+        yield Comparison(f"largest of {len(ids)} tokens", own.attention[rows], most)
+        chosen = torch.from_numpy(own.keys[rows] - 1)
+        yield Comparison(f"where of {len(ids)} tokens", seen.gather(2, chosen.T[..., None])[..., 0].T, most)
+        start += len(ids)
+
+
+REPEATED = 30
+"""Tokens that a sequence of `head_scores` repeats: twice as many go beyond the boundary, and there are as many."""
+
+
+@_once
+def _scores_of_heads(naive: Naive) -> tuple[Tensor, Tensor]:
+    """(scores, layers, heads) induction, previous token, duplicate token and first token, and their controls."""
+    tokens = np.random.default_rng(0).choice(VOCABULARY, 2 * REPEATED, replace=False).tolist()
+    again = torch.stack(naive.patterns([*tokens[:REPEATED], *tokens[:REPEATED]]))
+    other = torch.stack(naive.patterns(tokens))
+
+    def mean(patterns: Tensor, first: int, distance: int, *, to_first: bool = False) -> Tensor:
+        places = [(at, at - distance) for at in range(first, 2 * REPEATED) if at > distance or to_first]
+        return torch.stack([patterns[:, :, at, key] for at, key in places]).mean(0)
+
+    late, back = REPEATED, REPEATED - 1
+    scores = [mean(again, late, back), mean(again, 2, 1), mean(again, late, REPEATED), again[:, :, 2:, 0].mean(-1)]
+    controls = [mean(other, late, back), mean(again, 2, 2), mean(other, late, REPEATED), again[:, :, 2:, 1].mean(-1)]
+    return torch.stack(scores), torch.stack(controls)
+
+
+@_function("head scores", lambda model: head_scores(model, length=REPEATED, sequences=1), "attention")
+def _head_scores(naive: Naive, own: Any) -> Iterator[Comparison]:
+    scores, controls = _scores_of_heads(naive)
+    yield Comparison("scores", own.scores[:, 0], scores)
+    yield Comparison("controls", own.controls[:, 0], controls)
+
+
+@_function(
+    "head measures",
+    lambda model: head_measures(model, MIDDLE, TARGET, length=REPEATED, sequences=1),
+    "attention",
+)
+def _measures(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("induction", own.of("induction"), _scores_of_heads(naive)[0][0])
+    losses = _before(naive).log_softmax(-1)[TARGET] - _without_heads(naive).log_softmax(-1)[..., TARGET]
+    yield Comparison("ablation", own.of("ablation_effect"), losses, _size(naive))
+
+
+ASKED = (LAYERS - 1, 3, len(MIDDLE) - 1, (len(MIDDLE) - 4, len(MIDDLE) - 20))
+"""A layer, a head, a query and two keys in the window."""
+
+
+def _reasons_of(model: Any) -> Any:
+    layer, head, query, keys = ASKED
+    return [attention_reasons(model, MIDDLE, layer, head, query, key) for key in keys]
+
+
+@_function("attention reasons", _reasons_of, "attention", "qkv")
+def _reasons(naive: Naive, own: Any) -> Iterator[Comparison]:
+    """The softmax leaves differences of scores, which a soft cap came before."""
+    layer, head, query, keys = ASKED
+    row = _attention(naive)[0][layer][head, query, list(keys)]
+    cap = getattr(naive.config, "attn_logit_softcapping", None)
+    scores = torch.tensor([one.parts.sum() + one.position_bias for one in own])
+    scores = cap * torch.tanh(scores / cap) if cap else scores
+    yield Comparison("attention", [one.attention for one in own], row)
+    yield Comparison("difference of scores", scores.diff(), row.log().diff(), 1.0)
+
+
+def _against_text(model: Any) -> Any:
+    pairs = head_word_pairs(model, layers=[LAYERS - 1], words=WORDS, vectors=VECTORS, top=VOCABULARY)
+    return weights_against_text(model, TEXTS, pairs, shuffles=1)
+
+
+@_function("weights against text", _against_text, "attention", "qkv")
+def _along_pairs(naive: Naive, own: Any) -> Iterator[Comparison]:
+    patterns = [text[-1] for text in _attention(naive)]
+    wanted = [
+        patterns[text][head, query, key]
+        for (_, head), (text, query, key) in zip(own.cells.tolist(), own.places.tolist(), strict=True)
+    ]
+    yield Comparison("attention along the pairs", own.attention, torch.stack(wanted))
 
 
 @_function("direct logit attribution", lambda model: direct_logit_attribution(model, MIDDLE, TARGET, foil=TARGET + 1),

@@ -3,6 +3,7 @@ by torch's own hooks on its modules. Nothing here is shared with the package."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -48,6 +49,8 @@ class Names:
     """Whether the stream itself is normed after attention and after the MLP."""
     neuron_norm: str | None = None
     """The norm between the activation function and the last linear map of the MLP, where there is one."""
+    attention_gate: str | None = None
+    """The linear map of the stream to gates of what the heads write, where there is one."""
     gate_factor: float = 1.0
     """By which what enters the activation function is multiplied."""
     row_factor: str | None = None
@@ -180,7 +183,9 @@ NAMES: dict[str, Names] = {
     ),
     "glm4_moe": _EXPERTS,
     "minimax_m2": _EXPERTS,
-    "afmoe": replace(_EXPERTS, mlp_reads="pre_mlp_layernorm", mlp_norm="post_mlp_layernorm"),
+    "afmoe": replace(
+        _EXPERTS, mlp_reads="pre_mlp_layernorm", mlp_norm="post_mlp_layernorm", attention_gate="self_attn.gate_proj"
+    ),
     "ernie4_5_moe": _EXPERTS,
     "gemma": _LLAMA,
     "gemma2": _GEMMA2,
@@ -288,6 +293,7 @@ class Naive:
             if isinstance(module, torch.nn.ModuleList) and len(module) == self.config.num_hidden_layers
         )
         self.n_heads = self.config.num_attention_heads if names.attention else 0
+        self._eager: Any = None
 
     def has(self, part: str) -> bool:
         """Whether the architecture has what a field of `Names` names."""
@@ -366,12 +372,18 @@ class Naive:
         rows = self._pass(inputs, hooks)[n_prompt - 1 : -1].softmax(-1)
         return rows[torch.arange(len(response)), torch.tensor(list(response))]
 
-    def exact(self, prompt: Sequence[int], response: Sequence[int], hooks: Sequence[Hook] = ()) -> Tensor:
-        """(prompt, response) fall of every probability when the row of one prompt token is zero."""
+    def exact(
+        self,
+        prompt: Sequence[int],
+        response: Sequence[int],
+        positions: Sequence[int],
+        hooks: Sequence[Hook] = (),
+    ) -> Tensor:
+        """(positions, response) fall of every probability when the row of one prompt token is zero."""
         with torch.no_grad():
             rows = self.embeddings([*prompt, *response])
             clean, falls = self._targets(rows, len(prompt), response, hooks), []
-            for position in range(len(prompt)):
+            for position in positions:
                 without = rows.clone()
                 without[0, position] = 0
                 falls.append(clean - self._targets(without, len(prompt), response, hooks))
@@ -434,6 +446,60 @@ class Naive:
 
         return [(self.part(layer, self.names.attention), change, True)]
 
+    def head_outputs(self, inputs: Sequence[int]) -> Tensor:
+        """(layers, tokens, heads, d) what the last linear map of attention reads, by heads."""
+        assert self.names.attention is not None
+        reading = [(self.part(i, self.names.attention), True) for i in range(len(self.layers))]
+        return torch.stack([_heads(value, self.n_heads) for value in self.values(inputs, reading)])
+
+    def setting_heads(self, layer: int, new: dict[int, Tensor]) -> list[Hook]:
+        """The outputs (tokens, d) of some heads."""
+        assert self.names.attention is not None
+
+        def change(value: Tensor) -> Tensor:
+            parts = _heads(value.clone(), self.n_heads)
+            for head, rows in new.items():
+                parts[..., head, :] = rows
+            return parts.flatten(-2)
+
+        return [(self.part(layer, self.names.attention), change, True)]
+
+    def setting_mlp(self, layer: int, new: Tensor) -> list[Hook]:
+        """What the MLP writes (tokens, width)."""
+        return self.restoring("mlp", layer, slice(None), new)
+
+    def keeping_gates(self, ids: Sequence[int], layer: int) -> list[Hook]:
+        """What keeps the gates of attention as they are for these tokens."""
+        if self.names.attention_gate is None:
+            return []
+        module = self.part(layer, self.names.attention_gate)
+        (gates,) = self.values(ids, [(module, False)])
+        return [(module, _put(slice(None), gates), False)]
+
+    def mlp_reading(self, ids: Sequence[int], layer: int, added: Tensor) -> list[Hook]:
+        """A vector for each token (tokens, width) added to the stream that the MLP of a layer alone reads."""
+        names = self.names
+        if (
+            names.mlp_reads is None
+        ):  # beside the attention: what would enter it if the whole block read the other stream
+            assert names.mlp_enters is not None
+            module = self.part(layer, names.mlp_enters)
+            (entering,) = self.values(ids, [(module, True)], self.adding(layer, added))
+            return [(module, _put(slice(None), entering), True)]
+        reading = [names.mlp_reads] if isinstance(names.mlp_reads, str) else names.mlp_reads
+        return [(self.part(layer, name), lambda value: value + added.reshape(value.shape), True) for name in reading]
+
+    def patterns(self, ids: Sequence[int]) -> list[Tensor]:
+        """For each layer the attention patterns (heads, tokens, tokens)."""
+        if self._eager is None:
+            # made anew: transformers' Falcon computes other patterns where another attention was chosen first
+            eager = type(self.hf)._from_config(copy.deepcopy(self.hf.config), attn_implementation="eager")
+            self._eager = eager.to(self.hf.dtype).eval()
+            self._eager.load_state_dict(self.hf.state_dict())
+        with torch.no_grad():
+            found = self._eager(torch.tensor([list(ids)]), output_attentions=True, use_cache=False).attentions
+        return [pattern[0] for pattern in found]
+
     def without_neuron(self, layer: int, neuron: int, positions: slice | Sequence[int]) -> list[Hook]:
         assert self.names.neurons is not None
 
@@ -465,13 +531,15 @@ class Naive:
         """A vector added to the stream that enters a block, or that leaves the last one."""
         return self.changing(layer, lambda value: value + vector)
 
-    def restoring(self, kind: str, layer: int, position: int, value: Tensor) -> list[Hook]:
-        """One clean value (width,) put back: the stream behind a block, or what its attention or MLP writes."""
+    def restoring(self, kind: str, layer: int, position: int | slice, value: Tensor) -> list[Hook]:
+        """A value (width,) put at one position, or values at several: the stream behind a block, or what its attention
+        or MLP writes."""
+        positions = position if isinstance(position, slice) else [position]
         if kind == "state":
-            return [(self.layers[layer], _put([position], value), False)]
+            return [(self.layers[layer], _put(positions, value), False)]
         name = self.names.attention if kind == "attn" else self.names.mlp
         assert name is not None
-        return [(self.part(layer, name), _put([position], value), False)]
+        return [(self.part(layer, name), _put(positions, value), False)]
 
     def writes(self, inputs: Sequence[int] | Tensor, kind: str) -> Tensor:
         """(layers, tokens, width) what blocks hand on (``state``), or what their attention or MLP writes."""
@@ -514,8 +582,8 @@ class Naive:
         query, _, _ = self.qkv(layer, torch.zeros(1, self.config.hidden_size, dtype=self.hf.dtype))
         return int(query.shape[-1])
 
-    def patching_head(self, layer: int, site: str, head: int, position: int, new: Tensor) -> list[Hook]:
-        """The query, key or value of one head at one position."""
+    def patching_head(self, layer: int, site: str, head: int, position: int | slice, new: Tensor) -> list[Hook]:
+        """The query, key or value of one head at one position, or at several."""
         module, numbers = self.head_numbers(layer, site)
 
         def change(value: Tensor) -> Tensor:

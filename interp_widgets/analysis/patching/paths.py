@@ -17,7 +17,7 @@ from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean
 from interp_widgets.analysis._core.tables import DataFrame, table
-from interp_widgets.analysis._core.tensors import to_numpy, wide_type
+from interp_widgets.analysis._core.tensors import to_numpy, wide, wide_type
 from interp_widgets.analysis.ablation.metric import Metric
 from interp_widgets.analysis.patching.names import read_name
 from interp_widgets.analysis.patching.pairs import (
@@ -40,8 +40,11 @@ from interp_widgets.models.engine import (
     sender_changes,
     through_paths,
 )
+from interp_widgets.models.patching import Site
 
 _RESAMPLES = 2000
+_APART = 0.03
+"""Largest part of what a layer adds to the stream that neither attention nor the MLP may have written."""
 _SENDERS = {"head": "(layer, head)", "attn": "('attn', layer)", "mlp": "('mlp', layer)"}
 _RECEIVERS = ("head_q", "head_k", "head_v")
 
@@ -145,7 +148,8 @@ def path_patching(
     sender's output of the corrupted run in place of its clean one; everything else reads the clean output. What the
     receivers then compute goes on through the rest of the model.
 
-    With every part behind a sender as receivers, the effect is that of patching the sender's output itself.
+    With every part behind a sender as receivers, the effect is that of patching the sender's output itself; gates of
+    attention (AFMoE) are no receivers and read the clean output.
 
     Args:
         model: what `load_model` returns.
@@ -195,6 +199,7 @@ def path_patching(
     measured, found = [], []
     for pair in pairs:
         both = pair.measured(model, metric, check=check)
+        _check_added(model, both)
         fed = torch.tensor(at) + pair.clean.offset
         found.append(_effects(model, both, sent, cells, fed, runner))
         measured.append(both)
@@ -369,6 +374,30 @@ def check_paths(model: Model, senders: Sequence[Sender], receivers: Sequence[Rea
 
 
 # ---- the runs
+
+
+def _sites(layer: int) -> tuple[tuple[Site, int], ...]:
+    """The stream before and behind a layer, and what attention and the MLP write."""
+    return ("resid", layer), ("resid", layer + 1), ("attn", layer), ("mlp", layer)
+
+
+def _check_added(model: Model, pair: MeasuredPair) -> None:
+    """ValueError unless what attention and the MLP of a layer write is added to the stream as it is: by how much it
+    differs between the runs is what the stream differs in."""
+    excess = []
+    for layer in range(model.n_layers):
+        before, after, attention, mlp = (
+            wide(pair.corrupted.value(site, at) - pair.clean.value(site, at)) for site, at in _sites(layer)
+        )
+        moved = after - before
+        rounding = 8 * torch.finfo(model.dtype).eps * wide(pair.clean.resid[layer + 1]).norm()
+        excess.append((moved - attention - mlp).norm() - _APART * moved.norm() - rounding)
+    worst = int(torch.stack(excess).argmax())
+    if bool(excess[worst] > 0):
+        raise ValueError(
+            "path_patching needs layers that add what attention and the MLP write to the stream, and nothing else; "
+            f"layer {worst} of {model.name} adds something else, or multiplies them: activation_patching works on it"
+        )
 
 
 def _effects(
