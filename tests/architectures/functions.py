@@ -662,9 +662,12 @@ def _paths(naive: Naive) -> Tensor:
     return torch.stack([_gap(naive, each) for each in hooks])
 
 
-def _patched_values(found: Any, effects: Any) -> NDArray[np.float64]:
-    """What the metric is with these effects."""
-    return np.asarray(found.clean[0] - np.asarray(effects) * (found.clean[0] - found.corrupted[0]))
+def _path_comparisons(naive: Naive, found: Any, effects: Any, wanted: Tensor) -> Iterator[Comparison]:
+    """The metric in both runs, and by how much it changes with these effects."""
+    ends = torch.stack([_gap(naive), _gap(naive, ids=OTHER)])
+    yield Comparison("clean and corrupted", [found.clean[0], found.corrupted[0]], ends, _size(naive))
+    changes = np.asarray(effects) * (found.corrupted[0] - found.clean[0])
+    yield Comparison("changes", changes, wanted - ends[0], max(0.01 * _size(naive), float(ends.diff().abs())))
 
 
 def _paths_from(model: Any, senders: list[Any], receivers: list[str]) -> Any:
@@ -673,7 +676,7 @@ def _paths_from(model: Any, senders: list[Any], receivers: list[str]) -> Any:
 
 @_function("path patching", lambda model: _paths_from(model, [SENDER], ["logits", "mlp 1"]), "attention", "mlp")
 def _path_patching(naive: Naive, own: Any) -> Iterator[Comparison]:
-    yield Comparison("logits, MLP", _patched_values(own, own.paths[0]), _paths(naive), _size(naive))
+    yield from _path_comparisons(naive, own, own.paths[0], _paths(naive))
 
 
 @_once
@@ -699,9 +702,7 @@ def _every_path(model: Any) -> Any:
 def _paths_to_heads(naive: Naive, own: Any) -> Iterator[Comparison]:
     """All paths of an MLP together are its own patch."""
     alone = own.paths[0][list(own.receivers).index("head_v 1.0")]
-    yield Comparison(
-        "one head, all paths", _patched_values(own, [alone, own.effect[1]]), _more_paths(naive), _size(naive)
-    )
+    yield from _path_comparisons(naive, own, [alone, own.effect[1]], _more_paths(naive))
 
 
 GROWN = 2

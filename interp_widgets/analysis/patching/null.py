@@ -263,6 +263,7 @@ def _part(model: Model, part: Any, shortest: int) -> _Part:
         pair = tuple(part)
         if len(pair) != 2:
             raise ValueError(f"a part must be (layer, head) or an Ablation, got {pair}")
+        check_kind(model, "head", "ablation_null(parts=[Ablation('head', ...)])")
         layer = index(pair[0], model.n_layers, "layer", f"{model.n_layers}-layer model")
         head = index(pair[1], model.n_heads, "head", f"model of {model.n_heads} heads per layer")
         part = Ablation("head", layer, index=head)
