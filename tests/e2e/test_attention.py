@@ -60,8 +60,9 @@ def test_journey(opened: Any) -> None:
     # heads of a known kind
     panel.get_by_role("tab", name="Find").click()
     nb.done()
-    panel.get_by_label("Score", exact=True).select_option("previous token")
-    expect(panel.get_by_text("Highest previous token scores of A")).to_have_count(1)
+    expect(panel.get_by_text("Highest previous token scores of A")).to_have_count(1)  # it opens on the strongest
+    panel.get_by_label("Score", exact=True).select_option("first token")
+    expect(panel.get_by_text("Highest first token scores of A")).to_have_count(1)
     row = panel.locator(".iw-table:visible tbody tr").first
     name = row.locator("td").first.inner_text()
     row.click()

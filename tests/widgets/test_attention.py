@@ -298,8 +298,19 @@ def test_find_lists_the_highest_scores_with_interval_and_control(pair: Any, atte
     assert "Equal attention to all tokens would score" in part.about.value
 
 
+def test_find_opens_on_the_score_of_the_strongest_head(pair: Any, attend: Any) -> None:
+    panel = attend(pair, tab="find", **SMALL)
+    assert (panel.score, panel["find"].table.caption) == ("previous_token", "Highest previous token scores")
+    panel.score = "induction"
+    panel.length = 12
+    settle(panel)
+    assert panel.score == "induction", "what was chosen stays"
+    circuit, truth = load_circuit("induction")
+    assert attend(circuit, prompt=truth.cases[0].prompt, tab="find").score == "induction"
+
+
 def test_a_found_head_is_selected_in_the_patterns(pair: Any, attend: Any, wire: Any) -> None:
-    panel = attend(pair.base, tab="find", **SMALL)
+    panel = attend(pair.base, tab="find", score="induction", **SMALL)
     part = panel["find"]
     wire.type(part.table, selected=2)
     layer, head = panel.result.top("induction", 3)[2]
@@ -313,7 +324,7 @@ def test_a_found_head_is_selected_in_the_patterns(pair: Any, attend: Any, wire: 
 
 
 def test_two_models_differ_most_at_the_top(pair: Any, attend: Any) -> None:
-    panel = attend(pair, tab="find", view="difference", **SMALL)
+    panel = attend(pair, tab="find", view="difference", score="induction", **SMALL)
     part = panel["find"]
     a, b = (result.induction for result in panel.result)
     layer, head = divmod(int(np.abs(b - a).argmax()), 6)

@@ -91,6 +91,23 @@ class HeadScores(Result):
         mean: NDArray[np.float64] = self.controls[_number(score)].mean(0, dtype=np.float64)
         return mean
 
+    def beyond_chance(self, score: Score) -> NDArray[np.float64]:
+        """(layers, heads) by how much a score exceeds the larger of its control and what uniform attention scores."""
+        chance = np.maximum(self.control(score), self.uniform[_number(score)])
+        beyond: NDArray[np.float64] = self._mean(score) - chance
+        return beyond
+
+    def strongest(self) -> Score:
+        """The score of which a head is furthest beyond chance; ``first_token``, the sink, only if of no other any is.
+
+        Example:
+            >>> head_scores(model, length=20, sequences=4).strongest()
+            'previous_token'
+        """
+        most = {score: float(self.beyond_chance(score).max()) for score in SCORES if score != "first_token"}
+        best = max(most, key=lambda score: most[score])
+        return best if most[best] > 0 else "first_token"
+
     def interval(self, score: Score) -> NDArray[np.float64]:
         """(2, layers, heads) low and high end of the 95% interval of the mean over sequences, by Student's t.
 

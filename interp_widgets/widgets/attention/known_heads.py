@@ -100,6 +100,8 @@ class KnownHeads(Panel):
         self.about = W.HTML("")
         self.arrange([self.maps.box], below=[self.about], beside=[self.table], width=520)
         self._rows: list[tuple[int, int]] = []
+        self._opens = "score" not in self.keywords
+        self.watch(self, "score", self._score_chosen)
         for heat in self.maps.views:
             self.on_user(heat, "pinned", self._pinned)
             self.on_user(heat, "cross", self.maps.follow)
@@ -119,6 +121,7 @@ class KnownHeads(Panel):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[HeadScores, ...], request: Request) -> None:
+        self._open(results)
         arrays = [self._scores(result) for result in results]
         for view, heat in self.maps.drawn():
             shown = pair_view.of_view(view, arrays)
@@ -144,6 +147,17 @@ class KnownHeads(Panel):
             f"Measured on {results[0].scores.shape[1]} sequences of {results[0].length} random tokens, each read "
             "twice in a row; the prompt above plays no part."
         )
+
+    def _open(self, results: tuple[HeadScores, ...]) -> None:
+        """With the first result, show the score of which a model has the head furthest beyond chance, unless somebody
+        has chosen one."""
+        if self._opens:
+            self._opens = False
+            best = max(results, key=lambda result: float(result.beyond_chance(result.strongest()).max()))
+            self.score = best.strongest()
+
+    def _score_chosen(self, _: Any) -> None:
+        self._opens = False
 
     def _draw_table(self) -> None:
         results = [self.results[index] for index in pair_view.shown_indices(self) if index < len(self.results)]

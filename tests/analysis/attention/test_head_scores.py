@@ -183,3 +183,14 @@ def test_refusals() -> None:
     few = mock.patch.object(Model, "is_special", lambda self, ids: [token >= 7 for token in ids])
     with few, pytest.raises(ValueError, match="length must be at most 3, half of the 7 tokens of this vocabulary"):
         head_scores(tiny_model("gpt2", "bridge"), length=4)
+
+
+def test_the_strongest_score_is_beyond_control_and_uniform_attention() -> None:
+    def result(scores: list[float], controls: list[float], uniform: list[float]) -> HeadScores:
+        shaped = [np.array(values).reshape(4, 1, 1, 1) for values in (scores, controls)]
+        return HeadScores(scores=shaped[0], controls=shaped[1], uniform=np.array(uniform), length=5)
+
+    found = result([0.9, 0.5, 0.3, 1.0], [0.8, 0.1, 0.0, 0.0], [0.1, 0.2, 0.25, 0.1])
+    assert [float(found.beyond_chance(score)[0, 0]) for score in SCORES] == pytest.approx([0.1, 0.3, 0.05, 0.9])
+    assert found.strongest() == "previous_token", "the sink comes last, whatever it scores"
+    assert result([0.1] * 4, [0.2] * 4, [0.1] * 4).strongest() == "first_token"
