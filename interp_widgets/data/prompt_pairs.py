@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from interp_widgets.data import world_tables
 from interp_widgets.data.files import parse_rows, short
 
 _COUNTRIES = (
@@ -31,13 +32,21 @@ class ContrastPair:
         return " | ".join(part.strip() for part in parts)
 
 
-def capital_pairs() -> list[ContrastPair]:
-    """Questions for the capitals of two countries; no country is in two pairs.
+def capital_pairs(*, answers: bool = False) -> list[ContrastPair]:
+    """Questions for the capitals of two countries; no country is in two pairs. With `answers`, with the two capitals,
+    which are empty where they are not one word.
 
     >>> capital_pairs()[0].line, len(capital_pairs())
     ('The capital of France is | The capital of Italy is', 15)
     """
-    return [ContrastPair(*(f"The capital of {country} is" for country in countries)) for countries in _COUNTRIES]
+    capitals = {country: capital for country, capital, *_ in world_tables.COUNTRIES} if answers else {}
+    return [
+        ContrastPair(
+            *(f"The capital of {country} is" for country in countries),
+            *(capitals.get(country, "") for country in countries),
+        )
+        for countries in _COUNTRIES
+    ]
 
 
 def pair_of_line(line: str, number: int) -> ContrastPair:

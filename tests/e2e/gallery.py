@@ -7,6 +7,7 @@ wider than its cell, fails it.
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ PATIENCE = 240
 """Seconds for the result of a tab; the picture shows what there is by then."""
 LONGEST = 120
 """Seconds up to which Run is pressed where a tab waits for it; a longer forecast is part of the picture."""
+TOOL_PICTURES = (("light", 1400), ("dark", 1400), ("light", 700), ("dark", 700))
+TAB_PICTURES = (("light", 1400), ("dark", 700))
+"""Themes and widths in which the first tab of a tool is taken, and its other tabs."""
 
 
 @pytest.mark.timeout(3600)
@@ -36,37 +40,66 @@ def test_gallery(nb: Any) -> None:
     nb.make("gallery.ipynb", SETUP, "bench")
     nb.run_all()
     nb.resize(1400, 2600)
-    for tab in TOOLS:
-        nb.py(code=f"screen.shown = ({tab!r},); panel = screen[{tab!r}].current_panel")
-        nb.py(code=f"screen.wait({PATIENCE})")
-        forecast = "panel.asked_to_run and panel.forecast(panel.request()).seconds"
-        if nb.py("bool(panel.asked_to_run)") and nb.py(forecast) < LONGEST:
-            nb.py(code=f"panel.go(); screen.wait({PATIENCE})")
-        assert nb.py("screen.status_line.error") == "", tab
+    tabs: dict[str, dict[str, str]] = {}
+    for tool in TOOLS:
+        nb.py(code=f"screen.shown = ({tool!r},); shell = screen[{tool!r}]")
+        names = nb.py("{name: shell.tab_title(name) for name in getattr(shell, 'fitting', ())}")
+        first = nb.py("shell.tab") if names else ""
+        tabs[tool] = {first: names.pop(first, ""), **names}
+        for tab in tabs[tool]:
+            open_tab(nb, tool, tab)
+            nb.py(code=f"panel = shell.current_panel; screen.wait({PATIENCE})")
+            forecast = "panel.asked_to_run and panel.forecast(panel.request()).seconds"
+            if nb.py("bool(panel.asked_to_run)") and nb.py(forecast) < LONGEST:
+                nb.py(code=f"panel.go(); screen.wait({PATIENCE})")
+            assert nb.py("screen.status_line.error") == "", (tool, tab)
     for theme, name in ((LIGHT, "light"), (DARK, "dark")):
         nb.set_theme(theme)
         for width in (1400, 700):
             nb.resize(width, 2600)
-            for tab in TOOLS:
-                nb.py(code=f"screen.shown = ({tab!r},)")
-                card = nb.page.locator(".iw-card:visible").first
-                expect(card).to_contain_text(TOOLS[tab].question)
-                nb.bokeh_idle()
-                nb.rests()
-                assert card.evaluate("card => card.scrollWidth <= card.clientWidth + 1"), (tab, width)
-                keep(card.screenshot(), FOLDER / f"{tab}_{name}_{width}.webp")
+            for tool in TOOLS:
+                for number, tab in enumerate(tabs[tool]):
+                    if (name, width) in (TAB_PICTURES if number else TOOL_PICTURES):
+                        open_tab(nb, tool, tab)
+                        card = nb.page.locator(".iw-card:visible").first
+                        expect(card).to_contain_text(TOOLS[tool].question)
+                        nb.bokeh_idle()
+                        nb.rests()
+                        assert card.evaluate("card => card.scrollWidth <= card.clientWidth + 1"), (tool, tab, width)
+                        keep(card.screenshot(), FOLDER / f"{picture(tool, tab, number)}_{name}_{width}.webp")
             if width == 1400:
                 nb.py(code="screen.shown = ('saliency', 'logit_lens')")
                 nb.bokeh_idle()
                 nb.rests()
                 keep(nb.page.locator(".iw-screen").screenshot(), FOLDER / f"workbench_{name}.webp")
 
-    (NOTEBOOKS / "GALLERY.md").write_text(page(), encoding="utf-8")
+    (NOTEBOOKS / "GALLERY.md").write_text(page(tabs), encoding="utf-8")
 
 
-def page() -> str:
-    """The page of the pictures: wide and light in place, the others a click away."""
+def open_tab(nb: Any, tool: str, tab: str) -> None:
+    """Show a tool, with one of its tabs if it has any."""
+    nb.py(code=f"screen.shown = ({tool!r},); shell = screen[{tool!r}]" + (f"; shell.open_tab({tab!r})" if tab else ""))
+
+
+def picture(tool: str, tab: str, number: int) -> str:
+    """The beginning of the names of a tab's pictures."""
+    return f"{tool}_{tab}" if number else tool
+
+
+def page(tabs: Mapping[str, Mapping[str, str]]) -> str:
+    """The page of the pictures: the first tab of a tool wide and light in place, the others a click away.
+
+    `tabs` holds the titles of every tool's tabs, by name, the first one first.
+    """
     folder = FOLDER.relative_to(NOTEBOOKS)
+
+    def links(name: str, pictures: Sequence[tuple[str, int]]) -> str:
+        labels = {("light", 1400): "wide", ("dark", 1400): "dark", ("light", 700): "narrow"}
+        return ", ".join(
+            f"[{labels.get((theme, width), 'narrow and dark')}]({folder}/{name}_{theme}_{width}.webp)"
+            for theme, width in pictures
+        )
+
     parts = [
         "# Gallery: every tab of the workbench on a pretrained model",
         'SmolLM2 135M (instruct) as it opens, nothing set by hand: `Workbench(load_model("smollm2"))`.',
@@ -74,10 +107,17 @@ def page() -> str:
         f"![The workbench]({folder}/workbench_light.webp)",
         f"[The workbench in the dark theme]({folder}/workbench_dark.webp)",
     ]
-    others = {"dark": "dark_1400", "narrow": "light_700", "narrow and dark": "dark_700"}
     for name, tool in TOOLS.items():
-        links = ", ".join(f"[{label}]({folder}/{name}_{suffix}.webp)" for label, suffix in others.items())
-        parts += [f"## {tool.title}: {tool.question}", f"![{tool.title}]({folder}/{name}_light_1400.webp)", links]
+        parts += [
+            f"## {tool.title}: {tool.question}",
+            f"![{tool.title}]({folder}/{name}_light_1400.webp)",
+            links(name, TOOL_PICTURES[1:]),
+        ]
+        others = list(tabs[name].items())[1:]
+        if others:
+            parts.append("\n".join(
+                f"- {title}: {links(picture(name, tab, 1), TAB_PICTURES)}" for tab, title in others
+            ))  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 

@@ -114,6 +114,7 @@ def test_pairs_of_prompts_have_as_many_tokens(own: Model, opened: Any) -> None:
         assert panel.current.pairs == [pair.line for pair in pairs]
         assert panel.current.controls.hints == {}
     assert len(pairs_of_one_length([own])) == len(capital_pairs())
+    assert pairs_of_one_length([demo_pair().tuned])[0].line.endswith("| Paris | Rome"), "one token each"
     assert len(pairs_of_one_length([tiny_model("gpt2")])) < len(capital_pairs()), "this tokenizer splits the countries"
 
 

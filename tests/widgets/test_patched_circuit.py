@@ -127,7 +127,7 @@ def test_pairs_of_the_list_of_which_some_are_held_out(pair: Any, patch: Any) -> 
     panel.kept = ", ".join(found.parts)
     settle(panel)
     assert f"<b>{part(float(found.faithfulness[2]))}</b>" in tab.kept_words.value
-    assert all(hidden(part) for part in (tab.own_prompts, *tab.strips))
+    assert all(hidden(part) for part in (tab.own_prompts, tab.tokens))
     panel.held_out = 2
     assert "held_out must leave a pair" in panel.hints["held_out"]
     panel.held_out = 0
@@ -146,6 +146,11 @@ def test_pairs_of_the_list_of_which_some_are_held_out(pair: Any, patch: Any) -> 
         ({"corrupted": "", "swap": "France → the Italy"}, "swap", "must have equally many tokens"),
         ({"layers": "0", "most_parts": 8}, "most_parts", "most must be at most 7"),
         ({"layers": "7"}, "layers", "layer must be in -6..5"),
+        (
+            {"pairs_from": "pairs", "pairs": ["The capital of Spain is | The capital in Spain is"]},
+            "pairs",
+            "of pair 0 ('The capital in Spain is') is answered by ' Madrid' too",
+        ),
         ({"pairs_from": "pairs", "pairs": []}, "pairs", "there is no pair yet"),
         ({"pairs_from": "pairs", "pairs": ["Rome is | Paris of is"]}, "pairs", "must have equally many tokens"),
     ],

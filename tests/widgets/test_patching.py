@@ -329,6 +329,13 @@ def test_few_pairs_cannot_be_beyond_chance_and_one_has_no_interval(pair: Any, pa
         ([LINES[0], "Rome is | Paris is | x | y"], "need as many tokens"),
         ([LINES[0], LINES[1].rpartition(" | ")[0]], "some pairs have a foil and others have none"),
         ([LINES[0].replace("Rome", "Paris")], "answer and foil of line 1 are the same token"),
+        (
+            [
+                "The capital of France is | The capital of Italy is",
+                "The capital of Spain is | The capital in Spain is",
+            ],
+            "the corrupted prompt of pair 1 ('The capital in Spain is') is answered by ' Madrid' too",
+        ),
     ],
 )
 def test_pairs_that_do_not_fit_are_a_hint(pair: Any, patch: Any, lines: list[str], sentence: str) -> None:

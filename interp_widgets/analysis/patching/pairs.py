@@ -17,6 +17,7 @@ from interp_widgets.analysis._core.run import Check
 from interp_widgets.analysis._core.targets import check_foil
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.ablation.metric import Metric, NextTokenMetric, next_token_metric
+from interp_widgets.arguments import short
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput, is_chat
 from interp_widgets.models.engine import Trace, decode, trace
@@ -45,6 +46,8 @@ class PromptPair:
     corrupted: Prompt
     answer: str | int | None
     foil: str | int | None
+    where: str = ""
+    """Which of several pairs it is, for an error: `` of pair 3``."""
 
     def measured(
         self, model: Model, metric: Metric, sites: Sequence[Site] = (), *, check: Check = None
@@ -66,13 +69,14 @@ class PromptPair:
         foil = None if self.foil is None else single_token(model, self.foil, what="foil")
         shown = model.token_strings([answer])[0]
         if foil == answer:
-            raise _no_foil(f"answer and foil are the same token, {shown!r}: give another foil")
+            raise _no_foil(f"answer and foil{self.where} are the same token, {shown!r}: give another foil")
         if metric == "logit_difference" and foil is None:
             foil = likeliest(ends[1])
             if foil == answer:
+                which = f"{self.where} ({short(''.join(self.corrupted.tokens()))})" if self.where else ""
                 raise _no_foil(
-                    f"the corrupted prompt is answered by {shown!r} too, so that it gives no foil: give a foil, or a "
-                    "corrupted prompt with another answer"
+                    f"the corrupted prompt{which} is answered by {shown!r} too, so that it gives no foil: give a foil, "
+                    "or a corrupted prompt with another answer"
                 )
         read = next_token_metric(model, clean.hidden, answer, metric=metric, foil=foil)
         value = float(read.read(corrupted.hidden)[0])
@@ -175,7 +179,7 @@ def read_pairs(
                 f"the clean and the corrupted prompt{where} have the same tokens, so that nothing can be patched: "
                 "change the words that the answer depends on"
             )
-        pairs.append(PromptPair(first, second, answers[number], foils[number]))
+        pairs.append(PromptPair(first, second, answers[number], foils[number], where))
         for mine, name in ((first, "clean"), (second, "corrupted")):
             reference: Prompt = getattr(pairs[0], name)
             if (mine.n_shown, mine.offset) != (reference.n_shown, reference.offset):

@@ -646,6 +646,10 @@ class Panel(Shell):
         """The hints beside controls that are not filled in, by field."""
         return {name: text for controls in self._all_controls() for name, text in controls.hints.items()}
 
+    def field_of(self, what: str) -> str:
+        """The field that holds what an analysis calls `what`, such as ``prompt``."""
+        return what
+
     def show_error(self, error: BaseException) -> None:
         """Show an exception in the status line; an `Incomplete` setting gets a hint at its control instead."""
         with ui_lock:
@@ -654,8 +658,8 @@ class Panel(Shell):
             if self._is_of_a_file(error) and not isinstance(error, ValueError | OSError):  # no sentence of ours
                 self._compute_anew()
                 return
-            if isinstance(error, PromptError) and error.what in self.fields():
-                error = Incomplete(error.what, message_of(error))
+            if isinstance(error, PromptError) and (name := self.field_of(error.what)) in self.fields():
+                error = Incomplete(name, message_of(error))
             if isinstance(error, Incomplete) and self._hint(error):
                 self.status.idle(WAITING)
             else:

@@ -67,9 +67,24 @@ def tokens_of_pairs(panel: Any, pairs: Sequence[ContrastPair]) -> dict[str, tupl
     return found
 
 
+FEWEST = 4
+"""Pairs whose capitals are one token of every model that are enough; of fewer, the models give the answers."""
+
+
 def pairs_of_one_length(models: Sequence[Model]) -> list[ContrastPair]:
-    """The pairs of capitals whose prompts have as many tokens as those of most pairs, for every model."""
-    pairs = capital_pairs()
+    """The pairs of capitals whose prompts have as many tokens as those of most pairs, for every model; with the right
+    answers and foils, which a model may not give, where enough of these are one token."""
+    known = [
+        pair for pair in capital_pairs(answers=True)
+        if pair.answer and pair.foil and all(
+            len(ids) == 1 for model in models for ids in model.token_lists([f" {pair.answer}", f" {pair.foil}"])
+        )
+    ]  # fmt: skip
+    pairs = _of_usual_length(models, known) if known else []
+    return pairs if len(pairs) >= FEWEST else _of_usual_length(models, capital_pairs())
+
+
+def _of_usual_length(models: Sequence[Model], pairs: Sequence[ContrastPair]) -> list[ContrastPair]:
     lengths = [
         tuple(tuple(map(len, model.token_lists([pair.clean, pair.corrupted]))) for model in models) for pair in pairs
     ]

@@ -53,6 +53,9 @@ class PromptsOrPairs(PatchPanel):
         pairs = {} if "pairs" in keywords else {"pairs": [pair.line for pair in pairs_of_one_length(self.models)]}
         return super().defaults(keywords) | pairs
 
+    def field_of(self, what: str) -> str:
+        return "pairs" if what in ("answer", "foil") and not self.on_prompts else super().field_of(what)
+
     def build(self) -> None:
         super().build()
         self.own_prompts = column("iw-inputs")

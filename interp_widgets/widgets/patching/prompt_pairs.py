@@ -53,6 +53,9 @@ class PatchedPairs(Panel):
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         return {} if "pairs" in keywords else {"pairs": [pair.line for pair in pairs_of_one_length(self.models)]}
 
+    def field_of(self, what: str) -> str:
+        return "pairs" if what in ("answer", "foil") else what
+
     def build(self) -> None:
         self.upload = W.FileUpload(accept=".csv,.json,.jsonl", description="Open pairs")
         self.inputs.children = self.controls.rows(after={"metric": [self.upload]})
