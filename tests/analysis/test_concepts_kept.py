@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,40 @@ def test_steering_raises_the_word_and_the_random_direction_does_not() -> None:
     gain = result.top_probability[1] - result.top_probability[0]
     assert (np.diff(gain) <= 1e-12).all()
     assert result.top_tokens[0] == " lion"
+    assert result.p == 0.05
+    assert result.in_words().endswith("0 raise it as much: p = 0.05, beyond chance")
+    assert away.p == 0.05
+    assert "lower it as much" in away.in_words()
+
+
+def test_each_random_direction_is_a_run_of_its_own() -> None:
+    model = tiny_model("llama")
+    found = concept_directions(model, SMALL, layer=2, shuffles=1)
+    result = compare_steering(model, found, "dog", "The dog", strength=-3.0, layer=1, max_new_tokens=0, draws=3)
+    word = int(model.tokens(result.word, prepend_bos=False)[0])
+    rows = np.random.default_rng(0).standard_normal((3, model.d_model))
+    for row, own in zip(rows, result.random_probability, strict=True):
+        with steer(model, row, layer=1, strength=result.strength):
+            wanted = model.run(model.tokens("The dog")).logits[0, -1].softmax(-1)[word]
+        assert own == pytest.approx(float(wanted), rel=1e-4)
+    assert result.random_probability[0] == result.word_probability[2]
+    assert result.as_much == (result.random_probability <= result.word_probability[1]).sum()
+    assert "with 3 p cannot be below 0.25" in result.in_words()
+    with pytest.raises(ValueError, match="draws must be 1 or more"):
+        compare_steering(model, found, "dog", "The dog", draws=0)
+
+
+def test_random_directions_in_place_of_a_concepts_are_beyond_chance_in_one_of_twenty() -> None:
+    """Steered along directions that mean nothing, p is even: at most 0.05 in 5%, below 0.5 in half."""
+    model = tiny_model("llama")
+    found = concept_directions(model, SMALL, layer=2, shuffles=1)
+    ps = []
+    for seed in range(20):
+        rows = np.random.default_rng([seed, 1]).standard_normal(found.directions.shape)
+        drawn = replace(found, directions=rows / np.linalg.norm(rows, axis=1, keepdims=True))
+        ps.append(compare_steering(model, drawn, "dog", "The dog", strength=3.0, max_new_tokens=0, control_seed=seed).p)
+    assert sum(p <= 0.05 for p in ps) <= 4  # more in 1 of 390 such tests
+    assert 0.3 < np.mean(ps) < 0.75
 
 
 def test_strength_zero_changes_nothing() -> None:

@@ -412,12 +412,20 @@ def test_steering_beside_its_controls(pair: Any, browse: Any, own: ConceptSet, w
     assert panel["steer"].strips[1].marks, "the concept's word is marked"
     assert " lion" in "".join(panel["steer"].strips[1].tokens)
     assert "Probability that the next token is “·lion”" in panel["steer"].words.value
+    assert "0 raise it as much: p = 0.05, beyond chance." in panel["steer"].words.value
+    assert "iw-by-chance" not in panel["steer"].grids[0].children[1]._dom_classes
     rows = panel["steer"].tables[0].rows
     shown = [pytest.approx(list(map(float, one)), rel=1e-3) for one in expected.top_probability.T]
     assert [row[1:] for row in rows] == shown
     panel.strength = -1.0
     assert panel.wait(60)
     assert written(panel)[0].strength == pytest.approx(-expected.strength, rel=1e-4)
+    panel.strength = 0.0  # as random directions of length 0 do
+    assert panel.wait(60)
+    assert "p = 1, not beyond chance" in panel["steer"].words.value
+    assert panel["steer"].strips[1].label.endswith("(not beyond chance)")
+    assert "iw-by-chance" in panel["steer"].grids[0].children[1]._dom_classes
+    assert not panel["steer"].strips[1].marks
     with panel.batch_changes():
         panel.mode, panel.steer_from, panel.steer_on = "erase", 4, True
     assert panel.wait(60)

@@ -1,4 +1,4 @@
-"""Steered generation compared with a random direction: `compare_steering`, `steering_sweep`."""
+"""Steered generation compared with random directions: `compare_steering`, `steering_sweep`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
-from interp_widgets.analysis._core.checks import check_choice, check_top, stream_indices
+from interp_widgets.analysis._core.checks import check_choice, check_range, check_top, stream_indices
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -31,6 +31,8 @@ Unit = Literal["gap", "norm"]
 _NAMES = {"gap": "gaps", "norm": "norms"}
 """A strength in provenance."""
 RUNS = ("as it is", "steered", "random direction")
+BEYOND = 0.05
+"""Largest p of a change that is called beyond chance: what 19 random directions can reach."""
 
 
 @record
@@ -73,12 +75,37 @@ class SteeringComparison(Result):
     layers: Ints = with_axes("layers")
     """The residual streams that were changed."""
 
+    random_probability: Floats = with_axes("draws")
+    """Probability that the next token is `word` along each random direction, 0..1; the first is the third run."""
+
     mixed: Mapping[str, float] = field(default_factory=dict, kw_only=True)
     """Other concepts added, and the length of each one's vector, in the residual stream's units."""
 
     def text(self, run: int) -> str:
         """The text of one run: 0 unsteered, 1 steered, 2 along the random direction."""
         return "".join(self.written[run])
+
+    @property
+    def as_much(self) -> int:
+        """How many random directions raise the probability of `word` at least as much as the concept's; for a negative
+        strength and for erasing, how many lower it as much."""
+        away = self.mode == "erase" or self.strength < 0
+        steered = self.word_probability[1]
+        return int(((self.random_probability <= steered) if away else (self.random_probability >= steered)).sum())
+
+    @property
+    def p(self) -> float:
+        """(1 + `as_much`) / (1 + draws): at most 0.05 in 5% of all directions, if the concept's were a random one."""
+        return (1 + self.as_much) / (1 + len(self.random_probability))
+
+    def in_words(self) -> str:
+        """What random directions of the same length do, in a sentence."""
+        draws = len(self.random_probability)
+        verb = "lower" if self.mode == "erase" or self.strength < 0 else "raise"
+        verdict = "beyond chance" if self.p <= BEYOND else "not beyond chance"
+        start = f"Of {draws} random direction{'s' * (draws != 1)} of the same length, {self.as_much} "
+        few = f", since with {draws} p cannot be below {1 / (1 + draws):.2g}" if 1 / (1 + draws) > BEYOND else ""
+        return f"{start}{verb}{'s' * (self.as_much == 1)} it as much: p = {self.p:.2g}, {verdict}{few}"
 
     def to_frame(self) -> DataFrame:
         """One row per run: its text, and the probability of the concept's word."""
@@ -102,6 +129,7 @@ def compare_steering(
     temperature: float = 0.0,
     seed: int = 0,
     control_seed: int = 0,
+    draws: int = 19,
     top: int = 5,
     other_weights: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -110,7 +138,8 @@ def compare_steering(
     """Continue a prompt with a concept's direction added or erased, and with two controls.
 
     The first control is the unsteered model; the second uses a random direction of the same length instead of the
-    concept's. A change that the random direction causes too is not an effect of the concept.
+    concept's. A change that the random direction causes too is not an effect of the concept: `SteeringComparison.p`
+    tests it on the concept's word with ``draws`` random directions.
 
     Args:
         model: the model that the set was computed from.
@@ -127,7 +156,9 @@ def compare_steering(
             random direction is as long as the sum; for erasing, there are as many random directions as concepts.
         max_new_tokens: most tokens to write; 0 for the probabilities alone.
         temperature, seed: of the generation, as in `Model.generate`.
-        control_seed: of the random direction.
+        control_seed: of the random directions.
+        draws: random directions for the test, the first of which is the one that the text is written with; 19 are the
+            fewest with which p can be 0.05.
         top: number of likeliest next tokens of either run to list.
         other_weights: accept another model of the same sizes, such as the tuned one of a pair.
         progress: called with (done, total) tokens.
@@ -137,7 +168,8 @@ def compare_steering(
         ValueError: an empty or too long prompt, a concept that is not in the set, another model's set, an unknown layer
             or mode, a strength that is not finite.
 
-    Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3.
+    Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3;
+    Permutation p-values should never be zero (Phipson & Smyth 2010), for p.
 
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
@@ -146,16 +178,22 @@ def compare_steering(
         >>> result = compare_steering(model, concepts, "London", prompt, layer=range(3, 6), max_new_tokens=1)
         >>> [result.text(run) for run in range(3)]  # as it is, steered, along a random direction
         [' Paris', ' London', ' Paris']
+        >>> result.p
+        0.05
     """
     concepts.check(model, other_weights=other_weights)
+    check_range("draws", draws)
     check_choice("mode", mode, Mode)
     check_choice("unit", unit, Unit)
     check_top(top, model)
     options = RunOptions(progress, check)
     continuation = _Continuation(model, read_prompt(model, prompt), max_new_tokens, temperature, seed, options)
     steering = _Steering.of(model, concepts, [(name, strength), *mixed], layer, unit, mode, control_seed)
-    runs = [continuation.run(number, change) for number, change in enumerate(steering.changes())]
-    return _comparison(steering, continuation, runs, top)
+    first, *others = steering.controls(draws)
+    changes: tuple[AbstractContextManager[None], ...] = (nullcontext(), steering.change(), first)
+    runs = [continuation.run(number, change) for number, change in enumerate(changes)]
+    random = [runs[-1][0][steering.word], *(continuation.next_token(change)[steering.word] for change in others)]
+    return _comparison(steering, continuation, runs, random, top)
 
 
 @dataclass(frozen=True)
@@ -201,14 +239,24 @@ class _Steering:
         word = (word_ids(model, [name])[0] or model.tokens(f" {name}", prepend_bos=False))[0]
         return cls(model, terms, unit, mode, layers, directions, amounts, word, control_seed)
 
-    def changes(self) -> tuple[AbstractContextManager[None], ...]:
-        """The context of each of the `RUNS`."""
-        random = np.random.default_rng(self.control_seed).standard_normal(self.directions.shape)
+    @property
+    def added(self) -> Floats:
+        """(d_model,) the sum of the concepts' vectors."""
+        return np.asarray(np.asarray(self.amounts) @ self.directions)
+
+    def change(self) -> AbstractContextManager[None]:
+        """The context in which the concepts are added or erased."""
         if self.mode == "erase":
-            return nullcontext(), *(erase(self.model, rows, layer=self.layers) for rows in (self.directions, random))
-        added = np.asarray(self.amounts) @ self.directions
-        control = random[0] / np.linalg.norm(random[0]) * np.copysign(np.linalg.norm(added), self.amounts[0])
-        return nullcontext(), *(_along(self.model, vector, self.layers) for vector in (added, control))
+            return erase(self.model, self.directions, layer=self.layers)
+        return _along(self.model, self.added, self.layers)
+
+    def controls(self, draws: int) -> list[AbstractContextManager[None]]:
+        """For each draw the context in which a random direction is added, or as many erased as there are concepts."""
+        random = np.random.default_rng(self.control_seed).standard_normal((draws, *self.directions.shape))
+        if self.mode == "erase":
+            return [erase(self.model, rows, layer=self.layers) for rows in random]
+        length = np.copysign(np.linalg.norm(self.added), self.amounts[0])
+        return [_along(self.model, row / np.linalg.norm(row) * length, self.layers) for row in random[:, 0]]
 
 
 @dataclass(frozen=True)
@@ -237,9 +285,19 @@ class _Continuation:
                 check=self.options.check, on_token=report,
             )  # fmt: skip
 
+    def next_token(self, change: AbstractContextManager[None]) -> Floats:
+        """(d_vocab,) probability of every next token."""
+        self.options.stop_if_cancelled()
+        with change:
+            return _next_token(self.model, self.prompt)
+
 
 def _comparison(
-    steering: _Steering, continuation: _Continuation, runs: Sequence[tuple[Floats, list[int]]], top: int
+    steering: _Steering,
+    continuation: _Continuation,
+    runs: Sequence[tuple[Floats, list[int]]],
+    random: Sequence[float],
+    top: int,
 ) -> SteeringComparison:
     """The result of the three runs."""
     model = steering.model
@@ -259,6 +317,7 @@ def _comparison(
         strength=steering.amounts[0],
         mode=steering.mode,
         layers=np.array(steering.layers),
+        random_probability=np.array(random),
         mixed={term: amount for (term, _), amount in zip(mixed, steering.amounts[1:], strict=True)},
         provenance=provenance(
             model.provenance(), concept=name, mode=steering.mode, temperature=continuation.temperature,
@@ -351,7 +410,7 @@ def steering_sweep(
         run.stop_if_cancelled()
         comparison = compare_steering(
             model, concepts, name, prompt, strength=strength, unit=unit, mixed=mixed, layer=layer, max_new_tokens=0,
-            control_seed=control_seed, other_weights=other_weights,
+            control_seed=control_seed, draws=1, other_weights=other_weights,
         )  # fmt: skip
         ids = read_prompt(model, prompt).ids
         terms = {name: 0.0, **comparison.mixed}

@@ -13,6 +13,7 @@ import ipywidgets as W
 from interp_widgets.analysis._core.cost import flops_per_token
 from interp_widgets.analysis.concepts import ConceptSet
 from interp_widgets.analysis.concepts.steered import (
+    BEYOND,
     RUNS,
     SteeringComparison,
     SteeringSweep,
@@ -117,7 +118,7 @@ class Steering(Sampling, ConceptPanel):
     steer_from = field(Whole(-1, min=-1))
     """The first stream to change; -1 for that of the directions."""
     steer_on = field(bool, label="and all later ones", help="Change all later streams too")
-    control_seed = field(Seed, label="Random seed", width="short", help="Seed of the random direction")
+    control_seed = field(Seed, label="Random seed", width="short", help="Seed of the random directions")
 
     def build(self) -> None:
         self.start = W.IntSlider(
@@ -266,9 +267,18 @@ class Steering(Sampling, ConceptPanel):
                 strip.set_tokens(list(text))
                 strip.label = f"{start}{title}"
                 strip.set_marks(_word_spans(text, comparison.word))
+            self._mute(number, by_chance=comparison.p > BEYOND)
             lines.append(start + _sentence(comparison))
             self._list_tokens(self.tables[number], comparison, start)
         self.words.value = "<br>".join(lines)
+
+    def _mute(self, number: int, *, by_chance: bool) -> None:
+        """Draw the steered text faint, without its marks, if random directions move the concept's word as much."""
+        box, strip = self.grids[number].children[1], self.strips[3 * number + 1]
+        (box.add_class if by_chance else box.remove_class)("iw-by-chance")
+        if by_chance:
+            strip.label += " (not beyond chance)"
+            strip.set_marks([])
 
     def _draw_sweep(self, number: int, sweep: SteeringSweep, start: str) -> None:
         """Show the texts for each strength, side by side."""
@@ -368,7 +378,7 @@ def _sentence(comparison: SteeringComparison) -> str:
     how = "without the direction" if comparison.mode == "erase" else "steered"
     return (
         f"Probability that the next token is “{escape(visible(comparison.word))}”: {shares[0]} unsteered, "
-        f"<b>{shares[1]}</b> {how}, {shares[2]} with a random direction."
+        f"<b>{shares[1]}</b> {how}, {shares[2]} with a random direction. {comparison.in_words()}."
     )
 
 
