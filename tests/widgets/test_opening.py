@@ -15,7 +15,7 @@ from interp_widgets.data.presets import PRESETS
 from interp_widgets.models import load_model
 from interp_widgets.models.chat import ChatText
 from interp_widgets.models.hub_files import DEMO
-from interp_widgets.widgets.base.opening import QUESTION, Opening, opening_of
+from interp_widgets.widgets.base.opening import QUESTION, Opening, opening_of, opening_pair
 from tests.shipped import demo_pair
 
 pytestmark = pytest.mark.slow
@@ -59,6 +59,14 @@ def test_each_kind_of_model_opens_on_what_suits_it(pair: Any, tmp_path: Path) ->
     explorer = SaliencyExplorer(own["chat"], live_seconds=0)
     assert (explorer.prompt, explorer.instruction) == (chat.prompt, None)
     explorer.close()
+
+
+def test_a_pair_of_prompts_that_a_model_answers_differently(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    same, other = ("The capital of France is",) * 2, ("The capital of France is", "The capital of Italy is")
+    assert opening_pair([pair.base], [same, other]) == same, "what ships is for this pair"
+    monkeypatch.setattr("interp_widgets.widgets.base.opening.are_demo", lambda models: False)
+    assert opening_pair([pair.base], [same, other]) == other
+    assert opening_pair([pair.base], [same, same[::-1]]) == same
 
 
 def test_a_screen_opens_on_the_answer(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from interp_widgets.data.cases import opening_prompt
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.models.hub_files import DEMO_NAMES
+from interp_widgets.models.top_k import likeliest
 
 from .controls import chat_text
 
@@ -34,6 +35,22 @@ class Opening:
     def answer_in(self, tokens: Sequence[str]) -> int:
         """The response token with which the answer begins; 0 where it does not occur."""
         return next((at for at, token in enumerate(tokens) if self.answer and token.strip() == self.answer), 0)
+
+
+def opening_pair(models: Sequence[Any], pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """The first pair of a clean and a corrupted prompt that the last of these models continues differently.
+
+    The first of all for the models that ship, and where no pair differs.
+    """
+    for clean, corrupted in () if are_demo(models) else pairs:
+        if _next_token(models[-1], clean) != _next_token(models[-1], corrupted):
+            return clean, corrupted
+    return pairs[0]
+
+
+def _next_token(model: Any, prompt: str) -> int:
+    embeddings = model.token_embeddings(model.tokens(prompt))[None]
+    return likeliest(model.forward(embeddings, positions=slice(-1, None))[0, -1])
 
 
 def are_demo(models: Sequence[Any]) -> bool:

@@ -28,7 +28,7 @@ from ..ablation.removal import METRIC_LABELS
 from ..base import pair_view
 from ..base.controls import chat_text, row, shown_if
 from ..base.fields import Bounds, field, hint_at, variant
-from ..base.opening import opening_of
+from ..base.opening import opening_of, opening_pair
 from ..base.prediction import Continued, Likeliest, PredictionPanel, Swapped, WordSwap, check_foil, checked
 from ..base.request import PerModel, Request
 from ..views import AlignedTokens
@@ -125,7 +125,11 @@ class PatchPanel(MapPanel):
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         if "prompt" in keywords:
             return {}
-        return {"prompt": CLEAN} | ({} if {"corrupted", "swap"} & keywords else {"corrupted": CORRUPTED})
+        if {"corrupted", "swap"} & keywords:
+            return {"prompt": CLEAN}
+        others = [(one.prompt, one.corrupted) for one in PRESETS]
+        clean, corrupted = opening_pair(self.models, [(CLEAN, CORRUPTED), *others])
+        return {"prompt": clean, "corrupted": corrupted}
 
     @classmethod
     def preset_values(cls, chosen: Preset) -> dict[str, Any]:

@@ -87,6 +87,8 @@ function render({ model, el, signal }) {
     const left = cut(a, Math.max(half, rest - wide(b))), right = cut(b, Math.max(half, rest - wide(a)));
     return told(left, a) && told(right, b) ? [`${left} → ${right}`] : [];
   };
+  // A name on an axis: that of a special token, such as <|im_start|>, loses its brackets before it loses letters.
+  const axisName = (name, room) => cut(wide(name) > room ? name.replace(/^<\|?([^<>|]+)\|?>$/, '$1') : name, room);
   const value = (r, c) => A[r * C + c];
   const describe = ([r, c]) => {
     const row = model.get('row_labels')[r], column = model.get('column_labels')[c], text = model.get('texts')[r * C + c], note = model.get('notes')[r * C + c];
@@ -441,7 +443,7 @@ function render({ model, el, signal }) {
       const y = yOf(r + 0.5);
       if (Math.abs(y - at) < NAME - 0.5) continue;
       ink.fillStyle = inSpans(rowMarks, r) ? theme.mark : theme.fg;
-      ink.fillText(isolate(cut(rowNames[r], L.rowRoom)), L.x - 6 - L.band, y + 0.5);
+      ink.fillText(isolate(axisName(rowNames[r], L.rowRoom)), L.x - 6 - L.band, y + 0.5);
     }
     ink.textAlign = flat ? 'center' : 'right';
     for (const c of namedColumns().columns) {
@@ -451,7 +453,7 @@ function render({ model, el, signal }) {
       if (flat) { ink.fillText(isolate(columnNames[c]), x, L.columnsTop + 12); continue; }
       ink.save();
       leaning(ink, x);
-      ink.fillText(isolate(cut(columnNames[c], leaningRoom(x))), 0, 0);
+      ink.fillText(isolate(axisName(columnNames[c], leaningRoom(x))), 0, 0);
       ink.restore();
     }
   }
@@ -629,7 +631,7 @@ function render({ model, el, signal }) {
   }
 
   function chip(text, x, y, align, room) {
-    text = cut(text, room);
+    text = axisName(text, room);
     const w = wide(text) + 8;
     let left = align === 'right' ? x - w : x - w / 2;
     left = Math.max(0, Math.min(L.W - w, left));
