@@ -467,7 +467,13 @@ function render({ model, el, signal }) {
       const [y0, y1] = [Math.max(L.y, yOf(a)), Math.min(L.y + L.h, yOf(b))];
       if (y1 > y0) pen.fillRect(L.x - 8, snap(y0), 4, Math.max(1, snap(y1 - y0)));
     }
-    axisTitle(model.get('y_label'), 8, L.y + L.h / 2, L.h, true);
+    sideTitle(model.get('y_label'), 8, L.h);
+  }
+
+  // Beside a map or its key of a height; a title that is longer begins at their lower end and may reach the top.
+  function sideTitle(text, x, high) {
+    const room = L.y + high;
+    axisTitle(text, x, Math.min(L.y + high / 2, room - Math.min(wide(text), room) / 2), room, true);
   }
 
   function axisTitle(text, x, y, room, turned) {
@@ -577,7 +583,7 @@ function render({ model, el, signal }) {
       pen.fillStyle = theme.muted; pen.fillRect(k.x + k.w + 1, Math.min(k.y + k.h - 1, Math.round(y)), 3, 1);
       pen.fillText(text, k.x + k.w + 6, Math.max(k.y + 6, Math.min(k.y + k.h - 5, y)));
     }
-    axisTitle(model.get('value_label'), k.x + k.w + 6 + L.tickRoom + 12, k.y + k.h / 2, k.h, true);
+    sideTitle(model.get('value_label'), k.x + k.w + 6 + L.tickRoom + 12, k.h);
   }
 
   // The layer above: cursor, pinned cell, hovered cell, their names on the axes.
