@@ -54,7 +54,7 @@ def test_each_kind_of_model_opens_on_what_suits_it(pair: Any, tmp_path: Path) ->
     assert isinstance(chat.prompt, ChatText)
     assert [*chat.prompt.messages] == [{"role": "user", "content": QUESTION}]
     for name in ("plain", "refusing"):
-        assert opening_of([own[name]]) == Opening(PRESETS[0].prompt, answer="Paris")
+        assert opening_of([own[name]]) == Opening(PRESETS[0].prompt, answer="Paris", subject="Eiffel Tower")
     assert opening_of([own["plain"], own["chat"]]) == chat  # the tuned one has the template
     explorer = SaliencyExplorer(own["chat"], live_seconds=0)
     assert (explorer.prompt, explorer.instruction) == (chat.prompt, None)

@@ -23,6 +23,7 @@ from interp_widgets.data.presets import PRESETS
 from interp_widgets.data.prompt_pairs import capital_pairs
 from interp_widgets.models import load_model
 from interp_widgets.models.hub_files import DEMO
+from interp_widgets.widgets.base.opening import opening_of
 from interp_widgets.widgets.base.word_source import FEWEST_OWN, MOST_OWN
 from interp_widgets.widgets.mixture_of_depths.reading import PROMPT
 from interp_widgets.widgets.patching.prompt_pairs import pairs_of_one_length
@@ -136,3 +137,19 @@ def test_maps_of_a_model_with_a_sink_and_a_common_logit(opened: Any) -> None:
     largest = np.abs(result.effect[..., 1:]).max()
     for heat in panel["modules"].maps.maps.values():
         assert heat.vmax == pytest.approx(largest, rel=1e-5), "the sink sets no colours"
+
+
+def test_tracing_opens_on_what_the_opening_is_about(own: Model, opened: Any) -> None:
+    opening = opening_of([own])
+    panel = opened(AblationPanel, own, prompt=opening.prompt, tab="tracing", live_seconds=0)
+    assert panel.subject == opening.subject != ""
+    assert panel.hints == {}
+    assert len(panel["tracing"].strip.marks) == 1
+    panel.prompt = "A cat sat"
+    assert panel.subject == "", "it leaves with its words"
+    panel.prompt = opening.prompt
+    assert panel.subject == opening.subject
+    panel.subject = "city"
+    panel.prompt = "A cat sat"
+    assert panel.subject == "city", "what was typed stays"
+    assert opened(AblationPanel, own, prompt=opening.prompt, subject="city", live_seconds=0).subject == "city"

@@ -22,6 +22,7 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.controls import Span, shown_if
 from ..base.fields import Bounds, Incomplete, Seed, field, hint_at
+from ..base.opening import opening_of
 from ..base.prediction import checked
 from ..base.request import PerModel, Request
 from ..views import TokenStrip
@@ -124,8 +125,11 @@ class CausalTracing(MapPanel):
         for strip in self.strips.views:
             self.on_user(strip, "marks", self._marked)
             self.on_user(strip, "selected", self._selected)
+        self.watch(self, "prompt", lambda _: self._take_subject())
         self.watch(self, "subject", self._typed)
         self.watch(self, "span", lambda _: self.texts_read())
+        if not {"subject", "span"} & set(self.keywords):
+            self._take_subject()
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
@@ -162,6 +166,14 @@ class CausalTracing(MapPanel):
             raise Incomplete("subject", "there is no subject yet: drag over its tokens below, or type its words")
         with hint_at("subject"):
             return read_prompt(self.models[0], self.prompt).find(self.subject), self.subject
+
+    def _take_subject(self) -> None:
+        """Without a subject, take that of the opening's prompt; it leaves with its words."""
+        opening = opening_of(self.models)
+        if self.subject and self.subject == opening.subject and self.subject not in self.prompt:
+            self.subject = ""
+        if not self.subject and not self.span and self.prompt == opening.prompt:
+            self.subject = opening.subject
 
     def texts_read(self) -> None:
         """Show the tokens of the context, and mark the subject in them."""

@@ -15,7 +15,7 @@ from .controls import chat_text
 
 QUESTION = "What is the capital of France?"
 """What a model with a chat template is asked."""
-ANSWER, SWAP = "Paris", "France → Italy"
+ANSWER, SUBJECT, SWAP = "Paris", "France", "France → Italy"
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Opening:
     """Characters [start, end) of the instruction in `prompt`, if it has one."""
     answer: str = ""
     """The word of the response that the prompt asks for; empty if it asks for no single word."""
-
+    subject: str = ""
+    """The words of the prompt that the answer is about; empty if there are none."""
     swap: str = ""
     """Words of the prompt and those that change the answer, old → new; empty if there are none."""
 
@@ -65,7 +66,8 @@ def opening_of(models: Sequence[Any]) -> Opening:
         return Opening(case.prompt, case.instruction)
     if any(model.chat_template is not None for model in models):
         try:
-            return Opening(chat_text(models, [{"role": "user", "content": QUESTION}]), answer=ANSWER, swap=SWAP)
+            prompt = chat_text(models, [{"role": "user", "content": QUESTION}])
+            return Opening(prompt, answer=ANSWER, subject=SUBJECT, swap=SWAP)
         except ValueError:
             pass  # a template that refuses one message of a user is named when a chat is asked for
-    return Opening(PRESETS[0].prompt, answer=PRESETS[0].target.strip())
+    return Opening(PRESETS[0].prompt, answer=PRESETS[0].target.strip(), subject=PRESETS[0].subject)
