@@ -19,6 +19,7 @@ from .analysis.attention import AttentionReasons as AttentionReasons
 from .analysis.attention import DirectLogitAttribution as DirectLogitAttribution
 from .analysis.attention import HeadMeasures as HeadMeasures
 from .analysis.attention import HeadScores as HeadScores
+from .analysis.attention import HeadWrites as HeadWrites
 from .analysis.attention import MassiveActivations as MassiveActivations
 from .analysis.attention import WeightsAgainstText as WeightsAgainstText
 from .analysis.attention import attention_in_texts as attention_in_texts
@@ -27,6 +28,7 @@ from .analysis.attention import attention_reasons as attention_reasons
 from .analysis.attention import direct_logit_attribution as direct_logit_attribution
 from .analysis.attention import head_measures as head_measures
 from .analysis.attention import head_scores as head_scores
+from .analysis.attention import head_writes as head_writes
 from .analysis.attention import massive_activations as massive_activations
 from .analysis.attention import weights_against_text as weights_against_text
 from .analysis.bias import BBQMetrics as BBQMetrics

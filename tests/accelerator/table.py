@@ -468,6 +468,11 @@ def direct_attribution(setup: Setup) -> Any:
     return iw.direct_logit_attribution(setup.model, [PROMPT, QUESTION], 7, foil=8)
 
 
+@row("head_writes")
+def tokens_of_a_head(setup: Setup) -> Any:
+    return iw.head_writes(setup.model, PROMPT, 1, 2, position=-2, top=3)
+
+
 @row("attention_reasons")
 def reasons(setup: Setup) -> Any:
     return iw.attention_reasons(setup.model, PROMPT, 1, 2, -1, 3)

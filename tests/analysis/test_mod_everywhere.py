@@ -23,6 +23,7 @@ from interp_widgets.analysis.attention import (
     attention_reasons,
     direct_logit_attribution,
     head_scores,
+    head_writes,
     massive_activations,
 )
 from interp_widgets.analysis.concepts import erase, steer
@@ -85,6 +86,7 @@ OF_THE_STREAM: dict[str, Callable[[Any], Any]] = {
     "patterns": lambda m: attention_patterns(m, IDS).patterns,
     "head scores": lambda m: head_scores(m, length=5, sequences=2).scores,
     "direct attribution": lambda m: direct_logit_attribution(m, IDS, 99, foil=98).heads,
+    "head writes": lambda m: head_writes(m, IDS, 1, 2, position=-2).raised,
     "attention reasons": lambda m: attention_reasons(m, IDS, 1, 2, -1, 2).parts,
     "largest entries": lambda m: massive_activations(m, IDS, others=1, references=1).value,
     "states": lambda m: last_states(m, [IDS, IDS[:3]], [0, 2, 3]),

@@ -79,6 +79,16 @@ def test_journey(opened: Any) -> None:
     nb.rests()
     nb.looks("attention_why", panel, height=1600)
 
+    # what it writes there, as a direct effect
+    panel.get_by_role("tab", name="Writes", exact=True).click()
+    nb.done()
+    expect(panel.get_by_text("Direct effect only", exact=False)).to_be_visible()
+    panel.locator(".iw-strip:visible .iw-tok").nth(2).click()
+    nb.wait_py("(attention.position, attention.status.state, attention.result[0].position)", (1, "done", 2))
+    expect(panel.locator(".iw-table:visible tbody tr")).to_have_count(20)
+    nb.rests()
+    nb.looks("attention_writes", panel, height=1400)
+
     # the words of its weights in texts, and where in texts it attends most
     panel.get_by_role("tab", name="Words", exact=True).click()
     nb.done()

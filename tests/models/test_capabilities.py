@@ -27,6 +27,7 @@ from interp_widgets.analysis.attention import (
     attention_reasons,
     direct_logit_attribution,
     head_scores,
+    head_writes,
     massive_activations,
 )
 from interp_widgets.analysis.ffn_concepts import ffn_concepts, neuron_effects, neuron_tokens
@@ -119,6 +120,7 @@ QUESTIONS: dict[str, Callable[[Model], Any]] = {
     "attention_patterns": lambda model: attention_patterns(model, IDS),
     "head_scores": lambda model: head_scores(model, length=4, sequences=1),
     "direct_logit_attribution": lambda model: direct_logit_attribution(model, IDS),
+    "head_writes": lambda model: head_writes(model, IDS, 1, 1),
     "attention_reasons": lambda model: attention_reasons(model, IDS, 1, 1, -1, -2),
     "massive_activations": lambda model: massive_activations(model, IDS, others=1, references=1),
     "neuron_tokens": lambda model: neuron_tokens(model, layer=0),
@@ -133,7 +135,7 @@ REFUSED = {
     "openai-gpt": set(QUESTIONS)
     - {"Ablation('head', ...)", "Ablation('neuron', ...)", "attention_patterns", "head_scores"},
     "qwen3_moe": NEURONS | SPLIT,
-    "deepseek": NEURONS | SPLIT | {"ablate_heads", "Ablation('head', ...)", "direct_logit_attribution"},
+    "deepseek": NEURONS | SPLIT | {"ablate_heads", "Ablation('head', ...)", "direct_logit_attribution", "head_writes"},
     "phi": set(),
     "falcon": set(),
     "gpt_neo": {"attention_reasons"},

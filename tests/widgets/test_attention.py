@@ -23,6 +23,7 @@ from interp_widgets import (
     head_measures,
     head_scores,
     head_word_pairs,
+    head_writes,
     load_circuit,
     weights_against_text,
     words_read,
@@ -277,6 +278,30 @@ def test_the_table_is_of_the_selected_head(pair: Any, attend: Any, tmp_path: Pat
     assert len(table) == 100
     again = AttentionPatterns.load(panel.save(tmp_path / "all.npz"))
     assert again.patterns.shape == (6, 6, 10, 10)
+
+
+# ---- what a head writes
+
+
+def test_the_words_a_head_writes_are_what_the_function_gives(pair: Any, attend: Any, wire: Any) -> None:
+    panel = attend(*pair, tab="writes", layer=3, head=1, top=4, view="beside")
+    part = panel["writes"]
+    for model, table, result in zip(pair, (view for _, view in part.tables.drawn()), panel.result, strict=True):
+        expected = head_writes(model, PROMPT, 3, 1, top=4)
+        assert result.raised_ids == expected.raised_ids
+        assert [row[0].replace("·", " ") for row in table.rows] == list(expected.raised_tokens)
+        np.testing.assert_allclose([-row[3] for row in table.rows], expected.lowered, atol=1e-5)
+    assert "Direct effect only" in part.about.value
+    assert "At “·of” (9) head 3.1 raises" in part.about.value
+    assert "head_writes(base, prompt, layer=3, head=1, top=4)" in part.code(part.request())
+    wire.type(part.strip, selected=4)
+    settle(panel)
+    assert (panel.position, part.strip.selected, panel.result[0].position) == (3, 4, 4)
+    assert panel.result[0].raised_ids == head_writes(pair.base, PROMPT, 3, 1, position=4, top=4).raised_ids
+    wire.type(part.strip, selected=-1)
+    settle(panel)
+    assert (panel.position, panel.result[0].position) == (-1, 9)
+    assert part.describe_selection().heading == "Head 3.1 writes"
 
 
 # ---- heads of a known kind

@@ -8,6 +8,7 @@ from interp_widgets.analysis.attention.head_measures import (
     head_measures_cost,
 )
 from interp_widgets.analysis.attention.head_scores import HeadScores, Score, head_scores, head_scores_cost
+from interp_widgets.analysis.attention.head_writes import HeadWrites, head_writes, head_writes_cost
 from interp_widgets.analysis.attention.in_texts import (
     AttendedToken,
     AttentionInTexts,

@@ -208,7 +208,7 @@ def direct_logit_attribution(
         >>> result.heads.shape, result.heads_interval.shape, bool(result.error.max() < 1e-4)
         ((6, 6), (2, 6, 6), True)
     """
-    _check_model(model)
+    check_parts(model, "direct_logit_attribution")
     texts = [read_prompt(model, prompt, prepend_bos=prepend_bos) for prompt in _listed(prompts)]
     targets = _per_prompt(model, target, len(texts), "target")
     foils = _per_prompt(model, foil, len(texts), "foil")
@@ -218,7 +218,7 @@ def direct_logit_attribution(
     found: dict[int, _Parts] = {}
 
     def read(chosen: list[int], ids: Tensor) -> None:
-        written = _LastPosition.of(model, ids)
+        written = OnePosition.of(model, ids)
         for row, number in enumerate(chosen):
             token = None if targets is None else targets[number]
             other = None if foils is None else foils[number]
@@ -252,15 +252,16 @@ def direct_logit_attribution(
     )
 
 
-def _check_model(model: Model) -> None:
+def check_parts(model: Model, name: str) -> None:
+    """Raise a ValueError, in the name of an analysis, for a model whose logits are no sum over its heads and MLPs."""
     has = model.capabilities
     needs: tuple[Capability, ...] = ("residual_stream", "additive_stream", "attention", "heads", "head_weights")
     for needed in needs:
-        has.require(needed, "direct_logit_attribution")
+        has.require(needed, name)
     if not isinstance(model, ModModel):  # whose last route is read by itself
-        has.require("unembedding", "direct_logit_attribution")
+        has.require("unembedding", name)
     if not has.attention_only:
-        has.require("mlp", "direct_logit_attribution")
+        has.require("mlp", name)
 
 
 def _listed(prompts: Any) -> list[Any]:
@@ -316,8 +317,8 @@ class _Parts:
 
 
 @dataclass(frozen=True)
-class _LastPosition:
-    """What the parts of a model write into the residual stream at the last position of some sequences."""
+class OnePosition:
+    """What the parts of a model write into the residual stream at one position of some sequences."""
 
     model: Model
     start: Tensor
@@ -332,8 +333,8 @@ class _LastPosition:
     """Per layer (sequences, 1) what the norm of the attention output divides by; None without such a norm."""
 
     @staticmethod
-    def of(model: Model, ids: Tensor) -> _LastPosition:
-        """Read sequences (batch, tokens) of one length."""
+    def of(model: Model, ids: Tensor, position: int = -1) -> OnePosition:
+        """Read sequences (batch, tokens) of one length, at the last position or another."""
         layers, kept = range(model.n_layers), dict[str, Tensor]()
         sites: list[Any] = ["head"] if model.last_capabilities.attention_only else ["head", "mlp"]
         names = [site_hook(site, layer, model.n_layers) for layer in layers for site in sites]
@@ -344,13 +345,13 @@ class _LastPosition:
 
         def keeping(name: str) -> Callable[[Tensor], None]:
             def keep(value: Tensor) -> None:
-                kept[name] = wide(value[:, -1])
+                kept[name] = wide(value[:, position])
 
             return keep
 
         read_values(model, ids, [(name, keeping(name)) for name in names])
         z = [kept[site_hook("head", layer, model.n_layers)] for layer in layers]
-        return _LastPosition(
+        return OnePosition(
             model,
             kept[site_hook("resid", 0, model.n_layers)],
             kept[site_hook("resid", model.n_layers, model.n_layers)],
@@ -358,6 +359,12 @@ class _LastPosition:
             [kept[site_hook("mlp", layer, model.n_layers)] for layer in layers] if "mlp" in sites else [],
             [kept.get(name) for name in scales],
         )
+
+    def of_heads(self, layer: int, row: int) -> Tensor:
+        """(heads, d_model) what the heads of a layer write in one sequence."""
+        written = torch.einsum("hd,hdm->hm", self.z[layer][row], wide(self.model.last_weight("W_O", layer)))
+        norm = self._norm(layer, row)
+        return written if norm is None else norm.forward(written, Rows.together(len(written), slice(0, 1)))
 
     def parts(self, row: int, target: int | None, foil: int | None) -> _Parts:
         """The logit after one sequence by parts."""
@@ -376,14 +383,11 @@ class _LastPosition:
 
         heads, biases = [], []
         for layer in range(model.n_layers):
-            of_heads = torch.einsum("hd,hdm->hm", self.z[layer][row], wide(model.last_weight("W_O", layer)))
             of_bias = wide(model.last_weight("b_O", layer))[None]
             norm = self._norm(layer, row)
             if norm is not None:
-                at = slice(0, 1)
-                of_heads = norm.forward(of_heads, Rows.together(len(of_heads), at))
-                of_bias = norm.forward(of_bias, Rows.together(1, at, bias=True))
-            heads.append(along(of_heads))
+                of_bias = norm.forward(of_bias, Rows.together(1, slice(0, 1), bias=True))
+            heads.append(along(self.of_heads(layer, row)))
             biases.append(along(of_bias)[0])
         mlps = [along(written[row]) for written in self.mlp] or [torch.zeros(())] * model.n_layers
         return _Parts(

@@ -12,6 +12,7 @@ from .needed import HeadNeeded
 from .patterns import HeadPatterns
 from .reasons import HeadReasons
 from .words import HeadWordsInTexts
+from .writes import HeadWritesWords
 
 
 class AttentionExplorer(PredictionStack):
@@ -23,16 +24,18 @@ class AttentionExplorer(PredictionStack):
     out, and attention can be weighted by the norm of the value moved. *Find*: scores of all heads as induction,
     previous-token, duplicate-token and first-token heads, with intervals and controls. *Compare*: every head as a dot
     by two of its scores, its direct attribution and the drop without it, with their rank correlation. *Why here?*: one
-    attention score of the selected head as a sum over pairs of source tokens. *Words*: the word pairs of the head's
-    weights beside the attention that these words pay in the prompt and many texts, with an AUC. *Texts*: where in many
-    texts the head attends most, and some of every tenth of strength; a click opens the text. *Needed?*: the effect of
-    removing the head beside those of other heads, with p.
+    attention score of the selected head as a sum over pairs of source tokens. *Writes*: the tokens whose logits
+    the head raises and lowers most, as a direct effect. *Words*: the word pairs of the head's weights beside the
+    attention that these words pay in the prompt and many texts, with an AUC. *Texts*: where in many texts the head
+    attends most, and some of every tenth of strength; a click opens the text. *Needed?*: the effect of removing the
+    head beside those of other heads, with p.
 
     ``AttentionExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt, layer and head with other widgets,
     ``(workbench)``. Every trait of its panels is a keyword too. `run()` computes the active tab and returns its
     :class:`AttentionPatterns`, :class:`HeadScores`, :class:`HeadMeasures`, :class:`AttentionReasons`,
-    :class:`AttentionInTexts` or :class:`AblationNullResult` (a pair for two models), which `result` keeps; for *Words*
-    the :class:`HeadWordResult` and the :class:`WeightsAgainstText`, as its ``pairs`` and ``found``.
+    :class:`HeadWrites`, :class:`AttentionInTexts` or :class:`AblationNullResult` (a pair for two models), which
+    `result` keeps; for *Words* the :class:`HeadWordResult` and the :class:`WeightsAgainstText`, as its ``pairs`` and
+    ``found``.
 
     Source: A Mathematical Framework for Transformer Circuits (Elhage et al. 2021), *attention heads*; In-context
     Learning and Induction Heads (Olsson et al. 2022); Attention is Not Only a Weight (Kobayashi et al. 2020).
@@ -50,6 +53,7 @@ class AttentionExplorer(PredictionStack):
         "find": KnownHeads,
         "compare": HeadsCompared,
         "why": HeadReasons,
+        "writes": HeadWritesWords,
         "words": HeadWordsInTexts,
         "texts": HeadInTexts,
         "needed": HeadNeeded,
