@@ -20,18 +20,23 @@ from interp_widgets import (
     ablate_heads,
     ablate_modules,
     ablate_neurons,
+    ablation_null,
     activation_patching,
+    attention_in_texts,
     attention_patterns,
     attention_reasons,
     causal_trace,
+    circuit_faithfulness,
     decompose_logit,
     decompose_tokens,
     direct_logit_attribution,
     greedy_circuit,
+    head_measures,
     head_scores,
     load_model,
     logit_lens,
     massive_activations,
+    path_patching,
     prompt_saliency,
     steer,
 )
@@ -361,6 +366,38 @@ def test_head_scores_find_the_known_heads(smollm2: Loaded) -> None:
     assert (found.control("induction") < 0.15).all()  # without repetition nothing is found
 
 
+def test_the_same_heads_and_sink_in_gemma(gemma: Loaded) -> None:
+    found = head_scores(gemma.model, sequences=3)
+    for score, expected in (
+        ("induction", {(5, 1): 0.86, (11, 2): 0.62, (5, 2): 0.53}),
+        ("previous_token", {(2, 3): 0.68, (4, 1): 0.59}),
+    ):
+        for head, value in expected.items():
+            assert getattr(found, score)[head] == pytest.approx(value, abs=0.1), (score, head)
+        assert found.top(score, 2) == tuple(expected)[:2]  # type: ignore[arg-type]
+    assert (found.control("induction") < 0.15).all()
+    massive = massive_activations(gemma.model, FRANCE, others=1)
+    assert (massive.position == 0).all()  # the BOS
+    assert (massive.dimension[4:] == 163).all()
+    assert massive.value[14] == pytest.approx(99_500, rel=0.15)
+
+
+def test_gemma_moves_the_capital_in_one_layer(gemma: Loaded) -> None:
+    sites: tuple[Any, ...] = ("resid_pre", "attn", "mlp", "head")
+    found = activation_patching(
+        gemma.model, FRANCE, ITALY, " Paris", foil=" Rome", sites=sites, layers=[3, 12, 13], positions=[COUNTRY, LAST]
+    )
+    stream = found.recovered["resid_pre"]
+    assert stream[:, 0] == pytest.approx([1.0, 1.17, -0.03], abs=0.1)  # read at the country up to layer 12
+    assert stream[:, 1] == pytest.approx([0.0, -0.07, 1.0], abs=0.1)  # at the last token from layer 13 on
+    assert found.recovered["attn"][1, 1] == pytest.approx(1.14, abs=0.15)
+    assert found.recovered["mlp"][0, 0] == pytest.approx(0.92, abs=0.15)
+    assert found.recovered["head"][1, 2, 1] == pytest.approx(0.86, abs=0.1)
+    ends = [gemma.logits(input_ids=gemma.ids(text))[-1] for text in (FRANCE, ITALY)]
+    for own, logits in zip((found.clean, found.corrupted), ends, strict=True):
+        assert own[0] == pytest.approx(float(logits[gemma.token(" Paris")] - logits[gemma.token(" Rome")]), abs=0.02)
+
+
 LANDMARK = (
     "The Eiffel Tower is a wrought-iron lattice tower on the Champ de Mars in Paris, France. It is named after the "
     "engineer Gustave Eiffel, whose company designed and built the tower from 1887 to 1889."
@@ -426,6 +463,60 @@ def test_the_reasons_of_an_attention_score_add_up(smollm2: Loaded) -> None:
     other = attention_reasons(smollm2.model, FRANCE, 23, 4, LAST, COUNTRY - 1)
     ratio = np.log(found.attention / other.attention)
     assert found.parts.sum() - other.parts.sum() == pytest.approx(ratio, abs=1e-2)
+
+
+def test_head_23_4_alone_attends_to_the_country_and_is_needed(smollm2: Loaded) -> None:
+    paris, rome, ids = smollm2.token(" Paris"), smollm2.token(" Rome"), smollm2.ids(FRANCE)
+    texts = attention_in_texts(smollm2.model, [FRANCE, ITALY], layer=23, heads=[4])
+    for event in texts.top(4):
+        assert (event.query, event.key) == (LAST, COUNTRY)
+        assert event.attention == pytest.approx(0.91, abs=0.1)
+    measures = head_measures(smollm2.model, FRANCE, " Paris", measures="direct_attribution")
+    for head, value in {(23, 4): 2.82, (29, 1): 1.82, (29, 0): -1.61}.items():
+        assert measures.of("direct_attribution")[head] == pytest.approx(value, rel=0.15)
+    null = ablation_null(smollm2.model, FRANCE, [(23, 4)], " Paris", metric="logit_difference", foil=" Rome")
+    width, layer = smollm2.model.d_head, smollm2.theirs.model.layers[23]
+
+    def without(value: Tensor) -> Tensor:
+        value = value.clone()
+        value[..., 4 * width : 5 * width] = 0
+        return value
+
+    clean = smollm2.logits(input_ids=ids)[-1]
+    with hooked(layer.self_attn.o_proj, without, before=True):
+        after = smollm2.logits(input_ids=ids)[-1]
+    wanted = (clean[paris] - clean[rome]) - (after[paris] - after[rome])
+    assert null.effect == pytest.approx(float(wanted), abs=SINGLE * 5)
+    assert len(null.null) == 8
+    assert null.effect > 5 * null.null.max()
+    assert null.p == pytest.approx(1 / 9)
+
+
+def test_the_paths_of_the_capital(smollm2: Loaded) -> None:
+    """From head 23.4 to the logits directly, and from the MLP of layer 0 to the values that the head reads."""
+    options: dict[str, Any] = {"foil": " Rome"}
+    direct = path_patching(smollm2.model, FRANCE, ITALY, [(23, 4)], ["logits"], " Paris", **options)
+    paris, rome, width = smollm2.token(" Paris"), smollm2.token(" Rome"), smollm2.model.d_head
+    output = smollm2.theirs.model.layers[23].self_attn.o_proj
+    both = [smollm2.ids(FRANCE), smollm2.ids(ITALY)]
+    heads = [seen_at(smollm2, output, ids, before=True)[LAST, 4 * width : 5 * width] for ids in both]
+    with torch.no_grad():
+        added = output.weight[:, 4 * width : 5 * width] @ (heads[1] - heads[0])
+        rows = torch.stack(
+            [smollm2.streams(ids)[-1, LAST] for ids in both] + [smollm2.streams(both[0])[-1, LAST] + added]
+        )
+        logits = smollm2.theirs.lm_head(smollm2.final_norm(rows))
+    clean, corrupted, patched = (logits[:, paris] - logits[:, rome]).tolist()
+    assert direct.effect[0] == pytest.approx((clean - patched) / (clean - corrupted), abs=SINGLE)
+    assert direct.effect[0] == pytest.approx(0.34, abs=0.05)
+    receivers = ["head_v 23.1", "head_q 23.4", "head_k 23.1"]
+    early = path_patching(smollm2.model, FRANCE, ITALY, ["mlp 0"], receivers, " Paris", separate=True, **options)
+    assert early.paths is not None
+    assert early.paths[0] == pytest.approx([0.32, 0.0, -0.01], abs=0.05)  # what it moves, not where it looks
+    kept = circuit_faithfulness(smollm2.model, FRANCE, ITALY, ["head 23.4", "mlp 0"], " Paris", draws=9, **options)
+    assert kept.faithfulness == pytest.approx(0.20, abs=0.05)
+    assert abs(kept.without) < 0.05
+    assert kept.p == pytest.approx(0.1)
 
 
 def test_one_attention_output_and_one_head_bring_the_capital(smollm2: Loaded) -> None:
