@@ -450,9 +450,11 @@ def test_every_tab_opens_on_a_model_of_few_words(attend: Any) -> None:
     for tab in ("patterns", "find", "compare", "why", "needed"):
         panel = attend(model, prompt=truth.cases[0].prompt, tab=tab)
         assert panel.status.state == "done", (tab, panel.status.error)
-    for tab in ("words", "texts"):
-        hint = settle(attend(model, prompt=truth.cases[0].prompt, tab=tab)).hints["sample_texts"]
-        assert "the vocabulary has no words for the demo's texts" in hint
+    for tab, field, sentence in (
+        ("words", "word_list", "can write none of these 1,674 words"),
+        ("texts", "sample_texts", "the vocabulary has no words for the demo's texts"),
+    ):
+        assert sentence in settle(attend(model, prompt=truth.cases[0].prompt, tab=tab)).hints[field]
 
 
 def test_forecasts_grow_with_what_is_asked(pair: Any, attend: Any) -> None:
