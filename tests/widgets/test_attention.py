@@ -284,7 +284,7 @@ def test_the_table_is_of_the_selected_head(pair: Any, attend: Any, tmp_path: Pat
 
 
 def test_the_words_a_head_writes_are_what_the_function_gives(pair: Any, attend: Any, wire: Any) -> None:
-    panel = attend(*pair, tab="writes", layer=3, head=1, top=4, view="beside")
+    panel = attend(*pair, tab="writes", layer=3, head=1, ends=4, view="beside")
     part = panel["writes"]
     for model, table, result in zip(pair, (view for _, view in part.tables.drawn()), panel.result, strict=True):
         expected = head_writes(model, PROMPT, 3, 1, top=4)

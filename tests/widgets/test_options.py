@@ -12,6 +12,7 @@ import pytest
 import torch
 import traitlets as T
 
+import interp_widgets as iw
 from interp_widgets import BiasWorkbench, LogitLensExplorer, Model, SaliencyExplorer, Workbench
 from interp_widgets.widgets.base.controls import Number, Span, Typed, TypedList, Whole, Worded
 from interp_widgets.widgets.base.fields import Bounds, field, variant
@@ -348,3 +349,19 @@ class Options(Worded):
 )
 def test_a_refusal_is_in_our_own_words(name: str, value: Any, allowed: str) -> None:
     assert refusal(Options(), name, value) == f"{name} of Options must be {allowed}"
+
+
+STACKS = [name for name in iw.__all__ if isinstance(kind := getattr(iw, name), type) and issubclass(kind, Stack)]
+TEXTS = {"prompt"}
+"""What a workbench holds for all panels, whatever each of them opens on."""
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_tabs_that_share_an_option_mean_the_same_by_it(name: str) -> None:
+    """A stack has its tabs' options by name: with two defaults the tab that comes first would decide for the other."""
+    defaults: dict[str, set[str]] = {}
+    for kind in getattr(iw, name).panels.values():
+        for option in kind.options():
+            if option not in TEXTS:
+                defaults.setdefault(option, set()).add(repr(kind.class_traits()[option].default_value))
+    assert not {option: found for option, found in defaults.items() if len(found) > 1}

@@ -35,7 +35,9 @@ class HeadWritesWords(PredictionPanel):
     layer = variant(HeadPatterns.layer, selects=False)
     head = variant(HeadPatterns.head, selects=False)
     position = variant(HeadPatterns.position, selects=False)
-    top = field(Annotated[int, Bounds(1, 100)], 10, label="Tokens", width="short", help="Tokens at each end")
+    ends = field(
+        Annotated[int, Bounds(1, 100)], 10, label="Tokens", width="short", argument="top", help="Tokens at each end"
+    )
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
@@ -53,7 +55,7 @@ class HeadWritesWords(PredictionPanel):
         prediction = self.prediction()
         read = checked(prediction, self.models[0])
         at = -1 if self.position < 0 else min(self.position + read.offset, len(read.ids) - 1)
-        options = {"layer": self.layer, "head": self.head, "position": at, "top": self.top}
+        options = {"layer": self.layer, "head": self.head, "position": at, "top": self.ends}
         return Request.of(head_writes, options, prediction.ids)
 
     def cost(self, request: Request, model: Model) -> Cost:
