@@ -48,11 +48,9 @@ browser: $(VENV)/.tested
 # What a user needs to trust an installation; tests with many cases run the first and the last.
 # Test processes share the compiled source.
 test test-all check: export PYTHONDONTWRITEBYTECODE =
-# One process more than there are processors: the one that drives the browser mostly waits
-WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + os.cpu_count()))')
 test: SOME = and (installation or not (case_between or docstring or slow or seconds or e2e or notebook))
 test test-all: $(VENV)/.tested browser
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m 'not architectures $(SOME)' $(TEST_OPTIONS)
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(SOME)' $(TEST_OPTIONS)
 
 # The matrix of architectures and functions, compared with verdicts.json and TABLE.md, which `make architectures` writes
 test-architectures: $(VENV)/.tested

@@ -50,13 +50,19 @@ def test_links_and_pictures_exist() -> None:
         assert (ROOT / target).exists(), f"the README points at {target}"
 
 
-def test_the_gallery_shows_every_tab_in_four_pictures() -> None:
+def test_the_gallery_shows_every_tool_in_four_pictures_and_its_other_tabs_in_two() -> None:
     page = (ROOT / "notebooks" / "GALLERY.md").read_text(encoding="utf-8")
     pictures = re.findall(r"\]\(([^)]+)\)", page)
-    assert len(pictures) == 2 + 4 * len(TOOLS)
-    for name, tool in TOOLS.items():
-        assert f"## {tool.title}: {tool.question}" in page
-        assert sum(f"/{name}_" in picture for picture in pictures) == 4
+    assert len(set(pictures)) == len(pictures)
+    tabs = 0
+    for part, (name, tool) in zip(page.split("\n## ")[1:], TOOLS.items(), strict=True):
+        assert part.startswith(f"{tool.title}: {tool.question}\n")
+        others = re.findall(rf"^- ([^:]+): (.*/{name}_.*)$", part, re.MULTILINE)
+        assert [links.count("](") for _, links in others] == [2] * len(others)
+        assert part.count(f"/{name}_") == 4 + 2 * len(others)
+        tabs += len(others)
+    assert len(pictures) == 2 + 4 * len(TOOLS) + 2 * tabs
+    assert tabs > 2 * len(TOOLS)
     for picture in pictures:
         assert (ROOT / "notebooks" / picture).exists(), f"the gallery points at {picture}"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal, SupportsIndex
+from typing import Any, ClassVar, Literal, SupportsIndex
 
 import numpy as np
 
@@ -38,6 +38,8 @@ BEYOND = 0.05
 @record
 class SteeringComparison(Result):
     """Three runs of one prompt: unsteered, with a concept's direction, with a random direction of the same length."""
+
+    VERSION: ClassVar[int] = 2
 
     concept: str
     """Name of the concept."""
