@@ -25,8 +25,8 @@ _BLOCK = {"cpu": 2**22, "accelerator": 2**27}
 """Logits in memory at once: 16 MB in float32 on a CPU."""
 
 _FEWEST = 64
-"""Fewest rows at once, however large the vocabulary: every block of rows reads the whole unembedding, which takes longer
-than the products of few rows. 64 rows of 262,144 logits are 67 MB."""
+"""Fewest rows at once, however large the vocabulary: every block of rows reads the whole unembedding, which takes
+longer than the products of few rows. 64 rows of 262,144 logits are 67 MB."""
 
 _COLUMNS = 2048
 """Token ids per block on a CPU: with 256 rows they stay in the cache."""
