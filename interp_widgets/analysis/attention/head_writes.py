@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from interp_widgets.analysis._core.arrays import Floats, float64
-from interp_widgets.analysis._core.checks import check_top, index, layer_index
+from interp_widgets.analysis._core.checks import check_range, check_top, index, layer_index
 from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, unembedding_flops
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
@@ -19,6 +20,9 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.top_k import ranked
+
+BEYOND = 0.05
+"""Largest p of a change that is called beyond chance."""
 
 
 @record
@@ -71,8 +75,34 @@ class HeadWrites(Result):
     spread: float
     """The standard deviation over the vocabulary, in logits."""
 
+    random_raised: Floats = with_axes("draws")
+    """What random directions of the same length add to the logit that each raises most."""
+
+    random_lowered: Floats = with_axes("draws")
+    """What they add to the logit that each lowers most."""
+
     error: float
     """|sum of all parts - logit| over the sum of their absolute values, for the likeliest token."""
+
+    @property
+    def p(self) -> tuple[float, float]:
+        """For raising and for lowering, (1 + directions that do it at least as much) / (1 + draws), each by its largest
+        change of any token, which corrects for the many tokens. A test of sizes alone, not of what tokens have in
+        common: a head may write words of one kind, each no more than chance would some token."""
+        draws = len(self.random_raised)
+        as_much = (self.random_raised >= self.raised[0]).sum(), (self.random_lowered <= self.lowered[0]).sum()
+        return (1 + int(as_much[0])) / (1 + draws), (1 + int(as_much[1])) / (1 + draws)
+
+    def in_words(self) -> str:
+        """What random directions of the same length do, in a sentence."""
+        draws, least = len(self.random_raised), 1 / (1 + len(self.random_raised))
+        verdicts = ["beyond chance" if p <= BEYOND else "not beyond chance" for p in self.p]
+        few = f"; with {draws} p cannot be below {least:.2g}" if least > BEYOND else ""
+        return (
+            f"Of {draws} random directions of the same length the middle one raises its strongest token by "
+            f"{np.median(self.random_raised):.3g} and lowers it by {-np.median(self.random_lowered):.3g}: raising is "
+            f"{verdicts[0]} (p = {self.p[0]:.2g}), lowering {verdicts[1]} (p = {self.p[1]:.2g}){few}"
+        )
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """The tokens at both ends, what the head adds to their logits, and the spread."""
@@ -110,6 +140,8 @@ def head_writes(
     *,
     position: int = -1,
     top: int = 10,
+    draws: int = 19,
+    seed: int = 0,
     tolerance: float | None = None,
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
@@ -129,6 +161,9 @@ def head_writes(
         head: the head, negative from the end.
         position: a token that the model reads, counted from 0 with the BOS, negative from the end.
         top: tokens at each end.
+        draws: random directions of the same length, of which each has a strongest token too; 19 are the fewest with
+            which p can be 0.05.
+        seed: of these directions.
         tolerance: largest relative error of the sum of all parts, as in `direct_logit_attribution`.
         prepend_bos: overrides the model's BOS policy for texts.
         check: called before the pass; raises to cancel.
@@ -149,6 +184,7 @@ def head_writes(
     layer = layer_index(model, layer)
     head = index(head, model.n_heads, "head", f"layer of {model.n_heads} heads")
     check_top(top, model)
+    check_range("draws", draws)
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     at = index(position, len(read.ids), "position", f"prompt of {len(read.ids)} tokens with its BOS")
     if check is not None:
@@ -157,7 +193,10 @@ def head_writes(
     error = written.parts(0, None, None).error
     check_error(model, f"the parts of {model.name} do not add up to its logit", error, "secant", tolerance)
     lens = PartLens.of(model, written.end)
-    logits = lens.logits(written.of_heads(layer, 0)[head], -1, "frozen").cpu().double()
+    own = written.of_heads(layer, 0)[head]
+    random = torch.randn(draws, len(own), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    random *= own.norm().cpu().double() / random.norm(dim=-1, keepdim=True)
+    logits, *others = lens.logits(torch.cat([own[None], random.to(own)]), -1, "frozen").cpu().double()
     mean = logits.mean()
     (raised, up), (lowered, down) = ranked(logits - mean, top), ranked(mean - logits, top)
     return HeadWrites(
@@ -173,8 +212,10 @@ def head_writes(
         position=at,
         mean=float(mean),
         spread=float(logits.std(correction=0)),
+        random_raised=np.array([float(row.max() - row.mean()) for row in others]),
+        random_lowered=np.array([float(row.min() - row.mean()) for row in others]),
         error=error,
-        provenance=provenance(model.provenance(), bos=read.offset == 1),
+        provenance=provenance(model.provenance(), bos=read.offset == 1, draws=draws, seed=seed),
     )
 
 
@@ -186,6 +227,6 @@ def head_writes_cost(model: Model, n_tokens: int) -> Cost:
         True
     """
     return Cost(
-        flops=float(pass_flops(model, n_tokens, n_tokens) + 2 * unembedding_flops(model)),
+        flops=float(pass_flops(model, n_tokens, n_tokens) + (2 + 19) * unembedding_flops(model)),
         bytes=float(chunk_bytes(model, n_tokens, 1)),
     )

@@ -114,10 +114,12 @@ class PartLens:
             yield first, rows @ table[:, first : first + columns].to(rows.dtype)
 
     def logits(self, part: Tensor, layer: int, kind: Lens) -> Tensor:
-        """(d_vocab,) logits of one part (d_model,) at one layer."""
+        """(..., d_vocab) logits of one part (d_model,), or of several (parts, d_model), at one layer."""
         if kind == "frozen":
             part = self._centred(part) * self.gain[layer]
-        return torch.cat([block[0] for _, block in self._blocks(part[None], kind)])
+        rows = part.reshape(-1, part.shape[-1])
+        logits = torch.cat([block for _, block in self._blocks(rows, kind)], dim=-1)
+        return logits.reshape(*part.shape[:-1], -1)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class HeadWritesWords(PredictionPanel):
         self.about.value = (
             f"{'<br>'.join(said)}<br>Direct effect only: what the head adds to the residual stream, through the final "
             "norm at the scale of the whole stream, above the mean of all tokens. What later layers make of it is not "
-            "in here."
+            "in here. The test is of sizes alone: it does not see whether the tokens belong together."
         )
 
     @staticmethod
@@ -110,7 +110,7 @@ class HeadWritesWords(PredictionPanel):
             f"{start}At “{token}” ({result.position}) head {self.name_of(result)} raises “{up}” most, by "
             f"<b>{decimals(float(result.raised[0]))}</b> logits, and lowers “{down}” most, by "
             f"<b>{decimals(-float(result.lowered[0]))}</b>; over the vocabulary its standard deviation is "
-            f"{decimals(result.spread)}."
+            f"{decimals(result.spread)}. {escape(result.in_words())}."
         )
 
     def describe_selection(self) -> Description | None:

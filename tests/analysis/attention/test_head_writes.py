@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from interp_widgets import HeadWrites, direct_logit_attribution, head_writes
 from tests.analysis.attention.shapes import IDS, SHAPES, model_of
@@ -47,6 +49,29 @@ def test_another_position_is_the_end_of_a_shorter_prompt() -> None:
     assert rows["logits"].tolist() == [*found.raised, *found.lowered]
 
 
+def test_random_directions_of_the_same_length_have_strongest_tokens_too() -> None:
+    """Most random heads are not beyond them; one that writes a token's own unembedding is."""
+    model = model_of("llama")
+    ps = [head_writes(model, IDS, layer, head, seed=layer).p for layer in range(3) for head in range(4)]
+    assert np.mean(np.array(ps) <= 0.05) <= 0.25
+    result = head_writes(model, IDS, LAYER, HEAD, draws=3)
+    assert len(result.random_raised) == len(result.random_lowered) == 3
+    assert "with 3 p cannot be below 0.25" in result.in_words()
+    strong = dataclasses.replace(result, raised=result.random_raised.max() + 1 + np.zeros(10))
+    assert strong.p[0] == 0.25
+    weight = model.weight("W_O", LAYER)[HEAD]
+    before = weight.clone()
+    try:
+        with torch.no_grad():
+            weight.copy_(torch.outer(torch.ones(len(weight)), model.weight("W_U")[:, 7]))
+        written = head_writes(model, IDS, LAYER, HEAD)
+    finally:
+        with torch.no_grad():
+            weight.copy_(before)
+    assert min(written.p) == 0.05
+    assert 7 in (written.raised_ids[0], written.lowered_ids[0])
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -54,6 +79,7 @@ def test_another_position_is_the_end_of_a_shorter_prompt() -> None:
         ({"head": 4}, "head must be in -4..3 for this layer of 4 heads, got 4"),
         ({"position": 9}, "position must be in -9..8 for this prompt of 9 tokens"),
         ({"top": 129}, "top must be in 1..128"),
+        ({"draws": 0}, "draws must be 1 or more"),
     ],
 )
 def test_refusals(options: dict[str, int], sentence: str) -> None:
