@@ -10,6 +10,7 @@ from bokeh.models import DataRange1d
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.attention import AttentionPatterns
+from interp_widgets.figures.chart import QUIET
 from interp_widgets.figures.picked_dots import PickedDots
 from interp_widgets.figures.static.charts import plot, subtitle_room
 from interp_widgets.figures.static.scene import POINT, Scene, Sheet
@@ -106,13 +107,15 @@ class HeadScatter(PickedDots):
 
     def update(
         self, x: NDArray[np.float64], y: NDArray[np.float64], axes: tuple[str, str], *, name: str = "",
-        subtitle: str = "",
+        subtitle: str = "", grey: NDArray[np.bool_] | None = None,
     ) -> None:  # fmt: skip
-        """Show two measures (layers, heads) of the heads, and what the axes are."""
+        """Show two measures (layers, heads) of the heads, what the axes are, and which heads have no colour."""
         layers, heads = x.shape
         layer, head = (index.ravel().tolist() for index in np.indices(x.shape))
         self.colors.high = max(layers - 1, 1)
         shades = [VIRIDIS256[round(255 * at / max(layers - 1, 1))] for at in layer]
+        if grey is not None:
+            shades = [QUIET if muted else shade for muted, shade in zip(grey.ravel(), shades, strict=True)]
         self.figure.title.text = f"{f'{name}: ' if name else ''}{layers * heads} heads"
         self.figure.xaxis[0].axis_label, self.figure.yaxis[0].axis_label = axes
         rows = {"x": x.ravel().tolist(), "y": y.ravel().tolist(), "layer": layer, "head": head, "color": shades}

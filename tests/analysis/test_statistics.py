@@ -15,6 +15,7 @@ from interp_widgets.analysis._core.statistics import (
     compare_groups,
     compare_many,
     holm,
+    largest_p,
     largest_sign_flip_p,
 )
 
@@ -193,3 +194,25 @@ def test_sign_flips_of_the_largest_t_are_the_naive_ones_and_keep_their_level() -
     assert largest_sign_flip_p(np.zeros((6, 2))).tolist() == [1.0, 1.0]
     np.testing.assert_allclose(largest_sign_flip_p(np.ones((6, 2))), 2 / 64)
     assert np.isnan(largest_sign_flip_p(rows[:1])).all()
+
+
+def test_the_largest_of_all_columns_corrects_draws() -> None:
+    """Against a loop; the level with heavy tails, unequal scales and columns that move together; what is left out."""
+    rng = np.random.default_rng(0)
+    scales = np.exp(rng.standard_normal(30))
+
+    def rows(count: int) -> Any:
+        return (rng.standard_t(3, (count, 30)) + 2 * rng.standard_normal((count, 1))) * scales
+
+    one = rows(20)
+    sizes = np.abs(one) / np.sqrt((one**2).mean(0))
+    wanted = [(1 + sum(row.max() >= own for row in sizes[1:])) / 20 for own in sizes[0]]
+    np.testing.assert_allclose(largest_p(one[0], one[1:]), wanted)
+    found = [(largest_p(each[0], each[1:]) <= 0.05).any() for each in (rows(20) for _ in range(600))]
+    assert 0.03 < np.mean(found) < 0.07
+    strong = one.copy()
+    strong[0, 4] = 20 * one[:, 4].max()
+    assert largest_p(strong[0], strong[1:])[4] == 0.05
+    strong[:, 3], strong[7, 5] = 1e-12, np.nan
+    p = largest_p(strong[0], strong[1:])
+    assert (p[3], np.isnan(p[5]), p[4]) == (1.0, True, 0.05)

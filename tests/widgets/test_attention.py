@@ -30,6 +30,7 @@ from interp_widgets import (
 )
 from interp_widgets.analysis.attention.standing_out import standing_out
 from interp_widgets.data.presets import PRESETS
+from interp_widgets.figures.chart import QUIET
 from interp_widgets.widgets.attention import patterns
 from interp_widgets.widgets.attention.known_heads import SCORES
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
@@ -443,6 +444,11 @@ def test_heads_are_compared_by_two_measures(pair: Any, attend: Any, wire: Any) -
     panel.x_measure, panel.y_measure = "direct_attribution", "ablation_effect"
     assert not settle(panel).hints, "no measure is a score on random tokens"
     assert panel.result.names == ("direct_attribution", "ablation_effect")
+    p = np.asarray(panel.result.p).ravel()
+    (chart,) = part.charts
+    assert [shade == QUIET for shade in chart.source.data["color"]] == (p > 0.05).tolist()
+    assert f"<br>{int((p <= 0.05).sum())} of 36 heads" in part.about.value
+    assert "the others are grey" in part.about.value
 
 
 def test_every_tab_opens_on_a_model_of_few_words(attend: Any) -> None:

@@ -317,6 +317,28 @@ def largest_sign_flip_p(rows: ArrayLike, *, resamples: int = 1024, seed: int = 0
     return np.asarray((len(signs) - np.searchsorted(largest, observed)) / len(signs))
 
 
+def largest_p(observed: ArrayLike, draws: ArrayLike) -> NDArray[np.float64]:
+    """(columns,) two-sided p-values of observed values (columns,) among random `draws` (draws, columns), corrected.
+
+    Each size is taken relative to the root mean square of its column, and compared with the largest of all columns in
+    each draw, so that the chance of any p below a level is at most that level where the observed values are but one
+    more draw, however the columns depend on each other (Westfall & Young 1993). A column next to the others of no size
+    has p 1; NaN where a value is not finite.
+
+    >>> largest_p([9.0, 1.0], [[1.0, 1.0], [-1.0, 2.0], [2.0, 1.0]]).tolist()
+    [0.25, 1.0]
+    """
+    rows = np.concatenate([np.asarray(observed, dtype=np.float64)[None], np.asarray(draws, dtype=np.float64)])
+    p, tested = np.full(rows.shape[1], np.nan), np.isfinite(rows).all(0)
+    rows = np.abs(rows[:, tested])
+    spread = np.sqrt(np.square(rows).mean(0))
+    least = 1e-6 * spread.max(initial=0.0)
+    sizes = np.divide(rows, spread, out=np.zeros_like(rows), where=spread > least)
+    largest = np.sort(sizes[1:].max(1, initial=0.0))
+    p[tested] = (len(rows) - np.searchsorted(largest, sizes[0] * (1 - 1e-9))) / len(rows)
+    return p
+
+
 def _signs(count: int, resamples: int, seed: int) -> NDArray[np.float64]:
     """(flips, count) all ways to flip signs, or random ones if there are more than `resamples`; none flipped first."""
     if 2**count <= resamples:

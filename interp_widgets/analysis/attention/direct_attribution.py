@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, float64
-from interp_widgets.analysis._core.checks import check_finite
+from interp_widgets.analysis._core.checks import check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
-from interp_widgets.analysis._core.statistics import bootstrap_mean
+from interp_widgets.analysis._core.statistics import bootstrap_mean, largest_p
 from interp_widgets.analysis._core.tables import DataFrame
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.token_decomposition.decomposition import check_error
@@ -30,6 +30,11 @@ from interp_widgets.models.engine import read_values
 from interp_widgets.models.engine.linearised import LinearisedNorm, Rows
 from interp_widgets.models.patching import site_hook
 from interp_widgets.models.top_k import likeliest
+
+BEYOND = 0.05
+"""Largest p of a contribution that is called beyond chance."""
+NAMED = 5
+"""Heads named in a sentence."""
 
 
 @record
@@ -92,6 +97,10 @@ class DirectLogitAttribution(Result):
     mlps_interval: Floats | None = with_axes(2, "layers", default=None)
     """The interval of `mlps`."""
 
+    heads_p: Floats | None = with_axes("layers", "heads", default=None)
+    """Two-sided p of every head among what it adds to the logits of random other tokens (with a foil to differences of
+    two), corrected over all heads; None in results of earlier versions."""
+
     @property
     def heads(self) -> NDArray[np.float64]:
         """(layers, heads) contribution of every head; the mean over prompts."""
@@ -122,6 +131,12 @@ class DirectLogitAttribution(Result):
         """The logit, or the difference of two; the mean over prompts."""
         return float(self.total_by_prompt.mean(dtype=np.float64))
 
+    def in_words(self) -> str:
+        """Which heads write the target beyond chance, in a sentence."""
+        if self.heads_p is None:
+            raise ValueError("this result has no test: compute it again")
+        return heads_in_words(self.heads_p, self.heads, foil=self.foils is not None)
+
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """The head with the largest contribution, as ``layer.head``, its contribution, and the sums by kind."""
         layer, head = np.unravel_index(int(self.heads.argmax()), self.heads.shape)
@@ -135,7 +150,7 @@ class DirectLogitAttribution(Result):
         }
 
     def to_frame(self) -> DataFrame:
-        """One row per part: its kind, layer and head (-1 where it has none), contribution and interval."""
+        """One row per part: its kind, layer and head (-1 where it has none), contribution, interval and a head's p."""
         import pandas as pd
 
         layers, heads = self.heads.shape
@@ -144,13 +159,30 @@ class DirectLogitAttribution(Result):
         for layer in range(layers):
             for head in range(heads):
                 ends = nothing if self.heads_interval is None else self.heads_interval[:, layer, head]
-                rows.append(("head", layer, head, self.heads[layer, head], *ends))
+                p = np.nan if self.heads_p is None else self.heads_p[layer, head]
+                rows.append(("head", layer, head, self.heads[layer, head], *ends, p))
         for layer in range(layers):
             ends = nothing if self.mlps_interval is None else self.mlps_interval[:, layer]
-            rows.append(("mlp", layer, -1, self.mlps[layer], *ends))
+            rows.append(("mlp", layer, -1, self.mlps[layer], *ends, np.nan))
+        nothing = np.full(3, np.nan)
         rows += [("attention_bias", layer, -1, self.attention_bias[layer], *nothing) for layer in range(layers)]
         rows += [("embedding", -1, -1, self.embedding, *nothing), ("bias", -1, -1, self.bias, *nothing)]
-        return pd.DataFrame(rows, columns=["part", "layer", "head", "contribution", "low", "high"])
+        return pd.DataFrame(rows, columns=["part", "layer", "head", "contribution", "low", "high", "p"])
+
+
+def heads_in_words(p: NDArray[np.floating], contributions: NDArray[np.floating], *, foil: bool = False) -> str:
+    """How many heads have a p (layers, heads) of at most 0.05, and which add most (layers, heads), in a sentence."""
+    beyond = np.argwhere(p <= BEYOND)
+    order = sorted(beyond.tolist(), key=lambda at: -abs(float(contributions[at[0], at[1]])))
+    named = ", ".join(f"{layer}.{head}" for layer, head in order[:NAMED])
+    which = f" ({named}{', …' if len(order) > NAMED else ''})" if order else ""
+    what = (
+        ("this difference", "the difference of random other tokens") if foil else ("this token", "random other tokens")
+    )
+    return (
+        f"{len(order)} of {p.size} heads{which} write for or against {what[0]} beyond chance: more than heads do for "
+        f"{what[1]} (p at most {BEYOND}, corrected over all heads)"
+    )
 
 
 @checked
@@ -163,6 +195,7 @@ def direct_logit_attribution(
     foil: str | int | Sequence[str | int] | None = None,
     tolerance: float | None = None,
     resamples: int = 2000,
+    draws: int = 999,
     seed: int = 0,
     prepend_bos: bool | None = None,
     batch_size: int | None = None,
@@ -181,6 +214,13 @@ def direct_logit_attribution(
     model that norms the outputs of attention (Gemma 2 and 3) the scales of that norm are held fixed too. For a mixture
     of depths it is the logit of the last route alone.
 
+    Every head adds something to every logit, so that a map of heads is never empty. `heads_p` says which of them write
+    this token (or difference) more than a token picked at random: a permutation test of the cosine between what the
+    head writes and the token's direction, less the mean of all drawn, so that neither the length of a token's row of
+    the unembedding nor what all logits share matters. Random tokens, not random directions: what heads write and the
+    rows of the unembedding lie in the same few dimensions of the stream, so that in a pretrained model more than 5% of
+    all heads pass a test against directions for a token that nobody asked for.
+
     Args:
         model: what `load_model` returns.
         prompts: one prompt (text, token ids or messages), or a list of them.
@@ -189,6 +229,8 @@ def direct_logit_attribution(
         foil: a token whose logit is subtracted, one for all or one per prompt.
         tolerance: largest relative `error`; default 1e-4 in float32, 1e-9 in float64, 0.05 in half precision.
         resamples: bootstrap draws of the intervals over prompts; with few prompts intervals are too narrow.
+        draws: random other tokens (with a foil pairs of them) of the test, for each prompt its own; all others where
+            a vocabulary has no more.
         seed: of these draws.
         prepend_bos: overrides the model's BOS policy for texts.
         batch_size: prompts per pass; by default by work and free memory.
@@ -200,7 +242,7 @@ def direct_logit_attribution(
             whose parts do not add up to its logit.
 
     Source: A Mathematical Framework for Transformer Circuits (Elhage et al. 2021), *direct path*; Interpretability in
-    the Wild (Wang et al. 2023), section 3.1.
+    the Wild (Wang et al. 2023), section 3.1. Resampling-based multiple testing (Westfall & Young 1993), for p.
 
     Example:
         >>> prompts = ["The Eiffel Tower is in the city of", "The Colosseum is in the city of"]
@@ -209,6 +251,7 @@ def direct_logit_attribution(
         ((6, 6), (2, 6, 6), True)
     """
     check_parts(model, "direct_logit_attribution")
+    check_range("draws", draws)
     texts = [read_prompt(model, prompt, prepend_bos=prepend_bos) for prompt in _listed(prompts)]
     targets = _per_prompt(model, target, len(texts), "target")
     foils = _per_prompt(model, foil, len(texts), "foil")
@@ -216,6 +259,7 @@ def direct_logit_attribution(
         _check_different(token, other, number, len(texts))
     runner = Runner(model, max(len(text.ids) for text in texts), batch_size, check, progress, total=len(texts))
     found: dict[int, _Parts] = {}
+    cosines: dict[int, NDArray[np.float64]] = {}
 
     def read(chosen: list[int], ids: Tensor) -> None:
         written = OnePosition.of(model, ids)
@@ -223,6 +267,8 @@ def direct_logit_attribution(
             token = None if targets is None else targets[number]
             other = None if foils is None else foils[number]
             found[number] = written.parts(row, token, other)
+            rng = np.random.default_rng([seed, number])
+            cosines[number] = written.cosines(row, found[number].target, other, draws, rng)
 
     runner.run_texts([text.ids for text in texts], read)
     parts = [found[number] for number in range(len(texts))]
@@ -232,7 +278,8 @@ def direct_logit_attribution(
     check_error(model, f"the parts of {model.name} do not add up to its logit", max(errors), "secant", tolerance)
     heads, mlps = np.stack([part.heads for part in parts]), np.stack([part.mlps for part in parts])
     several = len(parts) > 1
-    options = {"bos": texts[0].offset == 1, "resamples": resamples, "seed": seed}
+    tested = np.mean([cosines[number] for number in range(len(parts))], axis=0)
+    options = {"bos": texts[0].offset == 1, "resamples": resamples, "draws": draws, "seed": seed}
     return DirectLogitAttribution(
         prompts=tuple(_text(text) for text in texts),
         targets=tuple(part.target for part in parts),
@@ -248,6 +295,7 @@ def direct_logit_attribution(
         foil_tokens=None if foils is None else tuple(model.single_token_strings(foils)),
         heads_interval=_interval(heads, resamples, seed) if several else None,
         mlps_interval=_interval(mlps, resamples, seed) if several else None,
+        heads_p=largest_p(tested[0], tested[1:]).reshape(heads.shape[1:]),
         provenance=provenance(model.provenance(), **options, **runner.log.facts()),
     )
 
@@ -399,6 +447,28 @@ class OnePosition:
             bias=constant,
             total=float(logits[token] - (0 if foil is None else logits[foil])),
         )
+
+    def cosines(
+        self, row: int, target: int, foil: int | None, draws: int, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """(1 + draws, layers · heads) cosine of what every head writes with the direction of the target (less that of
+        the foil), then with those of random other tokens (pairs of them); without a foil above the mean of all these.
+        """
+        lens = PartLens.of(self.model, self.end[row : row + 1])
+        others = np.setdiff1d(np.arange(self.model.d_vocab), [target] if foil is None else [target, foil])
+        if foil is None:
+            drawn = rng.choice(others, min(draws, len(others)), replace=False)
+            directions = lens.last_directions(torch.tensor([target, *drawn]))
+            directions = directions - directions.mean(0)
+        else:
+            first = rng.integers(0, len(others), draws)
+            second = (first + rng.integers(1, len(others), draws)) % len(others)
+            plus, minus = [target, *others[first]], [foil, *others[second]]
+            directions = lens.last_directions(torch.tensor(plus)) - lens.last_directions(torch.tensor(minus))
+        written = torch.cat([self.of_heads(layer, row) for layer in range(self.model.n_layers)])
+        exact, heads = directions.cpu().double(), written.cpu().double()
+        along = exact @ heads.T / exact.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+        return float64(along)
 
     def _norm(self, layer: int, row: int) -> LinearisedNorm | None:
         """The norm of one layer's attention output at its scale; None without one."""

@@ -50,6 +50,10 @@ class HeadMeasures(PromptResult):
     names: Sequence[str] = with_axes("measures")
     """Each a :data:`HeadMeasure`."""
 
+    p: Floats | None = with_axes("layers", "heads", default=None)
+    """Of the direct attribution: two-sided p of every head, corrected over all (`DirectLogitAttribution.heads_p`); None
+    where it was not asked for."""
+
     target: int | None = None
     """Id of the token after the prompt that is asked for; None for scores alone, which have none."""
 
@@ -83,9 +87,10 @@ class HeadMeasures(PromptResult):
         return row
 
     def to_frame(self) -> DataFrame:
-        """One row per head: layer, head and each measure."""
+        """One row per head: layer, head, each measure, and the p of the direct attribution."""
         _, layers, heads = self.values.shape
         columns: dict[str, Any] = {name: self.values[i] for i, name in enumerate(self.names)}
+        columns |= {} if self.p is None else {"direct_attribution_p": self.p}
         return table({"layer": range(layers), "head": range(heads)}, columns)
 
 
@@ -127,12 +132,13 @@ def head_measures(
     Example:
         >>> result = head_measures(model, "The Eiffel Tower is in the city of", measures="direct_attribution")
         >>> result.to_frame().columns.tolist()
-        ['layer', 'head', 'direct_attribution']
+        ['layer', 'head', 'direct_attribution', 'direct_attribution_p']
     """
     names = check_choices("measures", measures, HeadMeasure)
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     by_name: dict[str, NDArray[Any]] = {}
     token: int | None = None
+    p: Floats | None = None
     parts = [bool(set(names) & set(SCORES)), "direct_attribution" in names, "ablation_effect" in names]
 
     def options(part: int) -> dict[str, Any]:
@@ -144,7 +150,7 @@ def head_measures(
         by_name |= {name: getattr(scores, name) for name in SCORES}
     if parts[1]:
         direct = direct_logit_attribution(model, [prompt], target, prepend_bos=prepend_bos, **options(1))
-        by_name["direct_attribution"], token = direct.heads, direct.targets[0]
+        by_name["direct_attribution"], token, p = direct.heads, direct.targets[0], direct.heads_p
     if parts[2]:
         asked = target if token is None else token
         ablated = ablate_heads(model, prompt, asked, prepend_bos=prepend_bos, **options(2))
@@ -155,6 +161,7 @@ def head_measures(
         **read.fields(),
         values=np.stack([by_name[name] for name in names]).astype(np.float64),
         names=names,
+        p=p,
         target=token,
         target_token=None if token is None else model.single_token_strings([token])[0],
         provenance=provenance(model.provenance(), measures=", ".join(names), **facts),

@@ -60,6 +60,11 @@ class PartLens:
         column: Tensor = self.model.weight("W_U")[:, token].to(self.gain.dtype)
         return self._centred(column * self.gain)
 
+    def last_directions(self, tokens: Tensor) -> Tensor:
+        """(tokens, d_model) gradients of these tokens' logits at the last stream, with its scale fixed."""
+        table = self.model.weight("W_U")
+        return self._centred(table[:, tokens.to(table.device)].T.to(self.gain.dtype) * self.gain[-1])
+
     def logit(self, parts: Tensor, token: int) -> Tensor:
         """(layers + 1, sources) contributions of parts to one token's logit in the lens of the whole stream."""
         return (parts @ self.directions(token)[..., None])[..., 0]

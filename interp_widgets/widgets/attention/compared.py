@@ -11,6 +11,7 @@ import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.attention import HeadMeasures, head_measures, head_measures_cost
+from interp_widgets.analysis.attention.direct_attribution import BEYOND, heads_in_words
 from interp_widgets.analysis.attention.head_scores import check_length
 from interp_widgets.figures.attention import HeadScatter
 from interp_widgets.figures.labels import visible
@@ -112,7 +113,8 @@ class HeadsCompared(PredictionPanel):
             if index in shown:
                 result = results[index]
                 name = names[list(shown).index(index)] if len(shown) > 1 else ""
-                chart.update(result.of(self.x_measure), result.of(self.y_measure), axes, name=name)
+                grey = None if result.p is None else result.p > BEYOND
+                chart.update(result.of(self.x_measure), result.of(self.y_measure), axes, name=name, grey=grey)
         starts = pair_view.all_starts(results)
         sentences = map(self._sentence, results)
         self.about.value = "<br>".join(start + said for start, said in zip(starts, sentences, strict=True))
@@ -126,13 +128,21 @@ class HeadsCompared(PredictionPanel):
         rho, p = result.correlation(self.x_measure, self.y_measure)
         count = result.values[0].size
         if not np.isfinite(rho):
-            return f"One of the measures is the same for all {count} heads, so there is no correlation."
+            alike = f"One of the measures is the same for all {count} heads, so there is no correlation."
+            return alike + self._chance(result)
         together = "not beyond chance" if p > 0.05 else "beyond chance"
         target = f" The target is “{escape(visible(result.target_token))}”." if result.target_token else ""
         return (
             f"Rank correlation over {count} heads: <b>{rho:+.2f}</b>, p = {p:.2g}, <b>{together}</b>; heads of one "
-            f"layer are not independent, so p is a rough guide.{target}"
+            f"layer are not independent, so p is a rough guide.{target}{self._chance(result)}"
         )
+
+    @staticmethod
+    def _chance(result: HeadMeasures) -> str:
+        """Which heads write the target beyond chance, as HTML; empty where they are not measured by it."""
+        if result.p is None:
+            return ""
+        return f"<br>{escape(heads_in_words(result.p, result.of('direct_attribution')))}; the others are grey."
 
     def _shown_results(self) -> list[HeadMeasures]:
         return [self.results[index] for index in pair_view.shown_indices(self) if index < len(self.results)]

@@ -23,7 +23,8 @@ class AttentionExplorer(PredictionStack):
     opens on the head that stands out on the prompt, and says why. The first token, often an attention sink, can be left
     out, and attention can be weighted by the norm of the value moved. *Find*: scores of all heads as induction,
     previous-token, duplicate-token and first-token heads, with intervals and controls. *Compare*: every head as a dot
-    by two of its scores, its direct attribution and the drop without it, with their rank correlation. *Why here?*: one
+    by two of its scores, its direct attribution (heads that write the target no more than random tokens are grey) and
+    the drop without it, with their rank correlation. *Why here?*: one
     attention score of the selected head as a sum over pairs of source tokens. *Writes*: the tokens whose logits
     the head raises and lowers most, as a direct effect. *Words*: the word pairs of the head's weights beside the
     attention that these words pay in the prompt and many texts, with an AUC. *Texts*: where in many texts the head

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets import DirectLogitAttribution, decompose_logit, direct_logit_attribution
-from interp_widgets.analysis._core.statistics import bootstrap_mean
+from interp_widgets import DirectLogitAttribution, decompose_logit, direct_logit_attribution, load_circuit
+from interp_widgets.analysis._core.statistics import bootstrap_mean, largest_p
+from interp_widgets.analysis.attention.direct_attribution import OnePosition
+from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from tests.analysis.attention.shapes import IDS, SHAPES, hf_model, model_of
 from tests.models.tiny import tiny_model
 
@@ -114,6 +116,53 @@ def test_a_set_of_prompts() -> None:
     assert direct_logit_attribution(model, PROMPTS, 7).targets == (7, 7, 7, 7)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_the_null_is_that_of_a_loop_over_all_other_tokens(name: str) -> None:
+    """Cosines of what a head writes with each token's own direction, above the mean of all: every token once."""
+    model = model_of(name, "bridge", torch.float64)
+    result = direct_logit_attribution(model, IDS, TARGET)
+    written = OnePosition.of(model, torch.tensor([IDS]))
+    lens = PartLens.of(model, written.end)
+    heads = torch.cat([written.of_heads(layer, 0) for layer in range(3)])
+    order = [TARGET, *(token for token in range(model.d_vocab) if token != TARGET)]
+    rows = torch.stack([lens.directions(token)[0] for token in order])
+    rows = rows - rows.mean(0)
+    cosines = np.array([[float(row @ head / row.norm()) for head in heads] for row in rows])
+    sizes = np.abs(cosines) / np.sqrt((cosines**2).mean(0))
+    wanted = [(1 + sum(row.max() >= own - 1e-9 for row in sizes[1:])) / len(sizes) for own in sizes[0]]
+    np.testing.assert_allclose(np.asarray(result.heads_p).ravel(), wanted)
+
+
+def test_a_head_that_writes_the_token_is_beyond_chance_and_others_rarely_are() -> None:
+    model = model_of("gpt2")
+    weight = model.weight("W_O", 1)[2]
+    before = weight.clone()
+    try:
+        with torch.no_grad():
+            weight.copy_(torch.outer(torch.ones(len(weight)), model.weight("W_U")[:, TARGET]))
+        alone = direct_logit_attribution(model, IDS, TARGET)
+        several = direct_logit_attribution(model, PROMPTS[:2], TARGET, foil=FOIL, draws=199)
+    finally:
+        with torch.no_grad():
+            weight.copy_(before)
+    assert np.asarray(alone.heads_p)[1, 2] == 1 / 128
+    assert np.asarray(several.heads_p)[1, 2] == 1 / 200
+    assert "heads (1.2" in alone.in_words()
+    assert "for or against this difference beyond chance" in several.in_words()
+    rng, written = np.random.default_rng(0), OnePosition.of(model, torch.tensor([IDS]))
+    drawn = [written.cosines(0, *rng.choice(128, 2, replace=False).tolist(), 99, rng) for _ in range(200)]
+    found = [largest_p(each[0], each[1:]).min() <= 0.05 for each in drawn]
+    assert 0.01 < np.mean(found) < 0.1, "some head, for tokens that nobody asked for"
+
+
+def test_the_name_mover_of_a_circuit_is_beyond_chance() -> None:
+    model, truth = load_circuit("indirect_object")
+    case = truth.cases[0]
+    result = direct_logit_attribution(model, case.prompt, case.answer, foil=case.foil)
+    assert np.argwhere(np.asarray(result.heads_p) <= 0.05).tolist() == [[2, 2]]
+    assert result.in_words().startswith("1 of 12 heads (2.2) write for or against this difference beyond chance")
+
+
 def test_the_likeliest_token_is_the_default() -> None:
     model = model_of("llama")
     result = direct_logit_attribution(model, PROMPTS)
@@ -153,6 +202,8 @@ def test_table_measures_and_file(tmp_path: Any) -> None:
     assert result.heads[layer, head] == result.heads.max() == measured["head_contribution"]
     row = frame.query(f"part == 'head' and layer == {layer} and head == {head}").iloc[0]
     assert row.low <= row.contribution <= row.high
+    assert row.p == np.asarray(result.heads_p)[layer, head]
+    assert frame.query("part != 'head'").p.isna().all()
     assert DirectLogitAttribution.load(result.save(tmp_path / "parts")).equals(result)
 
 
@@ -166,6 +217,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "target must be one token for all prompts or one per prompt: got 3 for 2",
     ),
     "target": ({"target": 200}, "the target must be in 0..127 for this vocabulary, got 200"),
+    "draws": ({"draws": 0}, "draws must be 1 or more, got 0"),
     "empty": ({"prompts": []}, "the prompt is empty: write at least one word"),
 }  # fmt: skip
 

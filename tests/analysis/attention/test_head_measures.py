@@ -38,7 +38,8 @@ def test_each_measure_is_that_of_its_function(family: str, tmp_path: Any) -> Non
     assert found.correlation("induction", "ablation_effect") == pytest.approx(
         tuple(spearmanr(found.of("induction").ravel(), found.of("ablation_effect").ravel())), abs=1e-9
     )
-    assert found.to_frame().columns.tolist() == ["layer", "head", *ALL]
+    assert found.to_frame().columns.tolist() == ["layer", "head", *ALL, "direct_attribution_p"]
+    np.testing.assert_array_equal(np.asarray(found.p), direct_logit_attribution(model, IDS, 7).heads_p)
     assert [done / total for done, total in steps] == sorted(done / total for done, total in steps)
     assert steps[-1][0] == steps[-1][1]
     again = HeadMeasures.load(found.save(tmp_path / "measures.npz"))
