@@ -365,8 +365,7 @@ def check_folder(folder: Path) -> WeightFiles:
         raise LoadError(f"there is no folder {folder}: check the path, or give a hub name such as 'gpt2'")
     if (folder / ADAPTER).exists() and not has_weights(folder):
         raise LoadError(
-            f"{folder} holds a LoRA adapter, not a whole model: load it with peft, call merge_and_unload() "
-            "and give the merged model"
+            f"{folder} holds a LoRA adapter, not a whole model: give its base, load_model(base, adapter=...)"
         )
     config = read_config(folder)
     generation = folder / "generation_config.json"

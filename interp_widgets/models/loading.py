@@ -13,6 +13,7 @@ import torch
 from interp_widgets.arguments import outside_inference_mode, short
 
 from . import convert
+from .adapters import base_and_adapter, open_merged
 from .build import BackendChoice, build, check_weights, stop_ids
 from .chat import with_template
 from .devices import device_of, devices_of, has_float64, is_spread
@@ -27,7 +28,6 @@ from .hub_files import (
     check_lora,
     check_name,
     check_tokenizer,
-    open_source,
     short_name,
 )
 from .library_messages import collected, issue
@@ -67,6 +67,8 @@ def register_opener(opener: Opener) -> None:
 def needs_the_hub(source: str) -> bool:
     """Whether a model, or the model that it is made from, would be fetched from the hub: it is neither shipped nor in a
     folder."""
+    while (parts := base_and_adapter(source))[1] is not None:
+        source = str(parts[0])
     opener = next((opener for opener in _OPENERS if opener.recognises(source)), None)
     read = source if opener is None else opener.also_reads(source)
     if read in PYPI_MODELS and cached_file(read).is_file():
@@ -84,6 +86,7 @@ def load_model(
     backend: BackendChoice = "auto",
     processed: bool = False,
     base: str | Path | Any = None,
+    adapter: str | Path | None = None,
     device_map: DeviceMap | None = None,
     max_memory: MaxMemory | None = None,
     edits: Sequence[str | Path | ModelEdit] = (),
@@ -100,7 +103,8 @@ def load_model(
             transformers model stays usable and unchanged, but its weights are not copied:
             unless ``dtype``, ``device`` or ``processed`` require a copy, an edit of one model's weights edits both
             (`Model.shares_weights`). The weights of a folder stay memory-mapped: save another model there with
-            `save_pretrained`, but do not overwrite the file's bytes while it is in use.
+            `save_pretrained`, but do not overwrite the file's bytes while it is in use. The folder of a LoRA adapter
+            is merged into the base that it names.
         tokenizer: the tokenizer of a transformers model or of a folder without one; default: the one in its folder.
         chat_template: a Jinja template that writes a list of messages as text; default: the tokenizer's.
         device: default ``"cuda"`` if available, else ``"cpu"``; a transformers model stays on its own device.
@@ -114,6 +118,9 @@ def load_model(
         processed: fold norm scales into the weights and centre them (as TransformerLens does by default); changes
             activations, not predictions.
         base: the base model of a `ModModel`'s folder, if it is no longer where it was during tuning.
+        adapter: the folder of a LoRA adapter (peft), or the name of a shipped one, ``"planted"``: it is merged into the
+            weights of ``source``, a name, folder or GGUF file. ``"smollm2 + planted"`` as the source is the same, and
+            the merged model's name and `Model.source`. Needs peft (``pip install interp_widgets[tuning]``).
         device_map: how transformers and accelerate spread a model of a folder or hub name over devices, such as
             ``"auto"`` or ``{"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": "disk", ...}``; runs as a
             bridge, unprocessed. `Model.device` is the device of the embeddings, which must not be on disk;
@@ -151,8 +158,8 @@ def load_model(
     with collected(), outside_inference_mode(), nullcontext() if quick else loading_note(short_name(str(source))):
         loading_step("reading its files")
         model = _load(
-            source, **options, **spread, processed=processed, base=base, allow_mismatch=allow_mismatch,
-            revision=revision,
+            source, **options, **spread, processed=processed, base=base, adapter=adapter,
+            allow_mismatch=allow_mismatch, revision=revision,
         )  # fmt: skip
     if chat_template is not None:
         model.tokenizer = with_template(model.tokenizer, chat_template, model.name)
@@ -172,6 +179,7 @@ def _load(
     backend: BackendChoice,
     processed: bool,
     base: str | Path | Any,
+    adapter: str | Path | None,
     device_map: DeviceMap | None,
     max_memory: MaxMemory | None,
     allow_mismatch: bool,
@@ -181,15 +189,23 @@ def _load(
         raise TypeError(f"revision must be a branch, tag or commit as text, got {short(revision)}")
     if isinstance(source, str | Path):
         check_name(str(source))
+    merged_into, merged = base_and_adapter(source, adapter)
     if max_memory is not None and device_map is None:
         device_map = "auto"
     if device_map is not None:
         _check_spread(source, device)
-    opener = next((opener for opener in _OPENERS if opener.recognises(source)), None)
+    opener = next((opener for opener in _OPENERS if opener.recognises(merged_into)), None)
     if allow_mismatch and (opener is not None or not isinstance(source, str | Path)):
         raise ValueError("allow_mismatch is for a model that is read from its folder or hub name: leave it out")
     if revision is not None and (opener is not None or not isinstance(source, str)):
         raise ValueError("revision is for a model that is read by its hub name: leave it out")
+    if merged is not None and (opener is not None or not isinstance(source, str | Path)):
+        raise ValueError(
+            "an adapter is merged into a model that is read from its name, folder or GGUF file: leave adapter out, or "
+            "merge it yourself, with merge_and_unload() of peft"
+        )
+    if merged is not None and device_map is not None:
+        raise ValueError("an adapter is merged into a model that is on one device: leave device_map and max_memory out")
     if opener is not None:
         return opener.open(
             source, base=base, tokenizer=tokenizer, device=device, dtype=dtype, backend=backend, processed=processed
@@ -200,8 +216,8 @@ def _load(
         return _adopt(source, tokenizer, device, dtype, backend, processed)
     target = None if device is None and not isinstance(source, str | Path) else device_of(device)
     with load_must_fit(str(source), torch.device("cpu")):
-        opened = open_source(source, tokenizer, dtype, device_map, max_memory, allow_mismatch=allow_mismatch,
-                             revision=revision)  # fmt: skip
+        opened = open_merged(source, tokenizer, dtype, adapter=adapter, device_map=device_map, max_memory=max_memory,
+                             allow_mismatch=allow_mismatch, revision=revision)  # fmt: skip
     hf_model = opened.hf_model
     if device_map is not None or is_placed(hf_model):
         _check_placed(opened, device, dtype, backend, processed)

@@ -536,7 +536,7 @@ def test_unmerged_lora() -> None:
 
 def test_lora_folders(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}", encoding="utf8")
-    with pytest.raises(LoadError, match="LoRA adapter, not a whole model"):
+    with pytest.raises(LoadError, match="holds an adapter that names no base model"):
         load_model(tmp_path)
     hf = tiny_hf("llama")
     hf.model.layers[0].self_attn.q_proj.lora_A = torch.nn.Linear(32, 2, bias=False)

@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import torch
 
+from ..adapters import open_merged
 from ..build import BackendChoice, build
 from ..devices import device_of
 from ..errors import LoadError
-from ..hub_files import DEMO_MIXTURES, Source, address, open_source
+from ..hub_files import DEMO_MIXTURES, Source, address
 from ..model import Model
 from ..state import check_as_loaded
 from ..threads import few_threads
@@ -105,14 +106,14 @@ def read_base(source: str | Path | Any, tokenizer: Any = None) -> tuple[Any, Any
         if isinstance(source, ModModel) or source.source is None:
             kind = "is a mixture itself" if isinstance(source, ModModel) else "came from memory"
             raise LoadError(f"{source.name} {kind}: give the base's name, its folder or its transformers model")
-        opened = open_source(source.source, tokenizer, torch.float32, allow_mismatch=source.allow_mismatch)
+        opened = open_merged(source.source, tokenizer, torch.float32, allow_mismatch=source.allow_mismatch)
         return opened.hf_model, opened.tokenizer
     if isinstance(source, str | Path):
         if is_mixture_folder(source):
             raise LoadError(f"{source} holds a mixture of depths: give the base model that it was tuned from")
-        opened = open_source(source, tokenizer, torch.float32)
+        opened = open_merged(source, tokenizer, torch.float32)
         return opened.hf_model, opened.tokenizer
-    opened = open_source(source, tokenizer, torch.float32)
+    opened = open_merged(source, tokenizer, torch.float32)
     wide = torch.promote_types(source.dtype, torch.float32)
     return copy.deepcopy(opened.hf_model).to(wide).eval(), opened.tokenizer
 
