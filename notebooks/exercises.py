@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from interp_widgets import compare_concepts, instruction_score, neighbors, normalize_importance
+from interp_widgets import (
+    ablate_heads,
+    circuit_ranking,
+    circuit_scoreboard,
+    compare_concepts,
+    grade_circuit,
+    instruction_score,
+    neighbors,
+    normalize_importance,
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,8 @@ class Exercise:
     hint: str
     tempting: tuple[tuple[Callable[[Any], float], str], ...] = ()
     """Wrong numbers that one easily gives, each with what is wrong about it."""
+    mistakes: tuple[tuple[Callable[[Any, Any], Any], str], ...] = ()
+    """The same where an answer is no number: whether the mistake was made, of the answer and the lesson's names."""
 
 
 class Names:
@@ -56,11 +67,30 @@ def judge(lesson: str, names: dict[str, Any]) -> Callable[[int, Any], None]:
         try:
             right = bool(exercise.accepts(answer, its))
             said = [note for wrong, note in exercise.tempting if near(wrong, 0.005)(answer, its)]
+            said += [] if right else [note for made, note in exercise.mistakes if made(answer, its)]
         except (TypeError, ValueError, IndexError):
             right, said = False, []  # a word for a number, a number for a list
         print("Right." if right else f"Not yet. {(said or [exercise.hint])[0]}")
 
     return check
+
+
+def finds_heads_of(method: Any, circuit: str) -> bool:
+    """Whether a method puts the heads that matter first on a circuit with decoys that no lesson shows."""
+    board = circuit_scoreboard([method], [circuit], seed=17)
+    return bool(board.average_precision[0, 0, board.kinds.index("heads")] > 1 - 1e-9)
+
+
+def spread(method: Any) -> float:
+    """How far apart the largest and the smallest number are that a method gives the heads of *backup*, as a share."""
+    values = circuit_ranking(method, "backup", kind="heads", seed=17).values
+    return float(np.ptp(values) / np.abs(values).max())
+
+
+def removed_with_zero(sealed: Any) -> tuple[int, int]:
+    """The head of a sealed circuit whose removal by zero does most."""
+    case = sealed.cases[0]
+    return ablate_heads(sealed.model, case.prompt, case.answer).strongest(1)[0]
 
 
 def above(found: Any) -> Any:
@@ -401,6 +431,68 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
                 )
             ),
             "Both must hold for one head: compare the two columns that are printed above line by line.",
+        ),
+    },
+    "17_circuits": {
+        1: Exercise(
+            near(lambda its: np.mean(1 / np.arange(1, 9)), 0.0011),
+            "The head stands at place 1 to 8, each as often. What is the precision if it stands at place k?",
+            (
+                (lambda its: 1 / 8, "That is the precision of all eight together. The list is read from the top."),
+                (lambda its: 1 / 4.5, "That is the precision at the mean place. Take the mean of the precisions."),
+                (lambda its: 1 / 2, "Half is what chance has of an area under a ROC curve, not of a precision."),
+            ),
+        ),
+        2: Exercise(
+            lambda count, its: (
+                count
+                == sum(its.pairs[i, j] < 0.5 <= min(its.pairs[[i, j], [i, j]]) for i in range(8) for j in range(i))
+            ),
+            "Three conditions: i < j, pairs[i, j] is below 0.5, and neither pairs[i, i] nor pairs[j, j] is.",
+            (
+                (
+                    lambda its: (its.pairs[np.tril_indices(8, -1)] < 0.5).sum(),
+                    "In most of those pairs one of the two heads takes the lead alone. Leave them out.",
+                ),
+                (lambda its: (its.pairs < 0.5).sum(), "That counts every pair twice, and single heads too."),
+                (lambda its: 2, "Each pair stands in the matrix twice: i beside j is j beside i."),
+            ),
+        ),
+        3: Exercise(
+            lambda method, its: all(finds_heads_of(method, circuit) for circuit in ("backup", "busy_idle")),
+            "It must return {'heads': numbers} of shape (layers, heads), the larger the more a head matters.",
+            mistakes=(
+                (
+                    lambda method, its: spread(method) < 0.1,
+                    "Beside a head that takes everything each head takes everything. What does it add to the other?",
+                ),
+                (
+                    lambda method, its: not finds_heads_of(method, "busy_idle"),
+                    "On busy_idle it puts a head first that carries nothing. Use values of the corrupted prompt.",
+                ),
+                (
+                    lambda method, its: not finds_heads_of(method, "backup"),
+                    "On backup it misses heads that replace each other. Take out two at a time.",
+                ),
+            ),
+        ),
+        4: Exercise(
+            lambda parts, its: grade_circuit(its.sealed, parts, draws=1).f1 == 1,
+            "A list of pairs, such as [(0, 1), (1, 0)]. Your method of exercise 3 takes sealed.model and a case.",
+            mistakes=(
+                (
+                    lambda parts, its: [tuple(part) for part in parts] == [removed_with_zero(its.sealed)],
+                    "That head does most when it is zero, which it never is. Use its value of the corrupted prompt.",
+                ),
+                (
+                    lambda parts, its: grade_circuit(its.sealed, parts, draws=1).recall == 1,
+                    "What matters is among them, and something else too. Naming everything always has recall 1.",
+                ),
+                (
+                    lambda parts, its: grade_circuit(its.sealed, parts, draws=1).precision == 0,
+                    "Nothing of that matters. A head that looks at one word need not move anything that is read.",
+                ),
+            ),
         ),
     },
 }

@@ -725,5 +725,98 @@ alone = ablation_null(demo, prompt, [(layer, head)], " Paris", matched="layer")
 assert len(alone.null) == 5 and abs(alone.p - 1 / 6) < 1e-9""",
         "Against all other heads it is one of 36.": "assert len(null.null) == 35 and abs(null.p - 1 / 36) < 1e-9",
     },
+    "17_circuits": {
+        "On *backup*, the same circuit with one head more, all three are grey.": """\
+board.wait()
+scores = board.result
+def grey(method, circuit):
+    cell = scores.methods.index(method), scores.circuits.index(circuit), scores.kinds.index("heads")
+    return bool(scores.p[cell] >= 0.05)
+for method in ("zero ablation", "mean ablation", "resample ablation"):
+    assert scores.precision(method, "induction", "heads") == 1 and grey(method, "backup")""",
+        "On *busy idle* zero ablation is grey, and the mean and a resampled value find the head.": """\
+assert grey("zero ablation", "busy_idle")
+assert scores.precision("mean ablation", "busy_idle", "heads") == 1
+assert scores.precision("resample ablation", "busy_idle", "heads") == 1""",
+        "Attention is beyond chance on *induction* and grey on *busy idle*.": """\
+assert grey("attention", "busy_idle") and not grey("attention", "induction")""",
+        "Direct logit attribution is right on *busy idle* and grey on *induction*.": """\
+assert grey("direct logit attribution", "induction")
+assert scores.precision("direct logit attribution", "busy_idle", "heads") == 1""",
+        "exact occlusion finds them on every circuit, and first order does not on *induction*.": """\
+assert all(scores.precision("exact, zero", circuit, "tokens") == 1 for circuit in scores.circuits)
+assert scores.precision("first order", "induction", "tokens") < 0.8""",
+        "at least 5% of them are as good": """\
+from interp_widgets.widgets.circuits.board import BEYOND
+assert BEYOND == 0.05""",
+        "Without head 0.0 or head 1.1 nothing is kept, without any other head everything.": """\
+assert abs(alone - [[0, 1, 1, 1], [1, 0, 1, 1]]).max() < 0.01""",
+        "A part that matters must take at least half of the lead, and any other less than a tenth": """\
+from interp_widgets.models.circuits.truth import DOES_NOT, MATTERS
+assert (MATTERS, DOES_NOT) == (0.5, 0.1)""",
+        "There is a gap between the two numbers, and nothing in it.": """\
+assert proof.holds and proof.least_of_those_that_matter > 0.99 and proof.most_of_the_others < 0.01""",
+        "Head 0.0 writes only what head 1.1 reads, so it comes late. The average precision of 0.62": """\
+assert order[0] == 5 and order[-1] == 0 and abs(by_hand - 0.625) < 1e-9 and found.chance > 0.4""",
+        "The board draws 2,000 random rankings, and writes their mean and middle 95% above each column.": """\
+assert scores.draws == 2000
+low_end, high_end = board.result.chance_low, board.result.chance_high
+assert np.nanmin(board.result.chance - low_end) > 0 and np.nanmin(high_end - board.result.chance) > 0""",
+        "takes 0.96 of the probability at each of the three tokens, first order nothing at any of them.": """\
+needed = list(case.tokens)
+assert np.allclose(lost["exact"][needed], 0.96, atol=0.005) and abs(lost["first_order"]).max() < 0.015""",
+        "and see half of it at the two *eta*.": """\
+assert np.allclose(lost["integrated_gradients"][[1, 6]] / lost["exact"][[1, 6]], 0.47, atol=0.03)
+assert case.prompt.split()[1] == case.prompt.split()[6] == "eta\"""",
+        "on *busy idle*, whose head attends less sharply, it finds the token.": """\
+assert scores.precision("first order", "busy_idle", "tokens") == 1
+idle, idle_truth = load_circuit("busy_idle")
+softer = attention_patterns(idle, idle_truth.cases[0].prompt).pattern(1, 0)[-1].max()
+assert softer * (1 - softer) > 1000 * row[3] * rest""",
+        "Alone, neither head 0.0 nor head 0.2 takes anything; together they take everything.": """\
+assert abs(pairs[0, 0] - 1) < 0.01 and abs(pairs[2, 2] - 1) < 0.01 and abs(pairs[0, 2]) < 0.01""",
+        "28 of eight heads, 36,315 of the 270 heads of SmolLM2": "assert (8 * 7 // 2, 270 * 269 // 2) == (28, 36315)",
+        "Zero ablation puts head 0.3 first, with twice the effect of head 1.0.": """\
+assert effects["zero"].argmax() == 3 and abs(effects["zero"][0, 3] / effects["zero"][1, 0] - 2) < 0.05""",
+        "nothing changes if it gets its mean or its value from another prompt.": """\
+assert max(abs(effects[name][0, 3]) for name in ("mean", "resample")) < 0.01""",
+        "Head 1.2 gives all its attention to the name, and the lead does not move without it": """\
+name = looks.pattern(1, 2)[-1]
+assert looks.tokens[name.argmax()] == "anna" and name.max() > 0.99 and abs(effects["resample"][1, 2]) < 0.01""",
+        "It is not: the decoys are loud.": """\
+assert all(own.precision("writes_most", circuit, "heads") < own.chance[place, own.kinds.index("heads")]
+           for place, circuit in enumerate(own.circuits))
+assert own.precision("resample ablation", "busy_idle", "heads") == 1""",
+        "`grade_circuit` compares an answer with the truth and does not show it.": """\
+from interp_widgets.models.circuits import sealed_truth
+hidden = sealed_truth(sealed).cases[0].heads
+assert len(hidden) == 1 and not hasattr(sealed.cases[0], "heads") and str(hidden[0]) not in str(grade)
+assert grade.recall == 0 and grade_circuit(sealed, hidden, draws=1).f1 == 1""",
+        "A method of your own is judged like the others, on circuits that it has not seen.": """\
+import io
+from contextlib import redirect_stdout
+def reply(number, answer):
+    with redirect_stdout(io.StringIO()) as printed:
+        check(number, answer)
+    return printed.getvalue()
+def of_heads(values):
+    return lambda model, case: {"heads": np.reshape(values(model, case), (model.n_layers, -1))}
+def with_zero(model, case):
+    return np.abs(ablate_heads(model, case.prompt, case.answer, metric="logit_difference", foil=case.foil).effect)
+def loud_on_backup(model, case):  # finds what matters on backup, and zero misleads it on busy idle
+    return with_zero(model, case) if "anna" in model.tokenizer.get_vocab() else answer_3(model, case)["heads"]
+told = [reply(1, wrong) for wrong in (1 / 8, 1 / 4.5, 0.5)]
+told += [reply(2, wrong) for wrong in (8, 17, 2)]
+told += [reply(3, of_heads(values)) for values in (
+    lambda model, case: 1 - kept(model, case).min(axis=1),
+    lambda model, case: 1 - np.diag(kept(model, case)),
+    loud_on_backup,
+)]
+others = [place for place in np.ndindex(2, 4) if place not in {hidden[0], *strongest}]
+told += [reply(4, wrong) for wrong in (list(strongest), [hidden[0], others[0]], others[:1])]
+assert len({*told}) == 12 and all(text.startswith("Not yet.") for text in told), told
+assert all(reply(1, right) == "Right.\\n" for right in (0.34, 0.3397, answer_1))
+assert all(reply(3, wrong).startswith("Not yet.") for wrong in (5, [1], lambda model, case: {"heads": [1]}))""",
+    },
 }
 """Notebook → sentence → code that fails if the sentence is not so."""

@@ -99,6 +99,12 @@ WRONG = {
         "answer_3": "7",
     },
     "16_attention": {"answer_1": "(0, 0)", "answer_2": "'q'", "answer_3": "6"},
+    "17_circuits": {
+        "answer_1": "1 / 8",
+        "answer_2": "int((pairs[np.tril_indices(8, -1)] < 0.5).sum())",
+        "answer_3": "lambda model, case: {'heads': 1 - kept(model, case).min(axis=1).reshape(model.n_layers, -1)}",
+        "answer_4": "list(strongest)",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 TRY = (
