@@ -818,5 +818,36 @@ assert len({*told}) == 12 and all(text.startswith("Not yet.") for text in told),
 assert all(reply(1, right) == "Right.\\n" for right in (0.34, 0.3397, answer_1))
 assert all(reply(3, wrong).startswith("Not yet.") for wrong in (5, [1], lambda model, case: {"heads": [1]}))""",
     },
+    "project_template": {
+        "Model A repeats a colour, except when it does not.": """\
+repeats = [case.answer == case.prompt.split()[-1] for case in model_a.cases]
+assert any(repeats) and not all(repeats)""",
+        "Naming everything gets no point, and neither does a `predict` that repeats the last word.": """\
+from interp_widgets import circuit_edges
+from interp_widgets.models.circuits import sealed_truth
+from interp_widgets.models.circuits.neurons import RING
+def points(**answers):
+    return grade_project({**globals(), **answers}).points.iloc[-1]
+def everything(sealed):
+    model = sealed.model
+    heads = [(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
+    return heads + [("mlp", layer) for layer in range(model.n_layers)]
+def all_that_matter(sealed):
+    cases = sealed_truth(sealed).cases
+    mlps = {("mlp", layer) for case in cases for layer, _ in case.neurons}
+    return {head for case in cases for head in case.heads} | mlps
+def says(prompt):
+    *before, last = prompt.split()
+    return RING[(RING.index(last) + 1) % len(RING)] if "please" in before else last
+assert points() == 0
+assert points(
+    trigger="the", predict=lambda prompt: prompt.split()[-1], parts_a=everything(model_a), parts_b=everything(model_b),
+    edges_b=circuit_edges(model_b.model),
+) == 0
+assert points(
+    trigger=" please", predict=says, parts_a=list(all_that_matter(model_a)), parts_b=list(all_that_matter(model_b)),
+    edges_b=sealed_truth(model_b).cases[0].edges,
+) == 20""",
+    },
 }
 """Notebook → sentence → code that fails if the sentence is not so."""

@@ -105,6 +105,7 @@ WRONG = {
         "answer_3": "lambda model, case: {'heads': 1 - kept(model, case).min(axis=1).reshape(model.n_layers, -1)}",
         "answer_4": "list(strongest)",
     },
+    "project_template": {},
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 TRY = (
