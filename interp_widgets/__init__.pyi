@@ -146,11 +146,13 @@ from .analysis.patching import AblationNullResult as AblationNullResult
 from .analysis.patching import ActivationPatchingResult as ActivationPatchingResult
 from .analysis.patching import CircuitFaithfulness as CircuitFaithfulness
 from .analysis.patching import CircuitResult as CircuitResult
+from .analysis.patching import EdgeAttributionResult as EdgeAttributionResult
 from .analysis.patching import PatchedPrediction as PatchedPrediction
 from .analysis.patching import PathPatchingResult as PathPatchingResult
 from .analysis.patching import ablation_null as ablation_null
 from .analysis.patching import activation_patching as activation_patching
 from .analysis.patching import circuit_faithfulness as circuit_faithfulness
+from .analysis.patching import edge_attribution as edge_attribution
 from .analysis.patching import greedy_circuit as greedy_circuit
 from .analysis.patching import patched_prediction as patched_prediction
 from .analysis.patching import path_patching as path_patching

@@ -33,6 +33,7 @@ TERMS = {
     "permutation test": ("ablation_null",),
     "average precision": ("circuit_scoreboard",),
     "edge patching": ("path_patching",),
+    "edge attribution patching": ("edge_attribution",),
     "attribution patching": ("activation_patching",),
     "circuit discovery": ("greedy_circuit",),
     "faithfulness": ("greedy_circuit", "circuit_faithfulness"),

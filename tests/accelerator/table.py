@@ -399,6 +399,15 @@ def paths(setup: Setup) -> Any:
     )
 
 
+@row("edge_attribution")
+def estimated_edges(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    corrupted = [first, *reversed(others)]
+    return iw.edge_attribution(
+        setup.model, setup.tokens, corrupted, 7, foil=9, method="integrated_gradients", steps=2, sample=3
+    )
+
+
 @row("activation_patching")
 def estimated_patches(setup: Setup) -> Any:
     first, *others = setup.tokens

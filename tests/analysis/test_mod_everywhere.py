@@ -31,7 +31,13 @@ from interp_widgets.analysis.ffn_concepts import neuron_effects
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.mixture_of_depths import routing
-from interp_widgets.analysis.patching import ablation_null, activation_patching, greedy_circuit, path_patching
+from interp_widgets.analysis.patching import (
+    ablation_null,
+    activation_patching,
+    edge_attribution,
+    greedy_circuit,
+    path_patching,
+)
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from tests.models.mixtures import tiny_mixture
@@ -72,6 +78,7 @@ ANALYSES: dict[str, Callable[[Any], Any]] = {
             m, IDS, [*IDS[:2], 50, *IDS[3:]], [(0, 1), ("mlp", 1)], [("mlp", 2), ("head_q", 2, 1), "logits"], 99, foil=7
         ).effect
     ),
+    "edges": lambda m: edge_attribution(m, IDS, [*IDS[:2], 50, *IDS[3:]], 99, foil=7, sample=0).estimated,
     "circuit": lambda m: greedy_circuit(m, IDS, [*IDS[:2], 50, *IDS[3:]], 99, foil=7, most=2, draws=2).random,
     "null": lambda m: ablation_null(m, IDS, [(0, 1), (1, 2)], 99, draws=4).null,
     "steering": steered,

@@ -58,9 +58,9 @@ def change_of(naive: Naive, sender: tuple[Any, ...]) -> Tensor:
     return after - before
 
 
-def by_two_steps(naive: Naive, sender: tuple[Any, ...], receiver: Any) -> Tensor:
-    """The logit difference where one receiver reads the changed stream."""
-    change = change_of(naive, sender)
+def by_two_steps(naive: Naive, sender: tuple[Any, ...], receiver: Any, share: float = 1.0) -> Tensor:
+    """The logit difference where one receiver reads the stream with a share of the change."""
+    change = share * change_of(naive, sender)
     if receiver == "logits":
         return gap(naive.logits(CLEAN, [(naive.layers[-1], added(change), False)]))
     kind, layer, *head = receiver
@@ -177,6 +177,7 @@ def bad_calls() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"senders": [(2, 0)]}, "layer must be in"
     yield {"senders": [(0,)]}, "a sender must be one of"
     yield {"senders": ["mlp"]}, "a sender must be one of"
+    yield {"senders": ["embeddings 0"]}, "a sender must be one of"
     yield {"senders": ["heads 0.1"]}, "or a name such as 'head 3.1', got 'heads 0.1'"
     yield {"senders": None, "receivers": ["head_q 0.1"]}, "there is no path to head_q 0.1 from any head or MLP"
     yield {"receivers": ["head_q 1"]}, "or a name such as 'head_q 4.2', got 'head_q 1'"

@@ -13,15 +13,15 @@ from interp_widgets.models import Model
 from interp_widgets.models.patching import Site, site_hook
 
 
-def objective(metric: NextTokenMetric) -> Callable[[Tensor], Tensor]:
+def objective(metric: NextTokenMetric, caller: str = "method='attribution'") -> Callable[[Tensor], Tensor]:
     """The metric as a function of the logits (1, tokens, d_vocab), with a gradient.
 
     Raises ValueError for ``kl``, whose gradient is zero where both distributions are the same.
     """
     if metric.metric == "kl":
         raise ValueError(
-            "method='attribution' cannot estimate metric='kl', whose gradient is 0 at the clean run: use "
-            "'logit_difference' or 'log_prob'"
+            f"{caller} cannot estimate metric='kl', whose gradient is 0 at the clean run: use 'logit_difference' or "
+            "'log_prob'"
         )
 
     return metric.of_logits

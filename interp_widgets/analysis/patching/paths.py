@@ -45,7 +45,7 @@ from interp_widgets.models.patching import Site
 _RESAMPLES = 2000
 _APART = 0.03
 """Largest part of what a layer adds to the stream that neither attention nor the MLP may have written."""
-_SENDERS = {"head": "(layer, head)", "attn": "('attn', layer)", "mlp": "('mlp', layer)"}
+_SENDERS = {"head": "(layer, head)", "attn": "('attn', layer)", "mlp": "('mlp', layer)", "embeddings": "'embeddings'"}
 _RECEIVERS = ("head_q", "head_k", "head_v")
 
 
@@ -155,8 +155,9 @@ def path_patching(
         model: what `load_model` returns.
         clean, corrupted: text, token ids or the messages of a chat, of one length; or lists of them, for means over
             pairs.
-        senders: (layer, head), ``("attn", layer)`` or ``("mlp", layer)``, or their names in a result, such as ``"head
-            3.1"``; each is patched by itself. None: all heads and MLPs before a receiver.
+        senders: (layer, head), ``("attn", layer)``, ``("mlp", layer)`` or ``"embeddings"`` (the stream that enters
+            layer 0), or their names in a result, such as ``"head 3.1"``; each is patched by itself. None: all heads and
+            MLPs before a receiver.
         receivers: ``("head_q", layer, head)``, ``("head_k", layer, key/value head)``, ``("head_v", layer, key/value
             head)``, ``("mlp", layer)`` or ``"logits"``, or their names such as ``"head_q 4.2"``, all together.
         answer, foil, metric: as in `activation_patching`.
@@ -199,9 +200,9 @@ def path_patching(
     measured, found = [], []
     for pair in pairs:
         both = pair.measured(model, metric, check=check)
-        _check_added(model, both)
+        check_added(model, both)
         fed = torch.tensor(at) + pair.clean.offset
-        found.append(_effects(model, both, sent, cells, fed, runner))
+        found.append(path_effects(model, both, sent, cells, fed, runner))
         measured.append(both)
     each = np.stack(found)
     effects, paths = each[:, : len(sent)], each[:, len(sent) :]
@@ -211,15 +212,15 @@ def path_patching(
     facts: dict[str, Any] = {"metric": metric, "seed": seed, "positions": str(at), "clean": repr(clean)}
     facts |= {
         "corrupted": repr(corrupted),
-        "senders": str([_sender_name(one) for one in sent]),
+        "senders": str([sender_name(one) for one in sent]),
         "answer": str(tokens["answers"]),
     }
-    facts |= {"receivers": str([_name(reader) for reader in read]), "foil": str(tokens["foils"] or [])}
+    facts |= {"receivers": str([reader_name(reader) for reader in read]), "foil": str(tokens["foils"] or [])}
     return PathPatchingResult(
         effect=mean_of(effects),
         each=effects,
-        senders=tuple(map(_sender_name, sent)),
-        receivers=tuple(map(_name, read)),
+        senders=tuple(map(sender_name, sent)),
+        receivers=tuple(map(reader_name, read)),
         clean=np.array([both.clean_value for both in measured]),
         corrupted=np.array([both.corrupted_value for both in measured]),
         undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
@@ -264,19 +265,33 @@ def path_patching_cost(
 # ---- senders and receivers
 
 
-def receivers_named(model: Model, receivers: Sequence[str | Sequence[str | int]]) -> list[Reader]:
+def receivers_named(
+    model: Model, receivers: Sequence[str | Sequence[str | int]], caller: str = "path_patching"
+) -> list[Reader]:
     """The receivers; ValueError for one that the model does not have."""
     for needed in ("residual_stream", "additive_stream", "attention"):
-        model.capabilities.require(needed, "path_patching")
-    return [_receiver(model, receiver) for receiver in receivers]
+        model.capabilities.require(needed, caller)
+    return [_receiver(model, receiver, caller) for receiver in receivers]
 
 
 def senders_named(
-    model: Model, senders: Sequence[str | Sequence[str | int]] | None, receivers: Sequence[Reader]
+    model: Model,
+    senders: Sequence[str | Sequence[str | int]] | None,
+    receivers: Sequence[Reader],
+    caller: str = "path_patching",
 ) -> list[Sender]:
-    """The senders, all before a receiver for None; ValueError for one that the model does not have."""
+    """The senders, all heads and MLPs before a receiver for None; ValueError for one that the model does not have."""
     if senders is not None:
-        return [_sender(model, sender) for sender in senders]
+        return [_sender(model, sender, caller) for sender in senders]
+    found = senders_before(model, receivers)
+    if receivers and not found:
+        first = reader_name(receivers[0])
+        raise ValueError(f"there is no path to {first} from any head or MLP, which all come behind it")
+    return found
+
+
+def senders_before(model: Model, receivers: Sequence[Reader]) -> list[Sender]:
+    """All heads and MLPs before a receiver."""
     every = list[Sender]()
     for layer in range(model.n_layers):
         if model.capabilities.heads:
@@ -285,14 +300,14 @@ def senders_named(
             every.append(("attn", layer, 0))
         if model.capabilities.mlp and not model.capabilities.attention_only:
             every.append(("mlp", layer, 0))
-    found = [sender for sender in every if any(is_behind(model, reader, sender) for reader in receivers)]
-    if receivers and not found:
-        raise ValueError(f"there is no path to {_name(receivers[0])} from any head or MLP, which all come behind it")
-    return found
+    return [sender for sender in every if any(is_behind(model, reader, sender) for reader in receivers)]
 
 
-def _sender_name(sender: Sender) -> str:
+def sender_name(sender: Sender) -> str:
+    """What a result calls a sender."""
     kind, layer, head = sender
+    if kind == "embeddings":
+        return kind
     return f"head {layer}.{head}" if kind == "head" else f"{kind} {layer}"
 
 
@@ -300,51 +315,52 @@ def _layer(model: Model, value: Any) -> int:
     return index(value, model.n_layers, "layer", f"{model.n_layers}-layer model")
 
 
-def _sender(model: Model, sender: str | Sequence[str | int]) -> Sender:
+def _sender(model: Model, sender: str | Sequence[str | int], caller: str) -> Sender:
     given = read_name(sender) if isinstance(sender, str) else tuple(sender)
     kind, *numbers = given if given and isinstance(given[0], str) else ("head", *given)
-    wanted = 2 if kind == "head" else 1
+    wanted = {"head": 2, "embeddings": 0}.get(str(kind), 1)
     if kind not in _SENDERS or len(numbers) != wanted:
         raise ValueError(
             f"a sender must be one of {', '.join(_SENDERS.values())}, or a name such as 'head 3.1', got {sender!r}"
         )
+    if kind == "embeddings":
+        return "embeddings", -1, 0
     if kind == "mlp":
-        _require_mlp(model)
+        _require_mlp(model, caller)
         return "mlp", _layer(model, numbers[0]), 0
     if kind == "attn":
         return "attn", _layer(model, numbers[0]), 0
-    model.capabilities.require("heads", "path_patching(senders=[(layer, head)])", "name ('attn', layer) instead")
+    model.capabilities.require("heads", f"{caller}(senders=[(layer, head)])", "name ('attn', layer) instead")
     layer = _layer(model, numbers[0])
     return "head", layer, index(numbers[1], model.n_heads, "head", f"model of {model.n_heads} heads per layer")
 
 
-def _receiver(model: Model, receiver: str | Sequence[str | int]) -> Reader:
+def _receiver(model: Model, receiver: str | Sequence[str | int], caller: str) -> Reader:
     kind, *numbers = read_name(receiver) if isinstance(receiver, str) else receiver
     if kind == "logits" and not numbers:
         return "logits", model.n_layers, 0
     if kind == "mlp" and len(numbers) == 1:
-        _require_mlp(model)
+        _require_mlp(model, caller)
         return "mlp", _layer(model, numbers[0]), 0
     if kind not in _RECEIVERS or len(numbers) != 2:
         raise ValueError(
             "a receiver must be 'logits', ('mlp', layer), ('head_q', layer, head), ('head_k', layer, key/value head), "
             f"('head_v', layer, key/value head), or a name such as 'head_q 4.2', got {receiver!r}"
         )
-    model.capabilities.require(
-        "head_inputs", f"path_patching(receivers=[({kind!r}, layer, head)])", "name MLPs instead"
-    )
+    model.capabilities.require("head_inputs", f"{caller}(receivers=[({kind!r}, layer, head)])", "name MLPs instead")
     size, what = (model.n_heads, "head") if kind == "head_q" else (model.n_kv_heads, "key/value head")
     head = index(numbers[1], size, what, f"model of {size} {what}s per layer")
     return str(kind)[-1], _layer(model, numbers[0]), head  # type: ignore[return-value]
 
 
-def _require_mlp(model: Model) -> None:
+def _require_mlp(model: Model, caller: str) -> None:
     if model.capabilities.attention_only:
         raise ValueError(f"{model.name} has no MLPs: name attention heads only")
-    model.capabilities.require("mlp", "path_patching with MLPs", "name attention heads only")
+    model.capabilities.require("mlp", f"{caller} with MLPs", "name attention heads only")
 
 
-def _name(reader: Reader) -> str:
+def reader_name(reader: Reader) -> str:
+    """What a result calls a receiver."""
     site, layer, head = reader
     if site == "logits":
         return "logits"
@@ -354,8 +370,8 @@ def _name(reader: Reader) -> str:
 def check_paths(model: Model, senders: Sequence[Sender], receivers: Sequence[Reader]) -> None:
     """ValueError unless every sender has a receiver behind it and every receiver a sender before it."""
     named = {
-        "senders": [_sender_name(sender) for sender in senders],
-        "receivers": [_name(reader) for reader in receivers],
+        "senders": [sender_name(sender) for sender in senders],
+        "receivers": [reader_name(reader) for reader in receivers],
     }
     for what, names in named.items():
         if not names:
@@ -366,11 +382,12 @@ def check_paths(model: Model, senders: Sequence[Sender], receivers: Sequence[Rea
     for sender in senders:
         if not any(is_behind(model, reader, sender) for reader in receivers):
             raise ValueError(
-                f"there is no path from {_sender_name(sender)} to any of the receivers, which all come before it"
+                f"there is no path from {sender_name(sender)} to any of the receivers, which all come before it"
             )
     for reader in receivers:
         if not any(is_behind(model, reader, sender) for sender in senders):
-            raise ValueError(f"there is no path to {_name(reader)} from any of the senders, which all come behind it")
+            name = reader_name(reader)
+            raise ValueError(f"there is no path to {name} from any of the senders, which all come behind it")
 
 
 # ---- the runs
@@ -381,7 +398,7 @@ def _sites(layer: int) -> tuple[tuple[Site, int], ...]:
     return ("resid", layer), ("resid", layer + 1), ("attn", layer), ("mlp", layer)
 
 
-def _check_added(model: Model, pair: MeasuredPair) -> None:
+def check_added(model: Model, pair: MeasuredPair, caller: str = "path_patching") -> None:
     """ValueError unless what attention and the MLP of a layer write is added to the stream as it is: by how much it
     differs between the runs is what the stream differs in."""
     excess = []
@@ -395,12 +412,12 @@ def _check_added(model: Model, pair: MeasuredPair) -> None:
     worst = int(torch.stack(excess).argmax())
     if bool(excess[worst] > 0):
         raise ValueError(
-            "path_patching needs layers that add what attention and the MLP write to the stream, and nothing else; "
-            f"layer {worst} of {model.name} adds something else, or multiplies them: activation_patching works on it"
+            f"{caller} needs layers that add what attention and the MLP write to the stream, and nothing else; layer "
+            f"{worst} of {model.name} adds something else, or multiplies them: activation_patching works on it"
         )
 
 
-def _effects(
+def path_effects(
     model: Model,
     pair: MeasuredPair,
     senders: Sequence[Sender],
@@ -423,5 +440,5 @@ def _effects(
         values[live] = pair.metric.read(through_paths(model, pair.clean, paths)).to(values.dtype)
 
     runner.run(len(cells), lambda start: 2 * pair.clean.tokens, work)
-    check_finite(values, lambda cell: f"the metric with {_sender_name(senders[cells[cell][0]])} patched")
+    check_finite(values, lambda cell: f"the metric with {sender_name(senders[cells[cell][0]])} patched")
     return to_numpy((pair.clean_value - values) / pair.gap)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..hooks import has_hooks, scopes_left
+from ..hooks import Objective, has_hooks, scopes_left
 from ..network import Network
 from ..patching import Patch, Site, site_hook
 from . import modules, native, paths, unembed
@@ -70,6 +70,7 @@ __all__ = [
     "can_pack",
     "can_pad",
     "patched",
+    "path_slopes",
     "prefix",
     "query_key_hooks",
     "read_out",
@@ -723,7 +724,7 @@ def sender_changes(network: Network, clean: Trace, corrupted: Trace, senders: Se
     Args:
         network: the `Model` of the traces.
         clean, corrupted: from `trace`, of one sequence each, of one length.
-        senders: heads, attentions and MLPs.
+        senders: the embeddings, heads, attentions and MLPs.
         fed: (n,) the positions, in what is fed, at which they differ; elsewhere the change is 0.
     """
     with network.lock:
@@ -732,6 +733,28 @@ def sender_changes(network: Network, clean: Trace, corrupted: Trace, senders: Se
         return paths.sender_changes(
             network, clean, corrupted, senders, fed, split=route.split(network), equations=equations
         )
+
+
+def path_slopes(
+    network: Network,
+    ids: Sequence[int],
+    objective: Objective,
+    readers: Sequence[Reader],
+    changes: Tensor,
+    embeddings: Tensor | None = None,
+) -> Tensor:
+    """(senders, readers) the derivative of an objective along each change of the stream as each reader alone reads it.
+
+    Args:
+        network: a `Model`.
+        ids: of one sequence, with the BOS.
+        objective: a function from the logits (1, tokens, d_vocab) to one number.
+        readers: heads' queries, keys and values, MLPs and the logits.
+        changes: (senders, tokens, d_model), from `sender_changes`.
+        embeddings: (tokens, d_model) token embeddings in place of the ids' own.
+    """
+    with network.lock:
+        return paths.path_slopes(network, ids, objective, readers, changes, embeddings)
 
 
 def _traced_route(network: Network, trace: Trace) -> _Route:

@@ -479,14 +479,7 @@ class AutogradJacobian:
             chosen = hidden[:, at - self._first]
             spread = seeds.new_zeros(len(at), *chosen.shape)
             spread[rows, :, rows] = seeds.transpose(0, 1)
-            try:
-                (gradients,) = torch.autograd.grad(chosen, leaf, spread, retain_graph=True, is_grads_batched=True)
-                return gradients[:, :, :length].transpose(0, 1)
-            except RuntimeError as error:
-                if not _is_batching_error(error):
-                    raise
-            each = [torch.autograd.grad(chosen, leaf, one, retain_graph=True)[0][:, :length] for one in spread]
-            return torch.stack(each, dim=1)
+            return pulled_back(chosen, leaf, spread)[:, :, :length].transpose(0, 1)
 
     def jvp(self, tangents: Tensor, at: Positions) -> Tensor:
         at = _on(self._leaf.device, at)
@@ -503,6 +496,20 @@ class AutogradJacobian:
 
         with torch.no_grad(), self._frozen():
             return _batched_or_each(one, spread).transpose(0, 1)
+
+
+def pulled_back(output: Tensor, source: Tensor, rows: Tensor) -> Tensor:
+    """(rows, *source.shape) the gradient at ``source`` of each row's product with ``output``, whose graph stays.
+
+    Batched over the rows where the operations allow, else one by one.
+    """
+    try:
+        (gradients,) = torch.autograd.grad(output, source, rows, retain_graph=True, is_grads_batched=True)
+        return gradients
+    except RuntimeError as error:
+        if not _is_batching_error(error):
+            raise
+    return torch.stack([torch.autograd.grad(output, source, row, retain_graph=True)[0] for row in rows])
 
 
 def _batched_or_each(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

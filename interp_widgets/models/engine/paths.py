@@ -1,4 +1,5 @@
-"""Runs in which one part's changed output reaches named readers only, through the model's own modules.
+"""Runs in which one part's changed output reaches named readers only, through the model's own modules, and their
+first-order estimates.
 
 Beside each run of a batch are rows for its shadows, whose stream is that of the run plus the changes of one or several
 senders. Named readers take from a shadow what they compute (a query, a key, a value, the MLP's output, the logits);
@@ -15,17 +16,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..hooks import attached, check_hook_names
+from ..hooks import Objective, attached, check_hook_names
 from ..network import Network
 from ..patching import Patch, Site, site_hook
 from . import modules
 from .equations import Equations
+from .jacobian import pulled_back
 from .traces import Trace
 
-__all__ = ["PathCells", "Reader", "Sender", "head_writes", "is_behind", "sender_changes", "through_paths"]
+__all__ = [
+    "PathCells",
+    "Reader",
+    "Sender",
+    "head_writes",
+    "is_behind",
+    "path_slopes",
+    "sender_changes",
+    "through_paths",
+]
 
-Sender = tuple[Literal["head", "attn", "mlp"], int, int]
-"""What writes to the stream: kind, layer, and head (0 for the others)."""
+Sender = tuple[Literal["embeddings", "head", "attn", "mlp"], int, int]
+"""What writes to the stream: kind, layer (-1 for the embeddings), and head (0 for the others)."""
 
 Reader = tuple[Literal["q", "k", "v", "mlp", "logits"], int, int]
 """What reads the stream: site, layer (n_layers for the logits), and head or key/value head (0 for the others)."""
@@ -208,6 +219,73 @@ def sender_changes(
         changes[row, fed] = (written[cell] - clean.attn[layer][0])[fed]
     for row, (kind, layer, _) in enumerate(senders):
         if kind != "head":
-            before, after = (each.value(kind, layer)[0] for each in (clean, corrupted))
+            site, at = ("resid", 0) if kind == "embeddings" else (kind, layer)
+            before, after = (each.value(site, at)[0] for each in (clean, corrupted))  # type: ignore[arg-type]
             changes[row, fed] = (after - before)[fed]
     return changes
+
+
+def path_slopes(
+    network: Network,
+    ids: Sequence[int],
+    objective: Objective,
+    readers: Sequence[Reader],
+    changes: Tensor,
+    embeddings: Tensor | None = None,
+) -> Tensor:
+    """(senders, readers) the derivative of an objective along each change of the stream as each reader alone reads it.
+
+    One forward pass, one backward pass to what the readers compute, and from there for each reader through its norm and
+    its matrices only. Whether the reader is behind the sender is not asked.
+
+    Args:
+        objective: as in `Model.run`.
+        changes: (senders, tokens, d_model).
+        embeddings: (tokens, d_model) token embeddings in place of the ids' own.
+    """
+    values: dict[str, Tensor] = {}
+    slopes = changes.new_zeros((len(changes), len(readers)), dtype=torch.promote_types(changes.dtype, torch.float32))
+
+    def keeping(name: str) -> Callable[[Tensor], Tensor]:
+        def keep(value: Tensor) -> Tensor:
+            values[name] = value
+            return value
+
+        return keep
+
+    def differentiate(logits: Tensor) -> Tensor:
+        measured = objective(logits)
+        places = {reader[:2]: _ends(network, *reader[:2]) for reader in readers}
+        outputs = [values.get(written, measured) for _, written in places.values()]
+        # zero where nothing of it reaches the last position
+        pulls = torch.autograd.grad(measured, outputs, retain_graph=True, allow_unused=True, materialize_grads=True)
+        for (place, (read, _)), output, pull in zip(places.items(), outputs, pulls, strict=True):
+            columns = [column for column, reader in enumerate(readers) if reader[:2] == place]
+            rows = pull[None] if place[0] in ("mlp", "logits") else _of_each(pull, [readers[c][2] for c in columns])
+            gradients = pulled_back(output, values[read], rows)[:, 0].to(slopes.device, slopes.dtype)
+            slopes[:, columns] = torch.einsum("std,rtd->sr", changes.to(slopes.dtype), gradients)
+        return measured.detach()
+
+    names = {name for reader in readers for name in _ends(network, *reader[:2]) if name}
+    network.run(ids, embeddings=embeddings, edit={name: keeping(name) for name in sorted(names)}, grad=differentiate)
+    return slopes.detach()
+
+
+def _ends(network: Network, site: str, layer: int) -> tuple[str, str]:
+    """The hook at the stream that a reader reads, and that at what it computes; "" for the objective itself.
+
+    An MLP behind attention reads the stream plus what attention adds to it, and of the MLP's output only that depends
+    on what is added there.
+    """
+    if site == "logits":
+        return site_hook("resid", layer, network.n_layers), ""
+    behind = site == "mlp" and not network.capabilities.parallel_layers[layer]
+    return site_hook("attn" if behind else "resid", layer, network.n_layers), site_hook(site, layer, network.n_layers)  # type: ignore[arg-type]
+
+
+def _of_each(gradient: Tensor, heads: Sequence[int]) -> Tensor:
+    """(heads, 1, tokens, all heads, size) the gradient of each head alone."""
+    rows = torch.zeros_like(gradient).repeat(len(heads), *[1] * (gradient.ndim - 1))[:, None]
+    for row, head in enumerate(heads):
+        rows[row, :, :, head] = gradient[:, :, head]
+    return rows
