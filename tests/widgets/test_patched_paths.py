@@ -115,6 +115,7 @@ def test_over_pairs_what_is_not_beyond_chance_has_no_colour(pair: Any, patch: An
         ({"receivers": "head_q 0.1"}, "receivers", "there is no path to head_q 0.1"),
         ({"receivers": " "}, "receivers", "there is no receiver yet"),
         ({"senders": "head 9.1"}, "senders", "layer must be in -6..5"),
+        ({"senders": "0.1, embeddings"}, "senders", "leave embeddings out"),
         ({"senders": "4.1", "receivers": "mlp 2"}, "senders", "there is no path from head 4.1"),
         ({"corrupted": "The capital of the Italy is"}, "corrupted", "must have equally many tokens"),
     ],

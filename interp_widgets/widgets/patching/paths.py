@@ -95,6 +95,8 @@ class PatchedPaths(PromptsOrPairs):
                 every = senders_named(model, None, read)
                 check_paths(model, every, read)
             with hint_at("senders"):
+                if senders is not None and "embeddings" in senders:
+                    raise ValueError("the map has heads, attention and MLPs, no embeddings: leave embeddings out")
                 if senders is not None:
                     check_paths(model, senders_named(model, senders, read), read)
         if len(receivers) > 1:
