@@ -354,7 +354,7 @@ def modules_with_hooks(setup: Setup) -> Any:
 
 @row("ablate_heads")
 def heads(setup: Setup) -> Any:
-    return iw.ablate_heads(setup.model, QUESTION, 7, replacement="mean", reference=[PROMPT, RESPONSE])
+    return iw.ablate_heads(setup.model, QUESTION, 7, replacement="mean", reference=[PROMPT, RESPONSE], draws=2)
 
 
 @row("ablate_neurons")

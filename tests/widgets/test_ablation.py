@@ -403,6 +403,18 @@ def test_heads(pair: Any, ablate: Any, wire: Any) -> None:
     heat = maps(panel, "heads")["head"]
     np.testing.assert_allclose(heat.matrix, ablate_heads(pair.base, PROMPT, TARGET).effect, atol=1e-5)
     assert "head 4 of layer 0" in panel["heads"].words.value
+    assert "Not compared with chance yet" in panel["heads"].words.value
+    wire.click(panel["heads"].chance_button)
+    settle(panel)
+    beside = panel.result
+    assert len(beside.null) == 19
+    assert heat.muted == np.argwhere(np.asarray(beside.p) > 0.05).tolist()
+    assert f"{beside.in_words()}; the others have no colour" in panel["heads"].words.value
+    assert "not beyond chance" in heat.notes
+    assert "draws=19" in panel["heads"].code(panel["heads"].shown_request)
+    panel.null_draws = 0
+    settle(panel)
+    assert heat.muted == []
     pin(wire, panel, heat, 3, 2)
     assert (bench.layer, bench.head, panel.kind) == (3, 2, "head")
     assert "Head 2 of layer 3 at every token, removed" in panel.current.next_token.table.caption
@@ -551,6 +563,7 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
         expected = {"A": a, "B": b, "difference": b - a}[view][2]
         np.testing.assert_allclose(heat.matrix, expected, atol=1e-5)
         assert heat.vmin == -heat.vmax
+        assert heat.muted == []
     assert ranges["A"] == ranges["B"] == pytest.approx(max(np.abs(a).max(), np.abs(b).max()), rel=1e-5)
     assert ranges["difference"] == pytest.approx(np.abs(b - a).max(), rel=1e-5)
     pin(wire, panel, maps(panel)["attn"], 0, LAST)

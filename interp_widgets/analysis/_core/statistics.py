@@ -16,6 +16,8 @@ from interp_widgets.analysis._core.result import Record, record, with_axes
 Alternative = Literal["greater", "less", "two-sided"]
 """The alternative hypothesis: how the first group's mean compares with the second's."""
 
+BEYOND = 0.05
+"""Largest p of an effect that is called beyond chance."""
 _SIGNS = {"greater": ">", "less": "<", "two-sided": "≠"}
 _CLAIMED = {"welch_p": "Welch", "permutation_p": "permutation", "paired_p": "paired", "holm_p": "Holm"}
 """P-values under the claim of a comparison, and what they are called."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.result import Result, record, with_axes
+from interp_widgets.analysis._core.statistics import BEYOND
 from interp_widgets.analysis._core.tables import DataFrame, table
 
 
@@ -68,6 +69,49 @@ class NextTokenEffect(Result):
     strongest_first: bool = field(default=False, kw_only=True)
     """Of a partial result: whether the cells that are estimated to be strongest run first; else layer by layer."""
 
+    @property
+    def p(self) -> NDArray[np.float64] | None:
+        """(1 + changes as long in random directions that have as large an effect) / (1 + draws) of every cell, shaped
+        as `effect`: at most 0.05 in 5% of all cells, if what is removed were a random change. None without ``draws``.
+        """
+        effect, null = getattr(self, "effect", None), getattr(self, "null", None)
+        return None if null is None else _p(effect, null)
+
+    def in_words(self) -> str:
+        """How many cells are beyond chance, in a sentence; ValueError without ``draws``."""
+        p = self.p
+        if p is None:
+            raise ValueError("this map was not compared with chance: give draws=19")
+        return beyond_in_words(p, len(getattr(self, "null", ())))
+
+
+def _p(effect: Any, null: Any) -> NDArray[np.float64]:
+    return np.asarray((1 + (np.abs(null) >= np.abs(effect)).sum(0)) / (1 + len(null)))
+
+
+def p_of_difference(
+    a: AblationResult | HeadAblationResult, b: AblationResult | HeadAblationResult
+) -> NDArray[np.float64] | None:
+    """The p of B − A in every cell, draw by draw; None where one of them has no draws, or the maps differ."""
+    if a.null is None or b.null is None or a.null.shape != b.null.shape:
+        return None
+    return _p(b.effect - a.effect, b.null - a.null)
+
+
+def beyond_in_words(p: NDArray[np.floating[Any]], draws: int) -> str:
+    """How many cells of a map are beyond chance, from their p-values and the number of random directions of each."""
+    level = int(BEYOND * (1 + draws) + 1e-9) / (1 + draws)
+    found, expected = int((p <= BEYOND).sum()), round(level * p.size)
+    if not level:
+        return (
+            f"With {draws} random directions no cell can be told from chance: p cannot be below {1 / (1 + draws):.2g}"
+        )
+    return (
+        f"{found:,} of {p.size:,} cells are beyond chance, where at most about {expected:,} would be by chance alone: "
+        f"each does more than {draws} changes as long in random directions (p at most {BEYOND} for each cell, not "
+        "corrected for their number)"
+    )
+
 
 @record
 class AblationResult(NextTokenEffect):
@@ -101,6 +145,9 @@ class AblationResult(NextTokenEffect):
     """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
+    null: Floats | None = with_axes("draws", "kinds", "layers", "positions", default=None)
+    """The effect of changing the same values by as much in random directions; None without ``draws``."""
+
     @property
     def tokens(self) -> tuple[str, ...]:
         """(positions,) readable tokens at the positions of the map."""
@@ -121,9 +168,9 @@ class AblationResult(NextTokenEffect):
         return row | {"clean": self.clean}
 
     def to_frame(self) -> DataFrame:
-        """One row per kind, layer and position: kind, layer, position, token, effect, and common with the logit."""
+        """One row per kind, layer and position: kind, layer, position, token, effect, common with the logit, and p."""
         axes = {"kind": self.kinds, "layer": self.layers, "position": self.positions}
-        return table(axes, {"token": self.tokens, "effect": self.effect, "common": self.common})
+        return table(axes, {"token": self.tokens, "effect": self.effect, "common": self.common, "p": self.p})
 
 
 @record
@@ -143,6 +190,9 @@ class HeadAblationResult(NextTokenEffect):
     """With the ``logit`` alone: the part of the effect that all logits share, which changes no prediction (their
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
+    null: Floats | None = with_axes("draws", "layers", "heads", default=None)
+    """The effect of changing the head's output by as much in random directions; None without ``draws``."""
+
     def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
         """(layer, head) of the ``count`` heads with the largest effect, largest first, among those computed."""
         flat = self.effect.ravel()
@@ -159,9 +209,9 @@ class HeadAblationResult(NextTokenEffect):
         return {"target_token": self.target_token, "effect": effect, "head": name, "clean": self.clean}
 
     def to_frame(self) -> DataFrame:
-        """One row per layer and head: layer, head, effect, and common with the logit."""
+        """One row per layer and head: layer, head, effect, common with the logit, and p."""
         axes = {"layer": self.layers, "head": range(self.effect.shape[1])}
-        return table(axes, {"effect": self.effect, "common": self.common})
+        return table(axes, {"effect": self.effect, "common": self.common, "p": self.p})
 
 
 @record

@@ -12,7 +12,14 @@ from einops import rearrange
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats
-from interp_widgets.analysis._core.checks import check_choices, check_finite, layer_index, layer_indices, neuron_indices
+from interp_widgets.analysis._core.checks import (
+    check_choices,
+    check_finite,
+    check_range,
+    layer_index,
+    layer_indices,
+    neuron_indices,
+)
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import (
     Cost,
@@ -38,6 +45,7 @@ from interp_widgets.analysis.ablation.contexts import check_kind
 from interp_widgets.analysis.ablation.estimates import Estimate, can_estimate, estimate, gradients_of
 from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
 from interp_widgets.analysis.ablation.metric import Metric, NextTokenMetric, check_metric, next_token_metric
+from interp_widgets.analysis.ablation.random_changes import in_random_directions
 from interp_widgets.analysis.ablation.replacement import (
     Replacement,
     ReplacementValues,
@@ -79,6 +87,8 @@ def ablate_modules(
     corrupted: PromptInput | None = None,
     metric: Metric = "log_prob",
     foil: str | int | None = None,
+    draws: int = 0,
+    seed: int = 0,
     prepend_bos: bool | None = None,
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -113,6 +123,9 @@ def ablate_modules(
             ``foil``, or ``"kl"``: KL(before‖after) of the whole next-token distribution, in nats. The raw logit, which
             the source draws, also moves with what all logits share: the result has that part in ``common``.
         foil: text or id of one token, for ``"logit_difference"``.
+        draws: how often the whole map is computed again for `AblationResult.p`, every cell with its own change turned
+            into a random direction: as long, but towards nothing. 19 are the fewest with which p can be 0.05.
+        seed: of these directions.
         prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
         batch_size: cells per chunk; by default what 60% of the free memory holds.
         progress: called with (done, total) cells after every chunk.
@@ -138,8 +151,9 @@ def ablate_modules(
         8  attn      0         8    of     4.4
     """
     options = MapOptions(
-        target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
-    )
+        target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check,
+        draws, seed,
+    )  # fmt: skip
     names = check_choices("kinds", [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds)), Kind)
     model.capabilities.require("residual_stream", "ablate_modules")
     for kind in names:
@@ -159,13 +173,14 @@ def ablate_modules(
         return [ablation.replacement.patch(site, layer, rows, fed[rows]) for site, rows in changed.items()]
 
     def by_kind(cells: Floats) -> Floats:
-        by_position = cells.reshape(len(at_layers), len(at_positions), count)[:, np.argsort(order)]
-        return np.ascontiguousarray(rearrange(by_position, "layer position kind -> kind layer position"))
+        by_position = cells.reshape(-1, len(at_layers), len(at_positions), count)[:, :, np.argsort(order)]
+        return np.ascontiguousarray(rearrange(by_position, "draw layer position kind -> draw kind layer position"))
 
-    def result(effect: Floats, common: Floats | None, **run: Any) -> AblationResult:
+    def result(effect: Floats, common: Floats | None, null: Floats | None, **run: Any) -> AblationResult:
         return AblationResult(
-            effect=by_kind(effect),
-            common=None if common is None else by_kind(common),
+            effect=by_kind(effect)[0],
+            common=None if common is None else by_kind(common)[0],
+            null=None if null is None else by_kind(null),
             kinds=names,
             layers=at_layers,
             positions=at_positions,
@@ -194,6 +209,8 @@ def ablate_heads(
     corrupted: PromptInput | None = None,
     metric: Metric = "log_prob",
     foil: str | int | None = None,
+    draws: int = 0,
+    seed: int = 0,
     prepend_bos: bool | None = None,
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -210,8 +227,9 @@ def ablate_heads(
     Args:
         position: where; by default at every position at once, including a BOS. A BOS attends only to itself and
             therefore keeps its value with ``"mean"`` and ``"resample"``.
-        model, prompt, target, layers, replacement, reference, pooled, corrupted, metric, foil, prepend_bos, batch_size,
-            progress, check, on_partial: as in `ablate_modules`.
+        model, prompt, target, layers, replacement, reference, pooled, corrupted, metric, foil, draws, seed,
+            prepend_bos, batch_size, progress, check, on_partial: as in `ablate_modules`. A head's changes at several
+            tokens are turned together, by one rotation of its output, so that they keep their angles.
 
     Raises:
         ValueError: as `ablate_modules`.
@@ -227,8 +245,9 @@ def ablate_heads(
     model.capabilities.require("residual_stream", "ablate_heads")
     model.capabilities.require("heads", "ablate_heads", "use ablate_modules(kinds=('attn',))", using="attention")
     options = MapOptions(
-        target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
-    )
+        target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check,
+        draws, seed,
+    )  # fmt: skip
     at_layers = layer_indices(model, layers)
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
     where = None if position is None else read.position(position)
@@ -239,11 +258,12 @@ def ablate_heads(
         rows = torch.arange(len(cells)).repeat_interleave(len(at))
         return [ablation.replacement.patch("head", layer, rows, at.repeat(len(cells)), cells[rows])]
 
-    def result(effect: Floats, common: Floats | None, **run: Any) -> HeadAblationResult:
+    def result(effect: Floats, common: Floats | None, null: Floats | None, **run: Any) -> HeadAblationResult:
         fields = ablation.fields(layers=str(at_layers), position=where)
         return HeadAblationResult(
             effect=effect,
             common=common,
+            null=null,
             layers=at_layers,
             position=where,
             **run,
@@ -321,7 +341,7 @@ def ablate_neurons(
         rows = torch.arange(len(cells))
         return [ablation.replacement.patch("neuron", layer, rows, torch.full_like(rows, fed), index[cells])]
 
-    def result(effect: Floats, common: Floats | None, **run: Any) -> NeuronAblationResult:
+    def result(effect: Floats, common: Floats | None, null: Floats | None, **run: Any) -> NeuronAblationResult:
         return NeuronAblationResult(
             effect=effect[0],
             common=None if common is None else common[0],
@@ -360,8 +380,11 @@ class MapOptions:
     batch_size: int | None
     progress: Progress
     check: Check
+    draws: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
+        check_range("draws", self.draws, 0)
         check_metric(self.metric, self.foil)
         check_replacement(self.replacement, self.reference, self.corrupted)
 
@@ -398,23 +421,23 @@ class AblationRun:
             layers, cells: the size of the map.
             patches: maps a layer and cell numbers (n,) to patches, see `run_cells`.
             result: makes a result from effects (layers, cells), NaN where not computed yet, the part of them that all
-                logits share, the same for the logit and None for the other metrics, and the keywords ``partial`` and
-                ``strongest_first``.
+                logits share, the same for the logit and None for the other metrics, the effects (draws, layers, cells)
+                of random directions, None while there are none, and the keywords ``partial`` and ``strongest_first``.
             on_partial: receives a partial result a few times.
             first: maps a cell to its first changed position, counted with the BOS.
             name: describes what a cell of a layer removes, for the error where its effect is not finite.
         """
         shape = (len(layers), cells, 1 if self.metric.log_prob is None else 2)
         effects = torch.full(shape, torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device)
-        self.runner.total = len(layers) * cells
+        self.runner.total = len(layers) * cells * (1 + self.options.draws)
         guess: Estimate | None = None
 
-        def measured(partial: bool) -> R:
+        def measured(partial: bool, null: Floats | None = None) -> R:
             effect, *common = (to_numpy(values).copy() for values in effects.unbind(-1))
             if not partial:
                 check_finite(effect, lambda row, cell: f"the effect of removing {name(layers[row], cell)}")
             ordered = partial and guess is not None
-            return result(effect, common[0] if common else None, partial=partial, strongest_first=ordered)
+            return result(effect, common[0] if common else None, null, partial=partial, strongest_first=ordered)
 
         def patches_of(chunk: Tensor) -> list[Patch]:
             rows, found = chunk // cells, list[Patch]()
@@ -425,6 +448,7 @@ class AblationRun:
             return found
 
         groups = list(torch.split(torch.arange(len(layers) * cells), cells))
+        by_layer = groups
         if on_partial is not None:
             self.runner.deliver = lambda: on_partial(measured(True))
             if self._takes_long(first(0)):
@@ -433,20 +457,46 @@ class AblationRun:
                     groups = strongest_first(guess.score, cells)
                     self.runner.deliver()
         for number, group in enumerate(groups):
-
-            def write(hidden: Tensor, numbers: Tensor, group: Tensor = group) -> None:
-                effects.flatten(0, 1)[group[numbers]] = self.metric.effects(hidden)
-
-            def patches_at(numbers: Tensor, group: Tensor = group) -> list[Patch]:
-                return patches_of(group[numbers])
-
-            def first_at(number: int, group: Tensor = group) -> int:
-                return first(int(group[number]) % cells)
-
-            run_cells(len(group), self.clean, self.runner, patches_at, first_at, write)
+            self._run(group, cells, patches_of, first, effects)
             if guess is not None and number < STRONGEST and self.runner.early and self.runner.deliver is not None:
                 self.runner.deliver()
-        return measured(False)
+        if not self.options.draws:
+            return measured(False)
+        if on_partial is not None:
+            on_partial(measured(False))
+        self.runner.deliver = None
+        null = torch.full((self.options.draws, *shape), torch.nan, dtype=effects.dtype, device=effects.device)
+        for draw, drawn in enumerate(null):
+
+            def turned(chunk: Tensor, draw: int = draw) -> list[Patch]:
+                seeds = [[self.options.seed, draw, int(cell)] for cell in chunk]
+                return [in_random_directions(self.clean, patch, seeds) for patch in patches_of(chunk)]
+
+            for group in by_layer:
+                self._run(group, cells, turned, first, drawn)
+        random = to_numpy(null[..., 0])
+        check_finite(
+            random, lambda draw, row, cell: f"the effect of a random change of {name(layers[row], cell)} (draw {draw})"
+        )
+        return measured(False, random)
+
+    def _run(
+        self,
+        group: Tensor,
+        cells: int,
+        patches: Callable[[Tensor], list[Patch]],
+        first: Callable[[int], int],
+        effects: Tensor,
+    ) -> None:
+        """Write the effects of cells ``group`` (n,), ``cells`` to a layer, into ``effects`` (layers, cells, ...)."""
+
+        def write(hidden: Tensor, numbers: Tensor) -> None:
+            effects.flatten(0, 1)[group[numbers]] = self.metric.effects(hidden)
+
+        run_cells(
+            len(group), self.clean, self.runner, lambda numbers: patches(group[numbers]),
+            lambda number: first(int(group[number]) % cells), write,
+        )  # fmt: skip
 
     def _takes_long(self, first: int) -> bool:
         """Whether the map takes so many chunks that an estimate is worth its passes."""
@@ -474,6 +524,7 @@ class AblationRun:
             facts |= {"pooled": options.pooled, "reference": repr(options.reference)}
         if options.replacement == "resample":
             facts["corrupted"] = repr(options.corrupted)
+        facts |= {"draws": options.draws, "seed": options.seed} if options.draws else {}
         facts |= self.runner.log.facts()
         return {
             "prompt_tokens": self.prompt.tokens(),
@@ -522,6 +573,7 @@ def ablation_cost(
     layers: Sequence[int] | None = None,
     positions: Sequence[int] | None = None,
     metric: Metric = "log_prob",
+    draws: int = 0,
 ) -> Cost:
     """Operations and peak bytes of `ablate_modules`, `ablate_heads` or `ablate_neurons` for a prompt of n_tokens.
 
@@ -533,6 +585,7 @@ def ablation_cost(
         layers: all by default; for neurons the one layer, by default the first, which takes longest.
         positions: all by default; for heads and neurons the one position, by default all at once and the last.
         metric: as in `ablate_modules`; ``logit_difference`` needs two rows of the unembedding, the others all.
+        draws: maps of random directions, as in `ablate_modules`.
 
     It never waits for the model: before the first pass, the faster route is expected to be usable.
 
@@ -559,7 +612,8 @@ def ablation_cost(
     unembedding = 4.0 * model.d_model if two_rows else unembedding_flops(model)
     rows = n_tokens if what == "heads" and positions is None else 1
     passed = sum(tokens_recomputed(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers
-    flops = n_tokens * flops_per_token(model) + pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding
+    maps = (1 + draws) * (pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding)
+    flops = n_tokens * flops_per_token(model) + maps
     batch = max(1.0, 1024 / n_tokens)
     kept = n_tokens * model.n_layers * (5 * model.d_model + 3 * model.n_heads * model.d_head) * model.dtype.itemsize
     logits = 8.0 * min(2**22, len(cells) * model.d_vocab)

@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.checks import check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
-from interp_widgets.analysis._core.statistics import bootstrap_mean, largest_p
+from interp_widgets.analysis._core.statistics import BEYOND, bootstrap_mean, largest_p
 from interp_widgets.analysis._core.tables import DataFrame
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.token_decomposition.decomposition import check_error
@@ -31,8 +31,6 @@ from interp_widgets.models.engine.linearised import LinearisedNorm, Rows
 from interp_widgets.models.patching import site_hook
 from interp_widgets.models.top_k import likeliest
 
-BEYOND = 0.05
-"""Largest p of a contribution that is called beyond chance."""
 NAMED = 5
 """Heads named in a sentence."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import ipywidgets as W
 import numpy as np
 
+from interp_widgets.analysis._core.statistics import BEYOND
 from interp_widgets.analysis.ablation import HeadAblationResult, ablate_heads, ablation_cost
 from interp_widgets.models import Model
 
@@ -18,7 +19,7 @@ from ..base.fields import field
 from ..base.prediction import checked, position_in
 from ..base.request import Request
 from .ablation_spec import AblationSpec, at_token
-from .maps import UNITS, Maps, amount, cell_notes, place, shared_part, shared_parts, strongest
+from .maps import UNITS, Maps, amount, cell_notes, cell_parts, place, shared_part, strongest
 from .removal import Removal
 
 LISTED = 3
@@ -91,7 +92,7 @@ class HeadAblation(Removal):
         places = None if at is None else [at]
         return ablation_cost(
             model, length, what="heads", layers=dict(request.arguments).get("layers"), positions=places,
-            metric=dict(request.arguments)["metric"],
+            metric=dict(request.arguments)["metric"], draws=dict(request.arguments).get("draws", 0),
         )  # fmt: skip
 
     def draw(self, results: tuple[HeadAblationResult, ...], request: Request) -> None:
@@ -103,9 +104,15 @@ class HeadAblation(Removal):
         title = f"Attention heads at {where}{rest}"
         self.maps.paint(
             arrays, heads, unit=UNITS[first.metric], titles={"head": title},
-            notes=lambda view: {"head": cell_notes(view, results, shared_parts)}, layers=first.layers,
+            notes=lambda view: {"head": cell_notes(view, results, cell_parts)}, layers=first.layers,
         )  # fmt: skip
+        self.maps.mute(self._grey)
         self.draw_words(strongest(results, _largest))
+
+    def _grey(self, view: str) -> dict[str, Any] | None:
+        """Where the map of a view is not beyond chance; None without a test."""
+        p = self.p_of(view)
+        return None if p is None else {"head": p > BEYOND}
 
     def draw_selection(self) -> None:
         picked = self.kind == "head"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.checks import layer_indices
 from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.statistics import BEYOND
 from interp_widgets.arguments import short
 from interp_widgets.figures.labels import power_of_ten, visible
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -262,6 +263,13 @@ class Maps:
                     )  # fmt: skip
                     heat.column_marks = [list(span) for span in marks]
 
+    def mute(self, grey: Callable[[str], Mapping[str, Any] | None]) -> None:
+        """Take the colour from cells: ``grey`` gives a view's, by map (layers, columns), or None for no cell."""
+        for name, pair in self.pairs.items():
+            for view, heat in pair.drawn():
+                cells = grey(view)
+                heat.muted = [] if cells is None else np.argwhere(cells[name]).tolist()
+
     def select(self, layer: int, column: int, pinned: str = "") -> None:
         """Move the cursor of all maps to a cell (-1: a whole row or column), and pin it in one of them."""
         row = place(layer, self.layers) if self.layers else layer
@@ -342,6 +350,18 @@ def shared_parts(result: Any, at: Any = ...) -> list[str]:
             for x in np.ravel(result.common[at])
         ]
     )
+
+
+def chance_parts(result: Any, at: Any = ...) -> list[str]:
+    """Whether each cell is beyond chance, in words; empty where the map has no random directions."""
+    p = result.p
+    return [] if p is None else [f"p {x:.2g}" if x <= BEYOND else "not beyond chance" for x in np.ravel(p[at])]
+
+
+def cell_parts(result: Any, at: Any = ...) -> list[str]:
+    """What tooltips say of each cell: `shared_parts` and `chance_parts`."""
+    known = [parts for parts in (shared_parts(result, at), chance_parts(result, at)) if parts]
+    return [", ".join(cell) for cell in zip(*known, strict=True)]
 
 
 def shared_part(result: Any, at: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from interp_widgets.analysis._core.statistics import BEYOND
 from interp_widgets.analysis.ablation import AblationResult, ablate_modules, ablation_cost
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
@@ -23,10 +24,10 @@ from .maps import (
     Maps,
     amount,
     cell_notes,
+    cell_parts,
     fed_positions,
     place,
     shared_part,
-    shared_parts,
     strongest,
 )
 from .removal import Removal
@@ -58,6 +59,7 @@ class ModuleAblation(Removal):
         return ablation_cost(
             model, len(ids), layers=options.get("layers"),
             positions=fed_positions(model, ids, options.get("positions")), metric=options["metric"],
+            draws=options.get("draws", 0),
         )  # fmt: skip
 
     def draw(self, results: tuple[AblationResult, ...], request: Request) -> None:
@@ -65,14 +67,20 @@ class ModuleAblation(Removal):
         self.maps.paint(
             arrays, results[0].tokens, unit=UNITS[results[0].metric], titles=self._titles(results),
             notes=lambda view: {
-                kind: cell_notes(view, results, partial(shared_parts, at=results[0].kinds.index(kind)))
+                kind: cell_notes(view, results, partial(cell_parts, at=results[0].kinds.index(kind)))
                 for kind in KIND_LABELS
             },
             off_scale=max(map(_sink_column, results)) if not self.first_token_scales else -1,
             layers=results[0].layers, positions=results[0].positions,
         )  # fmt: skip
+        self.maps.mute(self._grey)
         sink = f"<br>{SINK}" if any(result.sink for result in results) else ""
         self.draw_words(strongest(results, _largest) + sink)
+
+    def _grey(self, view: str) -> dict[str, Any] | None:
+        """Where the maps of a view are not beyond chance; None without a test."""
+        p = self.p_of(view)
+        return None if p is None else {kind: p[self.results[0].kinds.index(kind)] > BEYOND for kind in KIND_LABELS}
 
     def draw_selection(self) -> None:
         row = self.layer if self.layer_chosen or self.kind in KIND_LABELS else -1

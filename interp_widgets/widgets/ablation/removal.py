@@ -11,6 +11,7 @@ import traitlets as T
 
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.ablation import AblatedPrediction, ablated_prediction
+from interp_widgets.analysis.ablation.map_results import beyond_in_words, p_of_difference
 from interp_widgets.analysis.ablation.replacement import same_length
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.static import Scene
@@ -19,7 +20,7 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.code import call, cell
 from ..base.controls import ListOf, shown_if
-from ..base.fields import Lines, field, hint_at
+from ..base.fields import Bounds, Lines, field, hint_at
 from ..base.next_tokens import NextTokens
 from ..base.prediction import Continued, Prediction, check_foil, checked
 from ..base.request import Request, model_variables, result_variables
@@ -39,6 +40,8 @@ METRIC_LABELS = {
     "logit_difference": "logit difference",
     "kl": "KL divergence of all tokens",
 }
+FEWEST = 19
+"""Random directions with which a p can be 0.05."""
 TOP = 10
 """Number of top tokens listed, before and after."""
 
@@ -132,6 +135,11 @@ class Removal(MapPanel):
         shown_if=lambda panel: panel.replacement == "mean",
         required="the mean needs reference texts: type at least one, each on its own line",
     )  # fmt: skip
+    null_draws = field(
+        Annotated[int, Bounds(0, 199)], 0, label="Random directions", argument="draws", more=True, width="short",
+        help="Compare every cell with so many changes as long in random directions: each takes as long as the map, and "
+        "19 are the fewest that can tell; 0: do not compare",
+    )  # fmt: skip
     kind = field(T.Enum(("", *KINDS, "head"), default_value=""), selects=True)
     """The picked part: a module or ``head`` of the selected layer; empty for none."""
     head = field(in_model(), selects=True)
@@ -147,8 +155,17 @@ class Removal(MapPanel):
         self.words = W.HTML("")
         self.words.add_class("iw-after")
         shown_if(self.words, False)
+        self.chance_button = self.on_click(
+            W.Button(
+                description="Compare with chance",
+                tooltip=f"Compute the map {FEWEST} more times with changes as long in random directions",
+            ),
+            lambda: setattr(self, "null_draws", FEWEST),
+        )
+        shown_if(self.chance_button, False)
         self.next_token = AblatedTokens(self)
-        above, below = ([self.words], []) if self.screen is None else ([], [self.words])
+        said = [self.words, self.chance_button]
+        above, below = (said, []) if self.screen is None else ([], said)
         self.plot.children = [*above, self.maps.grid]
         self.details.children = [*below, self.next_token.box]
 
@@ -189,6 +206,8 @@ class Removal(MapPanel):
         arguments = super().arguments()
         if "corrupted" in arguments:
             arguments["corrupted"] = Continued(self.corrupted, self.prediction())
+        if not self.null_draws:
+            del arguments["draws"]
         return arguments
 
     @property
@@ -206,9 +225,28 @@ class Removal(MapPanel):
     # what is on the screen --------------------------------------------------------------------------------------------
 
     def draw_words(self, strongest: str) -> None:
-        """Show the metric and the largest effects."""
-        self.words.value = f"{clean_value(self, self.results)}<br>{strongest}"
+        """Show the metric, the largest effects, and which are beyond chance."""
+        self.words.value = "<br>".join([clean_value(self, self.results), strongest, *self._chance()])
         shown_if(self.words, True)
+        shown_if(self.chance_button, not self.null_draws)
+
+    def _chance(self) -> list[str]:
+        """Which cells are beyond chance, as HTML lines."""
+        if not self.null_draws:
+            chance = "Not compared with chance yet: changes as long in random directions may do as much."
+            return [f"{chance} Comparing takes {FEWEST} times as long as the map."]
+        if any(result.null is None for result in self.results):
+            return ["The changes as long in random directions are not computed yet."]
+        lines = [letter + result.in_words() for letter, result in
+                 zip(pair_view.letters(self.results), self.results, strict=True)]  # fmt: skip
+        if self.shown == "difference" and (p := p_of_difference(*self.results)) is not None:
+            lines.append(f"B − A: {beyond_in_words(p, len(self.results[0].null))}")
+        return [f"{line}; the others have no colour." for line in lines]
+
+    def p_of(self, view: str) -> Any:
+        """The p of the cells of a view, shaped as the effect; None where it was not compared with chance."""
+        shown = [self.results[index] for index in pair_view.models_of(view)]
+        return shown[0].p if len(shown) == 1 else p_of_difference(*shown)
 
     def draw_selection(self) -> None:
         self.next_token.paint()

@@ -249,8 +249,7 @@ class CausalTracing(MapPanel):
             layers=first.layers, positions=first.positions,
             notes=lambda view: {kind: cell_notes(view, results, partial(_intervals, kind=kind)) for kind in TRACED},
         )  # fmt: skip
-        for view in dict.fromkeys(view for kind in TRACED for view, _ in self.maps.pairs[kind].drawn()):
-            self._mute(view)
+        self.maps.mute(self._grey)
         self._shade(arrays)
         cells = strongest(results, _largest, _after_noise)
         runs = map(_in_words, pair_view.letters(results), results)
@@ -271,16 +270,13 @@ class CausalTracing(MapPanel):
         width = 1576 if len(self.strips.shown) == 1 else 640
         return stack_scenes([self.strips.scene(width=width, title=SUBJECT), self.maps.scene()])
 
-    def _mute(self, view: str) -> None:
-        """Take the colour from what is not beyond chance."""
+    def _grey(self, view: str) -> dict[str, Any] | None:
+        """Where the maps of a view are not beyond chance; None without a test."""
         shown = [self.results[index] for index in pair_view.models_of(view)]
         p = shown[0].p if len(shown) == 1 else _p_of_difference(*shown)
-        p = None if min(len(result.corrupted) for result in shown) < FEWEST else p
-        for kind in TRACED:
-            index = tuple(shown[0].kinds).index(kind)
-            for drawn, heat in self.maps.pairs[kind].drawn():
-                if drawn == view:
-                    heat.muted = [] if p is None else np.argwhere(p[index] >= LEVEL).tolist()
+        if p is None or min(len(result.corrupted) for result in shown) < FEWEST:
+            return None
+        return {kind: p[tuple(shown[0].kinds).index(kind)] >= LEVEL for kind in TRACED}
 
     def _shade(self, arrays: Any) -> None:
         """Shade each token by what its clean embedding alone restores."""

@@ -10,8 +10,9 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.statistics import BEYOND
 from interp_widgets.analysis.attention import HeadMeasures, head_measures, head_measures_cost
-from interp_widgets.analysis.attention.direct_attribution import BEYOND, heads_in_words
+from interp_widgets.analysis.attention.direct_attribution import heads_in_words
 from interp_widgets.analysis.attention.head_scores import check_length
 from interp_widgets.figures.attention import HeadScatter
 from interp_widgets.figures.labels import visible
