@@ -24,7 +24,7 @@ PROMPTS = 60
 
 
 def grade_project(names: dict[str, Any], *, seed: int = 0) -> pd.DataFrame:
-    """One row per answer: points, of how many, and why.
+    """One row per answer: points, of how many, and why; chance stands in brackets.
 
     Args:
         names: of the project's notebook, as `globals()` gives them.
@@ -66,7 +66,7 @@ def _predict(predict: Any, names: dict[str, Any], seed: int) -> tuple[float, str
         return 0.0, "not answered"
     right = float(np.mean([str(predict(prompt)).strip() == word for prompt, word in zip(prompts, said, strict=True)]))
     repeated = float(np.mean([prompt.split()[-1] == word for prompt, word in zip(prompts, said, strict=True)]))
-    return beyond(right, repeated), f"right on {right:.0%} of {PROMPTS} prompts; repeating the last word {repeated:.0%}"
+    return beyond(right, repeated), f"right {right:.0%}, by repeating the last word {repeated:.0%}"
 
 
 def _prompt(rng: np.random.Generator, triggered: bool) -> str:
@@ -81,7 +81,8 @@ def _parts(sealed: SealedCircuit, answer: Sequence[Any]) -> tuple[float, str]:
     grade = grade_circuit(sealed, answer)
     both = grade.chance_precision + grade.chance_recall
     chance = 2 * grade.chance_precision * grade.chance_recall / both if both else 0.0
-    return beyond(grade.f1, chance), str(grade)
+    precision = f"precision {grade.precision:.2f} [{grade.chance_precision:.2f}]"
+    return beyond(grade.f1, chance), f"{precision}, recall {grade.recall:.2f} [{grade.chance_recall:.2f}]"
 
 
 def _edges(answer: Sequence[Any], names: dict[str, Any], seed: int) -> tuple[float, str]:

@@ -129,7 +129,7 @@ def test_a_grade_is_kept_and_said(tmp_path: Path) -> None:
     grade = grade_circuit(sealed, right_answer(sealed_truth(sealed)))
     grade.save(tmp_path / "grade.npz")
     assert CircuitGrade.load(tmp_path / "grade.npz").equals(grade)
-    assert "1 parts named: precision 1.00 (by chance 0.12), recall 1.00 (0.12)" in str(grade)
+    assert "1 part named: precision 1.00 (by chance 0.12), recall 1.00 (0.12)" in str(grade)
     assert list(grade.to_frame()["measure"]) == ["precision", "recall", "faithfulness"]
     assert grade.measures()["faithfulness"] == grade.faithfulness
     for part in right_answer(sealed_truth(sealed)):

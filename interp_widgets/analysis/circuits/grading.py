@@ -69,9 +69,10 @@ class CircuitGrade(Result):
 
     def __str__(self) -> str:
         differs = "differs from" if self.p < _LEVEL else "does not differ from"
+        named, keep = ("1 part", "It keeps") if self.named == 1 else (f"{self.named} parts", "They keep")
         return (
-            f"{self.named} parts named: precision {self.precision:.2f} (by chance {self.chance_precision:.2f}), recall "
-            f"{self.recall:.2f} ({self.chance_recall:.2f}). They keep {self.faithfulness:.2f} of the behaviour (random "
+            f"{named} named: precision {self.precision:.2f} (by chance {self.chance_precision:.2f}), recall "
+            f"{self.recall:.2f} ({self.chance_recall:.2f}). {keep} {self.faithfulness:.2f} of the behaviour (random "
             f"parts {self.random.mean():.2f}), which {differs} chance (p {self.p:.2g})."
         )
 

@@ -186,8 +186,8 @@ class CircuitBoard(Panel):
     def _summary(self, shown: Any, p: Any) -> str:
         """How many cells find everything, and how many are chance."""
         scored = np.isfinite(shown)
-        best = [name for name, row in zip(self._rows, shown, strict=True) if np.nanmin(row) == 1]
-        found = f"All {self.kind} that matter are found in every circuit by <b>{escape(_listed(best))}</b>"
+        best = [f"<b>{escape(name)}</b>" for name, row in zip(self._rows, shown, strict=True) if np.nanmin(row) == 1]
+        found = f"All {self.kind} that matter are found in every circuit by {_listed(best)}"
         if not best:
             found = f"No method finds all {self.kind} that matter in every circuit"
         return (
