@@ -10,10 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from interp_widgets.analysis.concepts import ConceptSet, concept_directions, erase, state_cache, steer
 from interp_widgets.analysis.concepts.state_cache import HiddenStateCache
-from interp_widgets.analysis.concepts.steered import SteeringComparison, SteeringSweep, compare_steering, steering_sweep
+from interp_widgets.analysis.concepts.steered import (
+    SteeringComparison,
+    SteeringSweep,
+    compare_steering,
+    steering_flops,
+    steering_sweep,
+)
 from interp_widgets.data.concepts import Concept, demo_concepts
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
@@ -225,17 +232,37 @@ def test_a_sweep_is_one_comparison_per_strength(tmp_path: Path) -> None:
     for i, strength in enumerate((-2, 0, 3)):
         one = compare_steering(model, found, "lion", PROMPT, strength=strength, **options)
         assert sweep.text(i) == one.text(1)
-        assert (sweep.word_probability[i], sweep.random_probability[i]) == pytest.approx(
-            tuple(one.word_probability[1:])
-        )
+        assert sweep.word_probability[i] == pytest.approx(one.word_probability[1])
+        np.testing.assert_allclose(sweep.random_probability[i], one.random_probability, rtol=1e-5)
+        assert sweep.p[i] == one.p
     assert sweep.word_probability[2] > sweep.word_probability[1] > sweep.word_probability[0]
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert SteeringSweep.load(sweep.save(tmp_path / "sweep")).equals(sweep)
-    assert sweep.to_frame()["text"].tolist() == [sweep.text(i) for i in range(3)]
-    plain = steering_sweep(model, found, "lion", PROMPT, strengths=[0.0], max_new_tokens=4)
+    frame = sweep.to_frame()
+    assert frame["text"].tolist() == [sweep.text(i) for i in range(3)]
+    np.testing.assert_allclose(frame[["random", "random_low", "random_high"]], np.stack(sweep.band, axis=1))
+    assert (frame.random_low <= frame.random).all()
+    assert (frame.random <= frame.random_high).all()
+    plain = steering_sweep(model, found, "lion", PROMPT, strengths=[0.0, 3.0], max_new_tokens=4, draws=2)
+    assert plain.random_probability.shape == (2, 2)
+    assert plain.p[0] == 1.0
+    assert plain.in_words() == "With 2 random directions no strength can be told from chance: draw at least 19"
+    with pytest.raises(ValueError, match="draws must be 1 or more, got 0"):
+        steering_sweep(model, found, "lion", PROMPT, draws=0)
     assert plain.text(0) == model.generate(PROMPT, max_new_tokens=4)
     with pytest.raises(ValueError, match="at least one number"):
         steering_sweep(model, found, "lion", PROMPT, strengths=())
+
+
+def test_the_word_of_a_sweep_is_beyond_chance_and_the_forecast_counts_the_passes() -> None:
+    model, found = demo()
+    sweep = steering_sweep(model, found, "lion", PROMPT, strengths=(0, 4), layer=range(3, 6), max_new_tokens=0)
+    assert sweep.p.tolist() == [1.0, 0.05]
+    assert sweep.in_words().startswith("Beyond chance at +4 of 1 strengths: further than 19 random directions")
+    with FlopCounterMode(display=False) as counter:
+        steering_sweep(model, found, "lion", PROMPT, strengths=(1, 4), max_new_tokens=0, other_weights=True)
+    tokens = len(model.tokens(PROMPT))
+    assert 0.5 < steering_flops(model, tokens, max_new_tokens=0, strengths=2) / counter.get_total_flops() < 2
 
 
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])

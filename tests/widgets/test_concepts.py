@@ -466,10 +466,17 @@ def test_a_sweep_is_a_row_of_texts(pair: Any, browse: Any, own: ConceptSet, tmp_
     steering = panel["steer"]
     strips = [box.children[0] for box in steering.sweeps[0].children]
     assert [strip.tokens for strip in strips] == [list(text) for text in sweep.written]
-    assert [strip.label for strip in strips] == ["α −4", "α −2", "α −1", "α 0", "α +1", "α +2", "α +4"]
+    assert [strip.label.partition(" (")[0] for strip in strips] == [
+        f"α {at}" for at in ["−4", "−2", "−1", "0", "+1", "+2", "+4"]
+    ]
+    faint = ["not beyond chance" in strip.label for strip in strips]
+    assert faint == [bool(at) and p > 0.05 for at, p in zip(sweep.strengths, sweep.p, strict=True)]
+    assert ["iw-by-chance" in box._dom_classes for box in steering.sweeps[0].children] == faint
+    assert f"{sweep.in_words()}; the other texts are faint" in steering.words.value
     rows = steering.tables[0].rows
     assert [row[1] for row in rows] == pytest.approx(sweep.word_probability.tolist(), rel=1e-3)
-    assert [row[2] for row in rows] == pytest.approx(sweep.random_probability.tolist(), rel=1e-3)
+    np.testing.assert_allclose([row[2:5] for row in rows], np.stack(sweep.band, axis=1), rtol=1e-3)
+    assert [row[5] for row in rows] == sweep.p.tolist()
     assert "iw-hidden" in steering.grids[0]._dom_classes
     assert "steering_sweep(" in code_of(panel)
     assert len(panel.current.frame()) == len(sweep.strengths)

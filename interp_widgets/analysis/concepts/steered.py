@@ -12,6 +12,7 @@ import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import check_choice, check_range, check_top, stream_indices
+from interp_widgets.analysis._core.cost import flops_per_token
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -333,6 +334,8 @@ def _comparison(
 class SteeringSweep(Result):
     """One prompt continued with a concept's direction added at several strengths."""
 
+    VERSION: ClassVar[int] = 2
+
     concept: str
     """Name of the concept."""
 
@@ -348,8 +351,9 @@ class SteeringSweep(Result):
     word_probability: Floats = with_axes("strengths")
     """Probability that the next token is `word`, 0..1."""
 
-    random_probability: Floats = with_axes("strengths")
-    """Probability that the next token is `word` with a random direction of equal length, 0..1."""
+    random_probability: Floats = with_axes("strengths", "draws")
+    """Probability that the next token is `word` along each random direction of equal length, 0..1; the same directions
+    at every strength."""
 
     layers: Ints = with_axes("layers")
     """The residual streams that were changed."""
@@ -358,11 +362,39 @@ class SteeringSweep(Result):
         """The text written at one strength."""
         return "".join(self.written[index])
 
+    @property
+    def band(self) -> tuple[Floats, Floats, Floats]:
+        """Each (strengths,): the median, and both ends of the middle 95%, of `random_probability`."""
+        middle, low, high = np.quantile(self.random_probability, [0.5, 0.025, 0.975], axis=1)
+        return middle, low, high
+
+    @property
+    def p(self) -> Floats:
+        """(strengths,) (1 + random directions that move the word as far) / (1 + draws), as `SteeringComparison.p`: up
+        for positive strengths, down for negative ones; 1 at 0."""
+        steered, away = self.word_probability[:, None], self.strengths[:, None] < 0
+        as_much = np.where(away, self.random_probability <= steered, self.random_probability >= steered)
+        return np.asarray((1 + as_much.sum(1)) / (1 + self.random_probability.shape[1]))
+
+    def in_words(self) -> str:
+        """At which strengths the concept moves its word beyond chance, in a sentence."""
+        draws = self.random_probability.shape[1]
+        if 1 / (1 + draws) > BEYOND:
+            return f"With {draws} random directions no strength can be told from chance: draw at least 19"
+        beyond = [f"{strength:+g}".replace("-", "−") for strength in self.strengths[self.p <= BEYOND].tolist()]
+        tested = int((self.strengths != 0).sum())
+        return (
+            f"Beyond chance at {', '.join(beyond) or 'none'} of {tested} strengths: further than {draws} random "
+            f"directions of the same length (p at most {BEYOND} at each strength)"
+        )
+
     def to_frame(self) -> DataFrame:
-        """One row per strength: text and probabilities of the concept's word."""
+        """One row per strength: text and probabilities of the concept's word; the median and the middle 95% of those
+        along random directions, and p."""
         columns = {"text": [self.text(i) for i in range(len(self.strengths))]}
-        probabilities = {f"probability of {self.word}": self.word_probability, "random": self.random_probability}
-        return table({"strength": self.strengths}, {**columns, **probabilities})
+        probabilities = {f"probability of {self.word}": self.word_probability}
+        random = dict(zip(("random", "random_low", "random_high"), self.band, strict=True))
+        return table({"strength": self.strengths}, {**columns, **probabilities, **random, "p": self.p})
 
 
 @checked
@@ -380,15 +412,18 @@ def steering_sweep(
     temperature: float = 0.0,
     seed: int = 0,
     control_seed: int = 0,
+    draws: int = 19,
     other_weights: bool = False,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> SteeringSweep:
-    """Continue a prompt with a concept's direction added at each of several strengths.
+    """Continue a prompt with a concept's direction added at each of several strengths, beside random directions.
 
     Args:
         strengths: in units of ``unit``.
         mixed: other concepts, whose strengths are fixed.
+        draws: random directions of the same length, the same ones at every strength; 19 are the fewest with which p can
+            be 0.05.
         model, concepts, name, prompt, unit, layer, max_new_tokens, temperature, seed, control_seed, other_weights: as
             in `compare_steering`.
         progress: called with (done, total) strengths.
@@ -407,37 +442,52 @@ def steering_sweep(
     """
     if not len(strengths):
         raise ValueError("strengths must hold at least one number, got none")
-    run, comparisons, written = RunOptions(progress, check), [], []
+    concepts.check(model, other_weights=other_weights)
+    check_range("draws", draws)
+    check_choice("unit", unit, Unit)
+    run = RunOptions(progress, check)
+    continuation = _Continuation(model, read_prompt(model, prompt), max_new_tokens, temperature, seed, run)
+    steered, random, written = [], [], []
     for number, strength in enumerate(strengths):
-        run.stop_if_cancelled()
-        comparison = compare_steering(
-            model, concepts, name, prompt, strength=strength, unit=unit, mixed=mixed, layer=layer, max_new_tokens=0,
-            control_seed=control_seed, draws=1, other_weights=other_weights,
-        )  # fmt: skip
-        ids = read_prompt(model, prompt).ids
-        terms = {name: 0.0, **comparison.mixed}
-        terms[name] += comparison.strength
-        added = np.sum([amount * concepts.direction(term) for term, amount in terms.items()], axis=0)
-        with _along(model, added, comparison.layers.tolist()):
+        steering = _Steering.of(model, concepts, [(name, float(strength)), *mixed], layer, unit, "add", control_seed)
+        with steering.change():
+            run.stop_if_cancelled()
+            steered.append(_next_token(model, continuation.prompt)[steering.word])
+            ids = continuation.prompt.ids
             new = _written(model, ids, max_new_tokens, temperature=temperature, seed=seed, check=check)
-        comparisons.append(comparison)
         written.append(model.token_strings(new))
+        if np.any(steering.added):
+            random.append([continuation.next_token(change)[steering.word] for change in steering.controls(draws)])
+        else:
+            random.append([steered[-1]] * draws)  # directions of no length
         run.report(number + 1, len(strengths))
     return SteeringSweep(
         concept=name,
         strengths=np.asarray(strengths, dtype=float),
         written=written,
-        word=comparisons[0].word,
-        word_probability=np.array([comparison.word_probability[1] for comparison in comparisons]),
-        random_probability=np.array([comparison.word_probability[2] for comparison in comparisons]),
-        layers=comparisons[0].layers,
-        provenance={
-            **comparisons[0].provenance,
-            _NAMES[unit]: str(list(strengths)),
-            "temperature": temperature,
-            "seed": seed,
-        },
-    )
+        word=model.token_strings([steering.word])[0],
+        word_probability=np.array(steered),
+        random_probability=np.array(random),
+        layers=np.array(steering.layers),
+        provenance=provenance(
+            model.provenance(), concept=name, mode="add", temperature=temperature, seed=seed,
+            **{_NAMES[unit]: str(list(strengths))}, control_seed=control_seed, draws=draws,
+            **({"mixed": dict(mixed)} if mixed else {}),
+        ),
+    )  # fmt: skip
+
+
+def steering_flops(model: Model, n_tokens: int, *, max_new_tokens: int, strengths: int = 1, draws: int = 19) -> float:
+    """Operations of `compare_steering` on a prompt of this many tokens, or of `steering_sweep` at several strengths.
+
+    Example:
+        >>> few, many = (steering_flops(model, 9, max_new_tokens=5, draws=draws) for draws in (1, 19))
+        >>> few < many
+        True
+    """
+    texts = len(RUNS) if strengths == 1 else strengths
+    passes = texts + strengths * draws
+    return float((texts * max_new_tokens + passes * n_tokens) * flops_per_token(model))
 
 
 def _along(model: Model, vector: Floats, layers: Sequence[int]) -> AbstractContextManager[None]:

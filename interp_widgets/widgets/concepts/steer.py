@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import ipywidgets as W
 
-from interp_widgets.analysis._core.cost import flops_per_token
 from interp_widgets.analysis.concepts import ConceptSet
 from interp_widgets.analysis.concepts.steered import (
     BEYOND,
@@ -18,6 +17,7 @@ from interp_widgets.analysis.concepts.steered import (
     SteeringComparison,
     SteeringSweep,
     compare_steering,
+    steering_flops,
     steering_sweep,
 )
 from interp_widgets.compute.memory import Forecast, speedometer
@@ -254,7 +254,8 @@ class Steering(Sampling, ConceptPanel):
             if isinstance(comparison, SteeringSweep):
                 self._draw_sweep(number, comparison, start)
                 lines.append(
-                    f"{start}“{escape(comparison.concept)}” at several strengths, in gaps{escape(with_others)}."
+                    f"{start}“{escape(comparison.concept)}” at several strengths, in gaps{escape(with_others)}. "
+                    f"{comparison.in_words()}; the other texts are faint."
                 )
                 continue
             erased = comparison.mode == "erase"
@@ -290,6 +291,10 @@ class Steering(Sampling, ConceptPanel):
             strip.label = f"{start}α {_signed(strength)}"
             box = W.VBox([strip])
             box.layout.flex = "1 1 180px"
+            if strength and sweep.p[i] > BEYOND:
+                box.add_class("iw-by-chance")
+                strip.label += " (not beyond chance)"
+                strip.set_marks([])
             boxes.append(box)
         self.sweeps[number].children = boxes
         for box in old:
@@ -297,12 +302,18 @@ class Steering(Sampling, ConceptPanel):
             lifetime.close_one(box)
 
         word = visible(sweep.word)
-        numbers = zip(sweep.strengths, sweep.word_probability, sweep.random_probability, strict=True)
+        numbers = zip(sweep.word_probability, *sweep.band, sweep.p, strict=True)
+        names = {
+            "steered": "", "random, median": "Of the random directions of the same length", "2.5%": "", "97.5%": "",
+            "p": "(1 + random directions that move the word as far) / (1 + all of them)",
+        }  # fmt: skip
         table = self.tables[number]
         with table.hold_sync():
             table.selected, table.rows = -1, []
-            table.columns = [{"label": "α"}, *({"label": name, "align": "right"} for name in RUNS[1:])]
-            table.rows = [[_signed(strength), float(steered), float(random)] for strength, steered, random in numbers]
+            table.columns = [{"label": "α"}, *({"label": k, "align": "right", "title": v} for k, v in names.items())]
+            table.rows = [
+                [_signed(strength), *map(float, row)] for strength, row in zip(sweep.strengths, numbers, strict=True)
+            ]
             table.caption = f"{start}Probability that the next token is “{word}”"
 
     def _list_tokens(self, table: Table, comparison: SteeringComparison, start: str) -> None:
@@ -361,10 +372,10 @@ class Steering(Sampling, ConceptPanel):
 
 
 def _flops(request: Any, model: Model) -> float:
-    """FLOPs of writing three texts, or one for each strength of a sweep."""
-    arguments = dict(request.arguments)
-    texts = len(SWEEP) if arguments["mode"] == "sweep" else 3
-    return float(texts * arguments["max_new_tokens"] * flops_per_token(model))
+    """Operations of the texts and of the passes with random directions."""
+    arguments, tokens = dict(request.arguments), len(model.tokens(request.inputs[2]))
+    strengths = len(SWEEP) if arguments["mode"] == "sweep" else 1
+    return steering_flops(model, tokens, max_new_tokens=arguments["max_new_tokens"], strengths=strengths)
 
 
 def _signed(strength: float) -> str:
