@@ -32,19 +32,24 @@ from interp_widgets import (
     decompose_logit,
     decompose_tokens,
     direct_logit_attribution,
+    erase,
     ffn_concepts,
     greedy_circuit,
     head_measures,
     head_scores,
     head_word_pairs,
+    head_writes,
     last_states,
     logit_lens,
     massive_activations,
+    neuron_effects,
     neuron_tokens,
+    patched_prediction,
     path_patching,
     prompt_saliency,
     response_probabilities,
     steer,
+    text_activations,
     weights_against_text,
 )
 from interp_widgets.analysis.continuations import Continuation, score_continuations
@@ -58,6 +63,7 @@ also in a float64 model: what is right was off by up to 1e-5, what is wrong by 2
 _GENERATOR = torch.Generator().manual_seed(11)
 LONG: list[int] = torch.randint(2, VOCABULARY, (72,), generator=_GENERATOR).tolist()
 MIDDLE, SHORT = LONG[:64], LONG[:52]
+TEXTS = [MIDDLE, SHORT]
 """Prompts beyond every boundary that a configuration has, and within it by fewer tokens than are then written."""
 PROMPT, RESPONSE = LONG[:66], LONG[66:69]
 ERASED = [*range(0, 66, 4), 65]
@@ -326,6 +332,29 @@ def _pushed_and_read(naive: Naive) -> tuple[Tensor, Tensor]:
 def _under_steering(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("importance", own[0][ERASED], _pushed_and_read(naive)[0])
     yield Comparison("last states", own[1][:, 0], _pushed_and_read(naive)[1])
+
+
+def _erased(model: Any) -> tuple[Tensor, list[int]]:
+    with erase(model, DIRECTION, layer=[1, LAYERS]):
+        return model.run(LONG).logits[0], model.generate_ids(SHORT, max_new_tokens=3)
+
+
+@_once
+def _projected_out(naive: Naive) -> tuple[Tensor, list[int]]:
+    unit = DIRECTION / DIRECTION.norm()
+
+    def change(value: Tensor) -> Tensor:
+        wide = value.double()
+        return (wide - (wide @ unit)[..., None] * unit).to(value.dtype)
+
+    hooks = [hook for layer in (1, LAYERS) for hook in naive.changing(layer, change)]
+    return naive.logits(LONG, hooks), naive.generate(SHORT, 3, hooks)
+
+
+@_function("erase", _erased)
+def _erase(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("logits", own[0], _projected_out(naive)[0])
+    yield Comparison("tokens", own[1], _projected_out(naive)[1])
 
 
 # ---- edits
@@ -597,6 +626,19 @@ def _patching(naive: Naive, own: Any) -> Iterator[Comparison]:
     for site, wanted in zip(("resid_pre", "attn", "mlp"), values, strict=True):
         found = own.recovered[site] * (own.clean[0] - own.corrupted[0]) + own.corrupted[0]
         yield Comparison(site, found, wanted, _size(naive))
+
+
+@_function(
+    "patched prediction",
+    lambda model: patched_prediction(model, MIDDLE, OTHER, "attn", 1, position=PATCHED[0], top=3),
+    "attention",
+)
+def _patched_tokens(naive: Naive, own: Any) -> Iterator[Comparison]:
+    clean = naive.writes(MIDDLE, "attn")[1, PATCHED[0]]
+    runs = ((MIDDLE, []), (OTHER, []), (OTHER, naive.restoring("attn", 1, PATCHED[0], clean)))
+    for name, (ids, hooks) in zip(("clean", "corrupted", "patched"), runs, strict=True):
+        wanted = naive.logits(ids, hooks)[-1].softmax(-1)[list(own.ids)]
+        yield Comparison(name, getattr(own, name), wanted, 1.0)
 
 
 @_once
@@ -918,6 +960,17 @@ def own_width(module: Any) -> int:
     return int(module.in_features if hasattr(module, "in_features") else module.weight.shape[0])
 
 
+def _through_final_norm(naive: Naive, rows: Tensor) -> Tensor:
+    """Logits (rows, vocabulary) of parts (rows, width) of the stream, but for the scale of the whole stream."""
+    norm = naive.norm(None)
+    if norm is not None:
+        x = _inputs(naive)
+        with torch.no_grad():
+            centred = bool((norm(x[None] + 1) - norm(x[None])).abs().max() < 1e-3)
+        rows = (rows - rows.mean(-1, keepdim=True) if centred else rows) * naive.scale(norm)
+    return rows.double() @ naive.linear(naive.hf.get_output_embeddings(), WIDTH).double()
+
+
 @_function(
     "neuron tokens", lambda model: neuron_tokens(model, layer=1, neurons=NEURONS, top=3), "neurons", "unembedding"
 )
@@ -928,15 +981,31 @@ def _neuron_tokens(naive: Naive, own: Any) -> Iterator[Comparison]:
     values = naive.linear(output, own_width(output))[NEURONS]
     if names.mlp_norm is not None:
         values = values * naive.scale(naive.part(1, names.mlp_norm))
-    norm = naive.norm(None)
-    if norm is not None:
-        x = _inputs(naive)
-        with torch.no_grad():
-            centred = bool((norm(x[None] + 1) - norm(x[None])).abs().max() < 1e-3)
-        values = (values - values.mean(-1, keepdim=True) if centred else values) * naive.scale(norm)
-    scores = values.double() @ naive.linear(naive.hf.get_output_embeddings(), WIDTH).double()
+    scores = _through_final_norm(naive, values)
     yield Comparison("promoted", own.promoted_scores, scores.topk(3, -1).values)
     yield Comparison("suppressed", own.suppressed_scores, -((-scores).topk(3, -1).values))
+
+
+@_function("text activations", lambda model: text_activations(model, TEXTS, layer=1, neurons=NEURONS), "neurons")
+def _text_activations(naive: Naive, own: Any) -> Iterator[Comparison]:
+    assert naive.names.neurons is not None
+    read = [(naive.part(1, naive.names.neurons), True)]
+    yield Comparison("activations", own.values, torch.cat([naive.values(ids, read)[0] for ids in TEXTS])[:, NEURONS])
+
+
+@_function("neuron effects", lambda model: neuron_effects(model, MIDDLE, TARGET, layer=1), "neurons", "unembedding")
+def _neuron_effects(naive: Naive, own: Any) -> Iterator[Comparison]:
+    """The effects but for the scales of the norms, which all neurons share."""
+    names = naive.names
+    assert names.neurons is not None
+    output = naive.part(1, names.neurons)
+    active = naive.values(MIDDLE, [(output, True)])[0]
+    yield Comparison("activations", own.activation, active)
+    values = naive.linear(output, own_width(output))
+    if names.mlp_norm is not None:
+        values = values * naive.scale(naive.part(1, names.mlp_norm))
+    effects = active[-1].double() * _through_final_norm(naive, values)[:, TARGET]
+    yield Comparison("effects", _table(own.effect) / np.linalg.norm(own.effect), effects / effects.norm())
 
 
 # ---- attention
@@ -946,9 +1015,6 @@ def _neuron_tokens(naive: Naive, own: Any) -> Iterator[Comparison]:
 def _patterns(naive: Naive, own: Any) -> Iterator[Comparison]:
     for layer, theirs in enumerate(_attention(naive)[0]):
         yield Comparison(f"patterns of layer {layer}", own[layer], theirs)
-
-
-TEXTS = [MIDDLE, SHORT]
 
 
 @_once
@@ -1055,6 +1121,23 @@ def _direct(naive: Naive, own: Any) -> Iterator[Comparison]:
     parts = own.heads.sum() + own.mlps.sum() + own.attention_bias.sum() + own.embedding + own.bias
     difference = logits[TARGET : TARGET + 1] - logits[TARGET + 1 : TARGET + 2]
     yield Comparison("sum of the parts", [parts], difference, _size(naive))
+
+
+@_function("head writes", lambda model: head_writes(model, MIDDLE, 1, 2, top=3, draws=1), "attention", "unembedding")
+def _head_writes(naive: Naive, own: Any) -> Iterator[Comparison]:
+    """The tokens at both ends in standard deviations over the vocabulary, which no scale of a norm changes."""
+    names = naive.names
+    assert names.attention is not None
+    output = naive.part(1, names.attention)
+    z = naive.head_outputs(MIDDLE)[1][-1]
+    rows = naive.linear(output, own_width(output)).unflatten(0, z.shape)[2]
+    written = (z[2] @ rows)[None]
+    if names.attention_norm is not None:
+        written = written * naive.scale(naive.part(1, names.attention_norm))
+    logits = _through_final_norm(naive, written)[0]
+    wanted = (logits - logits.mean()) / logits.std(correction=0)
+    yield Comparison("raised", own.raised / own.spread, wanted.topk(3).values)
+    yield Comparison("lowered", own.lowered / own.spread, -(-wanted).topk(3).values)
 
 
 ENTRY_LAYER = 1

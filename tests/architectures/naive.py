@@ -55,6 +55,8 @@ class Names:
     """By which what enters the activation function is multiplied."""
     row_factor: str | None = None
     """Where the configuration says what the rows of ids are multiplied by, but not rows that the model is given."""
+    attention_norm: str | None = None
+    """The norm between attention and the stream, where there is one."""
 
 
 def _heads(x: Tensor, count: int) -> Tensor:
@@ -127,9 +129,11 @@ _BLOOM = Names(
 _FALCON = replace(_BLOOM, activation="activation", mlp_reads=None, split=_in_turn_one)
 _GEMMA2 = replace(
     _LLAMA, mlp_reads="pre_feedforward_layernorm", activation="hidden_activation",
-    mlp_norm="post_feedforward_layernorm",
+    mlp_norm="post_feedforward_layernorm", attention_norm="post_attention_layernorm",
 )  # fmt: skip
-_OLMO2 = replace(_LLAMA, mlp_reads="mlp", norm=None, mlp_norm="post_feedforward_layernorm")
+_OLMO2 = replace(
+    _LLAMA, mlp_reads="mlp", norm=None, mlp_norm="post_feedforward_layernorm", attention_norm="post_attention_layernorm"
+)
 _PHI3 = replace(_LLAMA, qkv="self_attn.qkv_proj", split=_in_turn_shared)
 _LATENT = replace(_EXPERTS, qkv=None)
 _MAMBA = Names(None, None, None, None, None, "", None, None, "norm", None, "backbone.norm_f")
@@ -184,7 +188,8 @@ NAMES: dict[str, Names] = {
     "glm4_moe": _EXPERTS,
     "minimax_m2": _EXPERTS,
     "afmoe": replace(
-        _EXPERTS, mlp_reads="pre_mlp_layernorm", mlp_norm="post_mlp_layernorm", attention_gate="self_attn.gate_proj"
+        _EXPERTS, mlp_reads="pre_mlp_layernorm", mlp_norm="post_mlp_layernorm", attention_gate="self_attn.gate_proj",
+        attention_norm="post_attention_layernorm",
     ),
     "ernie4_5_moe": _EXPERTS,
     "gemma": _LLAMA,
@@ -197,7 +202,7 @@ NAMES: dict[str, Names] = {
     ),
     "gemma4_rows_of_its_own": _GEMMA2,
     "gemma3_with_images": replace(_GEMMA2, final_norm="model.language_model.norm"),
-    "vaultgemma": replace(_GEMMA2, mlp_norm=None),
+    "vaultgemma": replace(_GEMMA2, mlp_norm=None, attention_norm=None),
     "phi": replace(
         _PARALLEL, attention="self_attn.dense", neurons="mlp.fc2", final_norm="model.final_layernorm"
     ),
@@ -214,7 +219,7 @@ NAMES: dict[str, Names] = {
         _LLAMA, attention="self_attn.dense", neurons="mlp.dense_4h_to_h", qkv="self_attn.query_key_value",
         split=_by_head, final_norm="model.final_layernorm",
     ),
-    "glm4": replace(_LLAMA, mlp_norm="post_mlp_layernorm"),
+    "glm4": replace(_LLAMA, mlp_norm="post_mlp_layernorm", attention_norm="post_self_attn_layernorm"),
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
     "deepseek_v3_yarn": _LATENT,
