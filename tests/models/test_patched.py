@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ import torch
 from torch import Tensor
 
 from interp_widgets.models import Model, engine, load_model
-from interp_widgets.models.engine import Trace, patched, trace
+from interp_widgets.models.engine import Trace, modules, patched, trace
+from interp_widgets.models.engine.routes import checked_routes
 from interp_widgets.models.patching import HEAD_INPUTS, PassPatch, Patch, as_text_positions, patched_passes
 from interp_widgets.models.stopping import stopping
+from tests.architectures.models import random_model
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model
 from tests.tolerances import limit
@@ -348,3 +352,77 @@ def test_half_precision_agrees_roughly() -> None:
     wanted = resumed(double, trace(double, embeddings(double)), [patch], len(IDS))
     assert found.dtype == torch.bfloat16
     assert largest(found.double() - wanted) < 0.1 * largest(wanted)
+
+
+# ---- a bridge that the engine has no equations of
+
+SMALL = [number % 60 for number in IDS]
+
+
+@contextmanager
+def counted(model: Model) -> Iterator[list[list[int]]]:
+    """The positions that each block computes in every pass."""
+    blocks = [block.original_component for block in model.tl_model.blocks]
+    seen: list[list[int]] = [[] for _ in blocks]
+    own = type(blocks[0]).forward
+
+    @wraps(own)
+    def counting(block: Any, hidden_states: Tensor, *inputs: Any, **keywords: Any) -> Any:
+        seen[blocks.index(block)].append(hidden_states.shape[1])
+        return own(block, hidden_states, *inputs, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(blocks[0]), "forward", counting)
+        yield seen
+
+
+def counts_of(model: Model, patch: Patch) -> list[list[int]]:
+    """The positions that each block computes in one patched run, after a trace."""
+    with counted(model) as seen:
+        clean = trace(model, embeddings(model, SMALL))
+        patched(model, clean, [patch], 1)  # keys and values too
+        for numbers in seen:
+            numbers.clear()
+        patched(model, clean, [patch], 1)
+    return seen
+
+
+def at_seven(model: Model, layer: int) -> Patch:
+    return Patch("resid", layer, torch.ones(1, model.d_model), torch.tensor([7]), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+def test_a_bridge_starts_at_the_first_patched_layer_and_position(name: str) -> None:
+    model = load_model(random_model(name), backend="bridge")
+    layer = model.n_layers - 2
+    assert counts_of(model, at_seven(model, layer + 1)) == [[]] * (layer + 1) + [[len(IDS) - 7]]
+    assert counts_of(model, at_seven(model, layer)) == [[]] * layer + [[len(IDS) - 7]] * 2
+    assert all("forward" not in vars(block) for block in model.tl_model.blocks)
+
+
+def test_blocks_that_return_more_than_the_stream_run_from_the_first_on() -> None:
+    model = load_model(random_model("bloom"), backend="bridge")
+    assert counts_of(model, at_seven(model, 1)) == [[len(IDS) - 7]] * model.n_layers
+
+
+def test_a_start_that_gives_other_numbers_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison is what stands between another cache and wrong maps."""
+    own = modules.keys_values
+    model = load_model(random_model("gemma3"), backend="bridge")
+    checked_routes(model, len(SMALL))
+    monkeypatch.setattr(modules, "keys_values", lambda *given: [(key, value * 1.1) for key, value in own(*given)])
+    clean = trace(model, embeddings(model, SMALL))
+    assert not clean.native
+    assert clean.computed(7) == len(IDS)
+    monkeypatch.undo()
+    assert trace(load_model(random_model("gemma3"), backend="bridge"), clean.embeddings).computed(7) == len(IDS) - 7
+
+
+def test_an_error_in_a_started_run_leaves_the_blocks_as_they_were() -> None:
+    model = load_model(random_model("gemma3"), backend="bridge")
+    clean = trace(model, embeddings(model, SMALL))
+    patch = Patch("mlp", model.n_layers - 1, torch.ones(1, 3), torch.tensor([LAST]), torch.tensor([0]))
+    with pytest.raises(RuntimeError):
+        modules.patched(model, clean, [patch], torch.tensor([0]), split=True, start=modules.Start(Tensor))
+    assert all("forward" not in vars(block) for block in model.tl_model.blocks)
+    assert model.run(SMALL).logits.isfinite().all()

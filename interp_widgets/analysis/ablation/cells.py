@@ -10,7 +10,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import block_parameters
 from interp_widgets.models import Model
-from interp_widgets.models.engine import Trace, patched
+from interp_widgets.models.engine import ExpectedRuns, Trace, patched
 from interp_widgets.models.patching import Patch
 
 MANY_CHUNKS = 4
@@ -76,10 +76,11 @@ def fewest_tokens(model: Model) -> int | None:
 # ---- cost
 
 
-def tokens_recomputed(model: Model, n_tokens: int, layer: int, position: int, rows: int, short: bool) -> float:
+def tokens_recomputed(model: Model, n_tokens: int, layer: int, position: int, rows: int, runs: ExpectedRuns) -> float:
     """Positions times layers computed for one cell that changes ``rows`` rows of its own layer."""
-    if not short:
-        return float(n_tokens * (model.n_layers if model.backend == "bridge" else model.n_layers - layer))
+    if not runs.native:
+        depth = model.n_layers - layer if runs.from_layer else model.n_layers
+        return float(depth * (n_tokens - position if runs.from_position else n_tokens))
     behind: int = model.n_layers - 1 - layer
     projections = model.n_layers * model.d_model * (model.n_heads + 2 * model.n_kv_heads) * model.d_head
     share = projections / block_parameters(model)

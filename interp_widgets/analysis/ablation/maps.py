@@ -56,7 +56,7 @@ from interp_widgets.analysis.ablation.replacement import (
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import Trace, expects_native, trace
+from interp_widgets.models.engine import Trace, expects_runs, trace
 from interp_widgets.models.patching import Patch, Site
 
 R = TypeVar("R", bound=Result)
@@ -607,11 +607,11 @@ def ablation_cost(
             cells = [(0 if layers is None else chosen[0], position)] * model.d_mlp
         case _:
             raise ValueError(f"what must be one of 'modules', 'heads', 'neurons', got {what!r}")
-    short = expects_native(model)
-    two_rows = short and metric == "logit_difference"
+    runs = expects_runs(model)
+    two_rows = runs.native and metric == "logit_difference"
     unembedding = 4.0 * model.d_model if two_rows else unembedding_flops(model)
     rows = n_tokens if what == "heads" and positions is None else 1
-    passed = sum(tokens_recomputed(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers
+    passed = sum(tokens_recomputed(model, n_tokens, *cell, rows, runs) for cell in cells) / model.n_layers
     maps = (1 + draws) * (pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding)
     flops = n_tokens * flops_per_token(model) + maps
     batch = max(1.0, 1024 / n_tokens)

@@ -30,7 +30,7 @@ from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.devices import accumulation_dtype
-from interp_widgets.models.engine import Trace, expects_native, trace
+from interp_widgets.models.engine import Trace, expects_runs, trace
 from interp_widgets.models.patching import Patch
 
 if TYPE_CHECKING:
@@ -615,13 +615,14 @@ def causal_trace_cost(
     at = range(first, max(n_prompt, first + 1)) if positions is None else [place % n_prompt for place in positions]
     later = [place for place in at if place >= first]
     size = default_window(depth) if window is None else window
-    runs, passed, full = samples * len(later), 0.0, not expects_native(model)
+    runs, passed, expected = samples * len(later), 0.0, expects_runs(model)
     # a chunk is computed from its first position on; with all positions on average half of them
     tokens = sum(max(1.0, (n_prompt - place) if positions is not None else (n_prompt - first) / 2) for place in later)
     for kind in kinds:
         for index in chosen:
             begin = index + 1 if kind == "state" else window_layers(index, size, depth)[0]
-            passed += samples * (depth * n_prompt * len(later) if full else (depth - begin) * tokens)
+            layers_run = depth - begin if expected.from_layer else depth
+            passed += samples * layers_run * (tokens if expected.from_position else n_prompt * len(later))
     passes = pass_flops(model, (1 + samples) * n_prompt + passed / depth, n_prompt)
     flops = passes + (1 + len(chosen) * len(kinds)) * runs * unembedding_flops(model)
     kept = (1 + samples) * _kept_bytes(model, n_prompt)

@@ -47,7 +47,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import Trace, expects_native
+from interp_widgets.models.engine import Trace, expects_runs
 from interp_widgets.models.patching import HEAD_INPUTS, Patch, Site
 
 PatchSite = Literal["resid_pre", "attn", "mlp", "head", "head_q", "head_k", "head_v", "pattern"]
@@ -798,7 +798,7 @@ def activation_patching_cost(
     names = check_choices("sites", sites, PatchSite)
     chosen = range(model.n_layers) if layers is None else [layer % model.n_layers for layer in layers]
     axis = range(int(model.prepend_bos), n_tokens) if positions is None else [at % n_tokens for at in sorted(positions)]
-    short, passed, cells = expects_native(model), 0.0, 0
+    runs, passed, cells = expects_runs(model), 0.0, 0
     for site in names:
         heads = 1 if site in _WITHOUT_HEADS else model.n_kv_heads if site in ("head_k", "head_v") else model.n_heads
         whole = site == "pattern"
@@ -806,8 +806,8 @@ def activation_patching_cost(
         for layer in chosen:
             cells += len(begins)
             rows = n_tokens if whole else 1
-            passed += sum(tokens_recomputed(model, n_tokens, layer, at, rows, short) for at in begins)
-    unembedding = 4.0 * model.d_model if short and metric == "logit_difference" else unembedding_flops(model)
+            passed += sum(tokens_recomputed(model, n_tokens, layer, at, rows, runs) for at in begins)
+    unembedding = 4.0 * model.d_model if runs.native and metric == "logit_difference" else unembedding_flops(model)
     flops = 2 * n_tokens * flops_per_token(model) + pass_flops(model, passed / model.n_layers, 2 * n_tokens)
     kept = n_tokens * model.n_layers * (5 * model.d_model + 3 * model.n_heads * model.d_head) * model.dtype.itemsize
     batch = max(1.0, 1024 / n_tokens)

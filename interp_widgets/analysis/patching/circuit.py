@@ -31,7 +31,7 @@ from interp_widgets.analysis.patching.pairs import (
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import expects_native
+from interp_widgets.models.engine import expects_runs
 from interp_widgets.models.patching import Patch
 
 CircuitPart = Literal["head", "mlp"]
@@ -387,7 +387,7 @@ def greedy_circuit_cost(
     """
     nodes, kept = len(_candidates(model, parts, layers)), pairs - held_out
     runs = kept * sum(nodes - size for size in range(most)) + (held_out or kept) * (2 * (most + 1) + draws * most)
-    tokens = n_tokens - first if expects_native(model) else n_tokens
+    tokens = n_tokens - first if expects_runs(model).from_position else n_tokens
     flops = runs * (pass_flops(model, tokens, n_tokens) + 4.0 * model.d_model)
     flops += 2 * pairs * pass_flops(model, n_tokens, n_tokens)
     return Cost(flops=flops, bytes=chunk_bytes(model, nodes, n_tokens))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -25,16 +25,19 @@ from ..hooks import Objective, has_hooks, scopes_left
 from ..network import Network
 from ..patching import Patch, Site, site_hook
 from . import modules, native, paths, unembed
-from .equations import Equations, KeysValues
+from .equations import Equations, KeysValues, SelectedRows
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
 from .modules import query_key_hooks, score_soft_cap
 from .paths import PathCells, Reader, Sender, is_behind
 from .routes import (
     CheckedRoutes,
+    ExpectedRuns,
     checked_routes,
     expected_equations,
+    expected_runs,
     head_inputs_agree,
     last_checked_routes,
+    patched_start,
     routes_are_known,
     scaled_by_length,
 )
@@ -44,6 +47,7 @@ from .unembed import ReadOut
 
 __all__ = [
     "SharedPrefixes",
+    "ExpectedRuns",
     "Jacobian",
     "NoForwardMode",
     "PathCells",
@@ -59,6 +63,7 @@ __all__ = [
     "decode_blocks",
     "encode",
     "expects_native",
+    "expects_runs",
     "forward",
     "has_hooks",
     "is_behind",
@@ -147,6 +152,11 @@ def expects_native(network: Network, tokens: int = 1) -> bool:
     For forecasts, which never wait for a model that computes; `can_pack` and `decodes_in_blocks` say it exactly.
     """
     return not has_hooks(network.tl_model) and expected_equations(network, tokens) is not None
+
+
+def expects_runs(network: Network) -> ExpectedRuns:
+    """How patched runs will probably be computed, for forecasts."""
+    return expected_runs(network, hooked=has_hooks(network.tl_model))
 
 
 def knows_routes(network: Network) -> bool:
@@ -533,7 +543,7 @@ def streams_at(
             names = [site_hook("resid", layer, network.n_layers) for layer in layers]
             streams = network.run(ids, capture=names).activations
             return torch.stack([streams[name][:, -1] for name in names], dim=1)
-        past = None if shared is None or prefix_of is None else native.SelectedRows(shared.layers, prefix_of)
+        past = None if shared is None or prefix_of is None else SelectedRows(shared.layers, prefix_of)
         embeddings = network.embed(ids)
         if route.equations is not None:
             return native.streams_at(route.equations, embeddings, layers, last, past)
@@ -642,7 +652,9 @@ def trace(network: Network, embeddings: Tensor, *, neurons: Sequence[int] = (), 
         split = route.split(network)
         if route.equations is not None and (not sites or head_inputs_agree(network, route.checked, sites)):
             return native.trace(route.equations, embeddings, tuple(neurons), tuple(sites))
-        return modules.trace(network, embeddings, tuple(neurons), tuple(sites), whole=route.hooked, split=split)
+        starts = not route.hooked and patched_start(network, route.checked) is not None
+        kept = modules.trace(network, embeddings, tuple(neurons), tuple(sites), whole=route.hooked, split=split)
+        return replace(kept, starts=starts)
 
 
 @torch.no_grad()
@@ -696,7 +708,8 @@ def patched(
             moved = native.patched(route.equations, trace, kept, sequences)
         else:
             split = route.split(network)
-            moved = modules.patched(network, trace, kept, sequences.to(device), split=split)
+            start = patched_start(network, route.checked) if trace.starts else None
+            moved = modules.patched(network, trace, kept, sequences.to(device), split=split, start=start)
         return hidden.index_copy(0, chosen.to(device), moved.to(hidden.dtype))
 
 

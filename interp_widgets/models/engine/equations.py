@@ -42,6 +42,23 @@ _UNUSUAL = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class SelectedRows(Sequence[KeysValues]):
+    """Keys and values of a batch, gathered for one layer at a time."""
+
+    layers: Sequence[KeysValues]
+    rows: Tensor
+    """(batch,) index of the cached sequence that each one continues."""
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer: Any) -> Any:
+        key, value = self.layers[layer]
+        rows = self.rows.to(key.device)
+        return key[rows], value[rows]
+
+
 def unchanged(site: str, layer: int, value: Tensor) -> Tensor:
     """The `SiteCallback` that changes nothing."""
     return value

@@ -10,6 +10,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,10 +24,12 @@ from ..network import Network
 from ..patching import Patch, Site, entries_for, site_changes, site_hook
 from ..read_out import read_out_of
 from ..soft_cap import soft_cap, soft_capped
-from .equations import KeysValues
+from .equations import KeysValues, SelectedRows
 from .traces import Trace, empty_streams
 
 __all__ = [
+    "Start",
+    "block_outputs",
     "cache_layers",
     "cached_steps",
     "decode",
@@ -167,13 +171,34 @@ def _bridge_options(tl_model: Any, batch: int, past: Sequence[KeysValues] | None
     """Keyword arguments of a pass of ``batch`` sequences from embeddings."""
     options = _without_cache(tl_model)
     if past:
-        from transformers import DynamicCache
-
-        expanded = [tuple(part.expand(batch, -1, -1, -1) for part in past[layer]) for layer in range(len(past))]
-        options = {"use_cache": True, cache_keyword(tl_model.original_model): DynamicCache(expanded)}
+        options = {"use_cache": True, cache_keyword(tl_model.original_model): _frozen_cache(past, batch)}
     if hasattr(tl_model, "pos_embed"):  # the bridge repeats position ids by this number
         tl_model.pos_embed._current_batch_size = batch
     return options
+
+
+def _frozen_cache(past: Sequence[KeysValues], batch: int) -> Any:
+    """transformers' cache of earlier positions, which does not keep those of the pass."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    length = past[0][0].shape[2]
+
+    class Frozen(DynamicLayer):
+        def __init__(self, layer: int) -> None:
+            super().__init__()
+            self.layer, self.is_initialized = layer, True
+
+        def get_seq_length(self) -> int:
+            return length
+
+        def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+            key, value = (part.expand(batch, -1, -1, -1) for part in past[self.layer])
+            return torch.cat([key, key_states], dim=-2), torch.cat([value, value_states], dim=-2)
+
+    cache = DynamicCache()
+    cache.layers = [Frozen(layer) for layer in range(len(past))]
+    return cache
 
 
 def _without_cache(tl_model: Any) -> dict[str, Any]:
@@ -531,29 +556,91 @@ def patched(
     sequence: Tensor,
     *,
     split: bool,
+    start: Start | None = None,
 ) -> Tensor:
-    """(cells, width) what `decode` takes at the last position, from the first patched layer on.
+    """(cells, width) what `decode` takes at the last position.
 
-    A bridge cannot start there, and a mixture of depths reads streams in front of it: they run whole.
+    From the first patched layer on, and of a bridge from the first layer; with a ``start`` of both from the first
+    patched layer and position on. A mixture of depths reads streams in front of them, and hooks of the user see whole
+    passes: these run whole.
     """
     tl_model, n_layers = network.tl_model, trace.n_layers
-    whole = trace.hooked or network.backend == "bridge" or read_out_of(tl_model) is not None
+    whole = trace.hooked or read_out_of(tl_model) is not None
+    start = None if whole else start
     first = 0 if whole else min(patch.layer for patch in patches)
+    begin = 0 if start is None else min(int(patch.positions.min()) for patch in patches)
+    past = None
+    if begin:
+        held = cache_layers(trace.past(partial(keys_values, network)), network.backend, begin)
+        past = SelectedRows(held, sequence) if len(trace.embeddings) > 1 else held
+        patches = [replace(patch, positions=patch.positions - begin) for patch in patches]
 
     hooks: list[tuple[str, Callable[..., Tensor]]] = []
     for patch in sorted(patches, key=lambda patch: patch.site == "attn_to_mlp"):  # these read what others put
         hooks += site_changes(network, patch.site, patch.layer, _patch_hook(patch))
+    embeddings, last = trace.embeddings[sequence, begin:], slice(-1, None)
+    if network.backend == "bridge" and start is not None and start.output is not None:
+        stream = trace.resid[first][sequence, begin:]
+        hooks.insert(0, (site_hook("resid", first, n_layers), lambda value, hook: stream))
     check_hook_names(tl_model, [name for name, _ in hooks])
-    last = slice(-1, None)
     with attached(tl_model, hooks, mlp_entries=entries_for(network, hooks)):
+        if network.backend == "bridge":
+            with _blocks_passed_by(tl_model, first, start):
+                return encode(network, embeddings, positions=last, past=past, whole=trace.hooked, split=split)[:, 0]
         if whole:
-            embeddings = trace.embeddings[sequence]
             return encode(network, embeddings, positions=last, whole=trace.hooked, split=split)[:, 0]
-        stream = trace.resid[first][sequence]
+        stream = trace.resid[first][sequence, begin:]
         if first == n_layers:
             stream = tl_model.blocks[-1].hook_resid_post(stream)
-        _, short = _enter_blocks(tl_model, trace.embeddings[sequence], 0)
-        return _leave_blocks(tl_model, _through_blocks(tl_model, stream, short, first), last, False)[:, 0]
+        _, short = _enter_blocks(tl_model, embeddings, begin)
+        return _leave_blocks(tl_model, _through_blocks(tl_model, stream, short, first, past), last, False)[:, 0]
+
+
+@dataclass(frozen=True)
+class Start:
+    """That patched runs may start at their first patched position, behind the keys and values of the traced run."""
+
+    output: type | None
+    """What the blocks of a bridge return, a tensor or a tuple of one, where runs may start at a layer too."""
+
+
+@contextmanager
+def block_outputs(network: Network) -> Iterator[set[type | None]]:
+    """Collects what the blocks of a model return: `Tensor`, or ``tuple`` of one; None for anything else."""
+    kinds: set[type | None] = set()
+
+    def note(block: Any, inputs: Any, output: Any) -> None:
+        single = isinstance(output, tuple) and len(output) == 1
+        kinds.add(Tensor if isinstance(output, Tensor) else tuple if single else None)
+
+    with contextlib.ExitStack() as stack:
+        for block in network.tl_model.blocks:
+            stack.callback(block.register_forward_hook(note).remove)
+        yield kinds
+
+
+@contextmanager
+def _blocks_passed_by(tl_model: Any, first: int, start: Start | None) -> Iterator[None]:
+    """The blocks in front of the first patched one hand on what they get, instead of computing."""
+    if start is None or start.output is None:
+        yield
+        return
+    as_tuple = start.output is tuple
+
+    def hand_on(hidden_states: Tensor, *inputs: Any, **keywords: Any) -> Any:
+        return (hidden_states,) if as_tuple else hidden_states
+
+    # a bridge's block would pass on what is set at it to the block of transformers inside
+    tables = [vars(block) for block in list(tl_model.blocks)[: min(first, len(tl_model.blocks) - 1)]]
+    own = [{name: table[name] for name in table.keys() & {"forward"}} for table in tables]
+    try:
+        for table in tables:
+            table["forward"] = hand_on
+        yield
+    finally:
+        for table, before in zip(tables, own, strict=True):
+            del table["forward"]
+            table.update(before)
 
 
 def _patch_hook(patch: Patch) -> Callable[..., Tensor]:

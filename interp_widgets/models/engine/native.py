@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from einops import rearrange
@@ -12,14 +11,13 @@ from torch import Tensor
 
 from ..patching import HEAD_INPUTS, Patch, Site
 from ..stopping import stop_point
-from .equations import Block, Equations, KeysValues, Rotation, SiteCallback, unchanged
+from .equations import Block, Equations, KeysValues, Rotation, SelectedRows, SiteCallback, unchanged
 from .kernels import no_plan_per_shape
 from .traces import Trace, empty_streams
 from .trees import TreeMasks
 from .unembed import vocabulary_block
 
 __all__ = [
-    "SelectedRows",
     "Rows",
     "IncrementalDecoder",
     "decode",
@@ -476,23 +474,6 @@ class _Cells:
             return None
         before = self.trace.keys_values(self.begin)
         return before if len(self.trace.embeddings) == 1 else SelectedRows(before, self.sequence)
-
-
-@dataclass(frozen=True)
-class SelectedRows(Sequence[KeysValues]):
-    """Keys and values of a batch, gathered for one layer at a time."""
-
-    layers: Sequence[KeysValues]
-    rows: Tensor
-    """(batch,) index of the cached sequence that each one continues."""
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __getitem__(self, layer: Any) -> Any:
-        key, value = self.layers[layer]
-        rows = self.rows.to(key.device)
-        return key[rows], value[rows]
 
 
 def _after_first_block(block: Block, trace: Trace, patches: Sequence[Patch], sequence: Tensor) -> _ChangedRows:

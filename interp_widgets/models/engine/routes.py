@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,21 +20,25 @@ from ..hooks import has_hooks
 from ..memory import is_out_of_memory
 from ..network import Network
 from ..patching import Patch, Site
-from ..read_out import dense_routes
+from ..read_out import dense_routes, read_out_of
 from ..small_copy import boundaries
 from ..state import SELF_SCALING, last_remembered, remembered
 from ..stopping import unstoppable
 from . import modules, native
 from .equations import Equations
 from .jacobian import NativeJacobian
+from .traces import Trace
 from .trees import TokenTree, TreeMasks
 
 __all__ = [
     "CheckedRoutes",
+    "ExpectedRuns",
     "checked_routes",
     "expected_equations",
+    "expected_runs",
     "head_inputs_agree",
     "last_checked_routes",
+    "patched_start",
     "routes_are_known",
 ]
 
@@ -52,6 +57,8 @@ class CheckedRoutes:
     """Whether the unembedding can be split into blocks; None until compared."""
     head_inputs: dict[Site, bool] = field(default_factory=dict)
     """For "q", "k", "v" and "pattern", whether patches there agree with the model's own modules, once compared."""
+    start: modules.Start | bool | None = None
+    """How patched runs of the model's own modules may start; False if not at all, None until compared."""
     tokens: int = 0
     """Length of the longest sequence compared; 0 before the first comparison."""
     boundaries: tuple[int, ...] = ()
@@ -74,7 +81,7 @@ def checked_routes(network: Network, tokens: int) -> CheckedRoutes:
                 hooked = has_hooks(network.tl_model)
                 compared = CheckedRoutes() if hooked else _compare(network, tokens, held.boundaries)
             held.equations, held.cache, held.split = compared.equations, compared.cache, compared.split
-            held.tokens = compared.tokens
+            held.start, held.tokens = None, compared.tokens
     return held
 
 
@@ -89,6 +96,31 @@ def expected_equations(network: Network, tokens: int) -> Equations | None:
     of the last comparison; before the first, any that describe the model."""
     held: CheckedRoutes | None = last_remembered(network, "routes")
     return held.equations if held is not None and held.cover(tokens) else Equations.of(network)
+
+
+class ExpectedRuns(NamedTuple):
+    """What a patched run will probably compute."""
+
+    native: bool
+    """By the equations: only changed positions, from the first patched layer on."""
+    from_position: bool
+    """From the first patched position on, or else all positions."""
+    from_layer: bool
+    """From the first patched layer on, or else all layers."""
+
+
+def expected_runs(network: Network, *, hooked: bool) -> ExpectedRuns:
+    """How patched runs will probably be computed, without waiting for the model and without a pass."""
+    if hooked:
+        return ExpectedRuns(False, False, network.backend != "bridge")
+    if expected_equations(network, 1) is not None:
+        return ExpectedRuns(True, True, True)
+    held: CheckedRoutes | None = last_remembered(network, "routes")
+    start = None if held is None else held.start
+    if start is None:  # not compared yet
+        return ExpectedRuns(False, network.caches, network.caches or network.backend != "bridge")
+    skips = isinstance(start, modules.Start) and start.output is not None
+    return ExpectedRuns(False, bool(start), skips or network.backend != "bridge")
 
 
 def routes_are_known(network: Network, tokens: int) -> bool:
@@ -222,6 +254,58 @@ def _same_head_input(network: Network, checked: CheckedRoutes, site: Site) -> bo
     )
     first, second = (states - kept.hidden for states, kept in zip(hidden, traces, strict=True))
     return same_values and agree(first, second, network.precision)
+
+
+@torch.no_grad()
+def patched_start(network: Network, checked: CheckedRoutes) -> modules.Start | None:
+    """How patched runs of the model's own modules may start, at a position and a layer: compared once with runs from
+    the beginning. None if they may not, or if routes have not been compared."""
+    if checked.start is None and checked.tokens:
+        with unstoppable(), dense_routes(network.tl_model):
+            usable = checked.cache and read_out_of(network.tl_model) is None and not is_spread(network.tl_model)
+            checked.start = (usable and _compared_start(network, checked)) or False
+    return checked.start or None
+
+
+def _compared_start(network: Network, checked: CheckedRoutes) -> modules.Start | None:
+    """The start of patched runs that leaves out most and agrees."""
+    ids = probe_ids(network.d_vocab, network.n_ctx, at_least=checked.tokens).to(network.device)
+    embeddings = network.token_embeddings(ids[0])[None]
+    with modules.block_outputs(network) as outputs:
+        kept = modules.trace(network, embeddings, (), whole=False, split=checked.split)
+    layer, n_layers, tokens = (network.n_layers - 1) // 2, network.n_layers, embeddings.shape[1]
+    middle, last = tokens // 2 if layer < n_layers - 1 else tokens - 1, tokens - 1
+    values = {"resid": kept.resid, "attn": kept.attn, "mlp": kept.mlp, "head": kept.head}
+    sites: list[Any] = [site for site, layers in values.items() if layers]
+    runs = [
+        [_first_token_again(kept, site, layer, middle, cell) for cell, site in enumerate(sites)],
+        [_first_token_again(kept, "resid", at, last, cell) for cell, at in enumerate((layer, n_layers))],
+        [_first_token_again(kept, "resid", n_layers, last, 0)],
+    ]
+
+    def moved(start: modules.Start | None) -> Tensor:
+        numbers = [torch.zeros(len(run), dtype=torch.long, device=network.device) for run in runs]
+        hidden = [
+            modules.patched(network, kept, run, number, split=checked.split, start=start)
+            for run, number in zip(runs, numbers, strict=True)
+        ]
+        return torch.cat(hidden) - kept.hidden
+
+    wanted = moved(None)
+    forms = [outputs.pop() if len(outputs) == 1 else None, None] if network.backend == "bridge" else [None]
+    for form in dict.fromkeys(forms):
+        start = modules.Start(form)
+        if _passes(lambda start=start: agree(moved(start), wanted, network.precision)):  # type: ignore[misc]
+            return start
+    return None
+
+
+def _first_token_again(kept: Trace, site: Site, layer: int, position: int, cell: int) -> Patch:
+    """A patch of one row, or of its first head, by that of the first token."""
+    value = kept.value(site, layer)[:, 0]
+    index = torch.tensor([0]) if site == "head" else None
+    values = value if index is None else value[:, 0]
+    return Patch(site, layer, values, torch.tensor([position]), torch.tensor([cell]), index)
 
 
 def _same_patched(network: Network, equations: Equations, embeddings: Tensor, split: bool) -> bool:

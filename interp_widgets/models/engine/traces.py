@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -48,6 +48,10 @@ class Trace:
     "pattern" (batch, tokens, n_heads, tokens), the attending token first."""
     projected: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
     """Per layer queries, keys and values, (batch, heads, tokens, d_head); empty unless ``native``."""
+    starts: bool = False
+    """Whether patched runs of the model's own modules start at their first patched position."""
+    _past: list[KeysValues] = field(default_factory=list)
+    """Keys and values as the model's own cache holds them, once a patched run needed them."""
 
     @property
     def n_layers(self) -> int:
@@ -60,11 +64,18 @@ class Trace:
 
     def computed(self, first: int) -> int:
         """Number of positions that a run with its first patch at position ``first`` has to compute."""
-        return self.tokens - first if self.native else self.tokens
+        return self.tokens - first if self.native or self.starts else self.tokens
 
     def keys_values(self, stop: int) -> list[KeysValues]:
         """Per layer the keys and values of the positions before ``stop``."""
         return [(key[:, :, :stop], value[:, :, :stop]) for _, key, value in self.projected]
+
+    def past(self, compute: Callable[[Tensor], list[KeysValues]]) -> list[KeysValues]:
+        """Per layer the keys and values of all positions in the model's own cache, which ``compute`` gives once for the
+        embeddings."""
+        if not self._past:
+            self._past.extend(compute(self.embeddings))
+        return self._past
 
     def value(self, site: Site, layer: int) -> Tensor:
         """(batch, tokens, [heads or neurons,] width) the traced values that a patch at this site replaces."""
