@@ -275,6 +275,9 @@ def test_a_run_of_tokens_lies_inside_and_is_not_empty(wrong: Any) -> None:
 def test_the_first_number_that_is_not_finite_is_named(kind: torch.dtype) -> None:
     values = torch.zeros(2, 3, dtype=kind)
     check_finite(values, "never")
+    large = torch.full((2, 3), torch.finfo(torch.float32).max)  # finite, and more than the type holds in all
+    check_finite(large, "never")
+    check_finite(large.numpy(), "never")
     values[1, 2] = torch.inf
     values[1, 0] = torch.nan
     with pytest.raises(ValueError, match=r"^cell 1, 0 is not finite, as are 2 of 6 in all: look for broken weights"):

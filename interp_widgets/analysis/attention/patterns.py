@@ -180,15 +180,15 @@ def attention_patterns(
     rows = layer_indices(model, layers)
     columns = indices(heads, model.n_heads, "head", f"model with {model.n_heads} heads per layer")
     run, n = RunOptions(progress, check), len(tokens.ids)
-    dtype = np.float64 if wide_type(model.dtype) == torch.float64 else np.float32
-    _check_memory(len(rows) * len(columns), n, np.dtype(dtype).itemsize)
-    patterns = np.empty((len(rows), len(columns), n, n), dtype)
+    dtype = wide_type(model.dtype)
+    _check_memory(len(rows) * len(columns), n, dtype.itemsize)
+    patterns = torch.empty(len(rows), len(columns), n, n, dtype=dtype)
     norms: list[Tensor | None] = []
     readers = [_LayerReader(model, layer, columns) for layer in rows]
 
     def finish(number: int) -> Callable[[Tensor], None]:
         def store(pattern: Tensor) -> None:
-            patterns[number] = as_array(wide(pattern[0, list(columns)]))
+            patterns[number].copy_(_of_heads(pattern[0], columns))
 
         return store
 
@@ -208,7 +208,7 @@ def attention_patterns(
         special=tuple(model.is_special(tokens.ids)),
         layers=rows,
         heads=columns,
-        patterns=patterns,
+        patterns=as_array(patterns),
         value_norm=as_array(torch.stack(known)) if len(known) == len(rows) else None,
         bos=tokens.offset == 1,
         provenance=provenance(model.provenance(), bos=tokens.offset == 1),
@@ -245,6 +245,11 @@ def _check_memory(count: int, n: int, itemsize: int) -> None:
         )
 
 
+def _of_heads(values: Tensor, heads: Sequence[int]) -> Tensor:
+    """The rows of some heads of (heads, ...); no copy where they are all."""
+    return values if list(heads) == list(range(len(values))) else values[list(heads)]
+
+
 class _LayerReader:
     """Reads the patterns of one layer, and the norms of what its heads move, at hooks."""
 
@@ -263,7 +268,7 @@ class _LayerReader:
         def keep_pattern(pattern: Tensor) -> None:
             store(pattern)
             if self.value is not None:
-                self.mixed = wide(pattern[0, self.heads]) @ self.value
+                self.mixed = wide(_of_heads(pattern[0], self.heads)) @ self.value
 
         whole = has.heads and has.head_weights and has.head_width == self.model.d_head
         if not whole or f"{prefix}v" not in self.model.hook_names:

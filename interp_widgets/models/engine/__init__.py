@@ -708,8 +708,8 @@ def patched(
             moved = native.patched(route.equations, trace, kept, sequences)
         else:
             split = route.split(network)
-            start = patched_start(network, route.checked) if trace.starts else None
-            moved = modules.patched(network, trace, kept, sequences.to(device), split=split, start=start)
+            begin = patched_start(network, route.checked) if trace.starts else None
+            moved = modules.patched(network, trace, kept, sequences.to(device), split=split, start=begin)
         return hidden.index_copy(0, chosen.to(device), moved.to(hidden.dtype))
 
 

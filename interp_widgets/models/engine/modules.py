@@ -244,7 +244,7 @@ def _rows_to_keep(tl_model: Any, positions: slice | Tensor, embeddings: Tensor) 
 
 @contextmanager
 def unembedding_input(tl_model: Any, *, keep: bool) -> Iterator[list[Tensor]]:
-    """Collects the unembedding's input; unless ``keep``, only one position is unembedded, to save time."""
+    """Collects the unembedding's input; unless ``keep``, one position of one sequence is unembedded, to save time."""
     caught: list[Tensor] = []
     thread = threading.get_ident()
 
@@ -252,7 +252,7 @@ def unembedding_input(tl_model: Any, *, keep: bool) -> Iterator[list[Tensor]]:
         if threading.get_ident() != thread:
             return None
         caught.append(inputs[0])
-        return inputs if keep else (inputs[0][:, :1], *inputs[1:])
+        return inputs if keep else (inputs[0][:1, :1], *inputs[1:])
 
     handle = tl_model.unembed.register_forward_pre_hook(catch)
     try:

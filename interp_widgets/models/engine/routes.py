@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ class CheckedRoutes:
     """Whether the unembedding can be split into blocks; None until compared."""
     head_inputs: dict[Site, bool] = field(default_factory=dict)
     """For "q", "k", "v" and "pattern", whether patches there agree with the model's own modules, once compared."""
-    start: modules.Start | bool | None = None
+    start: modules.Start | Literal[False] | None = None
     """How patched runs of the model's own modules may start; False if not at all, None until compared."""
     tokens: int = 0
     """Length of the longest sequence compared; 0 before the first comparison."""
@@ -264,7 +264,7 @@ def patched_start(network: Network, checked: CheckedRoutes) -> modules.Start | N
         with unstoppable(), dense_routes(network.tl_model):
             usable = checked.cache and read_out_of(network.tl_model) is None and not is_spread(network.tl_model)
             checked.start = (usable and _compared_start(network, checked)) or False
-    return checked.start or None
+    return checked.start if isinstance(checked.start, modules.Start) else None
 
 
 def _compared_start(network: Network, checked: CheckedRoutes) -> modules.Start | None:
