@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,7 +124,7 @@ def _one_reader(path: Path) -> Iterator[Any]:
     import gguf
 
     class Reader(gguf.GGUFReader):
-        """Without the cost of a memory map for every entry."""
+        """Without the cost of a memory map for every entry, and of several arrays for every token."""
 
         @property
         def data(self) -> Any:
@@ -132,6 +133,32 @@ def _one_reader(path: Path) -> Iterator[Any]:
         @data.setter
         def data(self, mapped: Any) -> None:
             self._plain = mapped.view(np.ndarray)
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type == gguf.GGUFValueType.ARRAY and self.byte_order == "I":
+                (kind,), (count,) = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
+                parts = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+                found, stop = self._entries(gguf.GGUFValueType(kind), int(count), orig_offs + 12)
+                if found:
+                    types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind)]
+                    return stop - orig_offs, parts + found, list(range(2, 2 + len(found))), types
+            return super()._get_field_parts(orig_offs, raw_type)
+
+        def _entries(self, kind: Any, count: int, start: int) -> tuple[list[Any], int]:
+            """The entries of an array of strings or numbers, and where it ends; none for an array of another kind."""
+            usual = self.gguf_scalar_to_np.get(kind)
+            if usual is not None:
+                numbers = self._get(start, usual, count)
+                return list(numbers.reshape(-1, 1)), start + numbers.nbytes
+            if kind != gguf.GGUFValueType.STRING:
+                return [], start
+            whole, length_of = memoryview(self._plain), struct.Struct("<Q").unpack_from
+            strings: list[Any] = []
+            for _ in range(count):
+                (length,) = length_of(whole, start)
+                strings.append(whole[start + 8 : start + 8 + length])
+                start += 8 + length
+            return strings, start
 
     library: Any = gguf
     with _READING:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ from interp_widgets import load_model
 from interp_widgets.command import main
 from interp_widgets.models import gguf_files, hub_files, memory, pypi_models
 from interp_widgets.models.errors import LoadError
+from interp_widgets.models.gguf_files import _one_reader
 from interp_widgets.models.loading import needs_the_hub
 from tests.models.gguf_writer import TEMPLATE, tiny_llama, write_gguf
 from tests.models.tiny import byte_level_tokenizer, tiny_folder
@@ -84,6 +87,31 @@ def test_what_transformers_would_leave_out_is_refused(original: Any, tmp_path: P
             load_model(path, allow_mismatch=True, backend="bridge")
     assert gguf.GGUFReader.__module__.startswith("gguf"), "the library is as it was"
     assert gguf.GGUFReader.__name__ == "GGUFReader"
+
+
+@pytest.mark.parametrize("order", ["LITTLE", "BIG"])
+def test_a_header_is_read_as_gguf_reads_it(tmp_path: Path, order: str) -> None:
+    """Entries of arrays are read without an object for each of their parts."""
+    path = tmp_path / "header.gguf"
+    writer = gguf.GGUFWriter(path, "llama", endianess=gguf.GGUFEndian[order])
+    arrays = [["", "é", "a b"], [1, -2], [0.5, 2.0], [True, False], [[1, 2], [3]]]
+    for number, values in enumerate(arrays):
+        writer.add_array(f"own.array.{number}", values)
+    writer.add_string("own.text", "text")
+    writer.add_tensor("weight", np.arange(6, dtype=np.float32).reshape(2, 3))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        step()
+    writer.close()
+    theirs = gguf.GGUFReader(path)
+    with _one_reader(path) as ours:
+        assert list(ours.fields) == list(theirs.fields)
+        for name, wanted in theirs.fields.items():
+            found = ours.fields[name]
+            assert (found.types, found.offset) == (wanted.types, wanted.offset)
+            assert found.contents() == wanted.contents()
+            assert [bytes(found.parts[at]) for at in found.data] == [bytes(wanted.parts[at]) for at in wanted.data]
+        assert np.array_equal(ours.tensors[0].data, theirs.tensors[0].data)
+    assert theirs.fields["own.array.0"].contents() == arrays[0]
 
 
 def test_a_folder_with_a_file(original: Any, file: Path, tmp_path: Path) -> None:
