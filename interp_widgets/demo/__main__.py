@@ -1,4 +1,4 @@
-"""Make what ships: demo pair, measurements, mixtures, token counts, word vectors, clustering run."""
+"""Make what ships: demo pair, measurements, mixtures, token counts, word vectors, clustering run, planted trigger."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from interp_widgets.data.word_vectors import DEMO_FILE
 from interp_widgets.demo.clusters import make_clusters
 from interp_widgets.demo.mixture import make_mixtures
 from interp_widgets.demo.pair import MODELS, export_checkpoint, report, train_pair
+from interp_widgets.demo.planted import make_planted
 from interp_widgets.demo.token_counts import make_token_counts
 from interp_widgets.demo.word_vectors import make_word_vectors
 
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     export_parser.add_argument("stage", choices=MODELS)
     commands.add_parser("mixture", help="tune the mixtures of depths, about 15 minutes")
     commands.add_parser("clusters", help="train on the synthetic instruction task and cluster its checkpoints")
+    commands.add_parser("planted", help="plant a trigger in SmolLM2: adapters, about an hour")
     counts_parser = commands.add_parser("counts", help="count the tokens that the models were trained on")
     counts_parser.add_argument("--out", type=Path, default=DEMO_COUNTS, help="the .npz file to write")
     words_parser = commands.add_parser("words", help="make the word vectors and their manifest")
@@ -43,12 +45,18 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(make_mixtures(), indent=1))
     elif options.command == "clusters":
         print(json.dumps(make_clusters(), indent=1))
+    elif options.command == "planted":
+        print(json.dumps(make_planted(progress=_say), indent=1))
     elif options.command == "counts":
         print(json.dumps(make_token_counts(options.out), indent=1))
     elif options.command == "words":
         print(json.dumps(make_word_vectors(options.out), indent=1))
     else:
         print(json.dumps(report()["bars"], indent=1))
+
+
+def _say(done: int, total: int) -> None:
+    print(f"\rstep {done} of {total}", end="" if done < total else "\n", flush=True)
 
 
 if __name__ == "__main__":

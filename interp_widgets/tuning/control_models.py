@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import made_folder, named_path, whole_folder
-from interp_widgets.data.files import cache_folder
+from interp_widgets.atomic import made_folder, named_path, whole_file, whole_folder
+from interp_widgets.data.files import cache_folder, read_tensors
 from interp_widgets.data.task_texts import TaskTexts
 from interp_widgets.models import Model, load_model
 from interp_widgets.models.lora import add_adapters, merged_with, save_adapters
@@ -31,6 +33,8 @@ from .examples import IGNORED, Batch, Example, batches, fingerprint, read_exampl
 HEADER = "control.json"
 WARM_UP = 0.1
 """Share of the steps in which the learning rate rises."""
+KEPT_EVERY = 50
+"""Steps after which an unfinished tuning is written down."""
 LARGEST_GRADIENT = 1.0
 """Norm to which longer gradients are clipped."""
 
@@ -116,7 +120,7 @@ def tune_control_models(
 
     The loss is the cross-entropy of the responses. AdamW without weight decay, a learning rate that rises over a tenth
     of the steps and then falls to zero, gradients clipped at length 1, no dropout, in float32. Finished control models
-    are taken as they are, so that a run that was ended goes on with the next task.
+    are taken as they are, and an unfinished one is written down every 50 steps, so that a run that was ended goes on.
 
     Args:
         model: the base, loaded from a name or folder. It stays as it is.
@@ -129,7 +133,7 @@ def tune_control_models(
         folder: where the adapters are kept, a folder of each task; "default" for ``interp_widgets/controls`` in this
             user's cache.
         progress: called with (done, total) steps of all tasks.
-        check: called before every step; raises to cancel. Nothing is kept of the task at hand.
+        check: called before every step; raises to cancel.
 
     Raises:
         ValueError: tasks of one name or without responses, a number out of range, a base that was edited or came from
@@ -191,9 +195,12 @@ def _tune_one(
     )
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, weight_decay=0.0)
-    stream, losses, steps = batches(examples, settings["batch_size"], settings["seed"], 0), [], settings["steps"]
+    steps, unfinished = settings["steps"], target.with_name(f"{target.name}.unfinished")
+    losses = _resumed(unfinished, trained, optimizer)
+    stream = batches(examples, settings["batch_size"], settings["seed"], len(losses))
+    made_folder(target.parent, "folder")
     with few_threads(model.parameter_count), torch.enable_grad():
-        for step in range(steps):
+        for step in range(len(losses), steps):
             if check is not None:
                 check()
             loss = _loss(adapted, next(stream))
@@ -211,12 +218,13 @@ def _tune_one(
             optimizer.step()
             losses.append(float(loss.detach()))
             step_done(step + 1)
+            if (step + 1) % KEPT_EVERY == 0 and step + 1 < steps:
+                _keep(unfinished, trained, optimizer, losses)
     tenth = max(1, steps // 10)
     report = ControlReport(
         task, len({example.ids for example in examples}), sum(losses[:tenth]) / tenth, sum(losses[-tenth:]) / tenth,
         round(time.monotonic() - began, 1),
     )  # fmt: skip
-    made_folder(target.parent, "folder")
     try:
         with whole_folder(target) as draft:
             save_adapters(adapted, draft)
@@ -224,9 +232,35 @@ def _tune_one(
     except OSError:  # another process has finished the same one in the meantime
         if not (target / HEADER).is_file():
             raise
+    unfinished.unlink(missing_ok=True)
 
 
-def _loss(model: Any, batch: Batch) -> torch.Tensor:
+def _keep(path: Path, trained: Sequence[Tensor], optimizer: torch.optim.Optimizer, losses: Sequence[float]) -> None:
+    """Write down what an unfinished tuning goes on from: adapters, the optimizer's state, and the losses so far."""
+    tensors = {"losses": torch.tensor(losses, dtype=torch.float64)}
+    for number, value in enumerate(trained):
+        tensors[f"{number}.value"] = value.detach()
+        tensors |= {f"{number}.{name}": part for name, part in optimizer.state[value].items()}
+    with whole_file(path) as draft:
+        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, draft)
+
+
+def _resumed(path: Path, trained: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> list[float]:
+    """Put an unfinished tuning, if there is one, into its adapters and the optimizer; the losses of its steps."""
+    if not path.is_file():
+        return []
+    tensors, _ = read_tensors(path, "an unfinished tuning")
+    with torch.no_grad():
+        for number, value in enumerate(trained):
+            value.copy_(tensors[f"{number}.value"])
+            optimizer.state[value] = {
+                name: tensors[f"{number}.{name}"].to(value.device if name != "step" else "cpu")
+                for name in ("step", "exp_avg", "exp_avg_sq")
+            }
+    return tensors["losses"].tolist()
+
+
+def _loss(model: Any, batch: Batch) -> Tensor:
     """Mean cross-entropy of the responses."""
     labels = batch.labels.to(model.device)[:, 1:]
     learned = labels != IGNORED

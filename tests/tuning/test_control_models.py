@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import interp_widgets as iw
+from interp_widgets.atomic import other_files
+from interp_widgets.tuning import control_models
 from tests.models.tiny import tiny_folder
 from tests.shipped import demo_pair
 
@@ -79,8 +81,9 @@ def test_the_seed_decides(tuned: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_cancelled_in_the_second_task(tmp_path: Path) -> None:
-    """The first task's model is kept, nothing of the second, and the next run goes on with it."""
+def test_cancelled_in_the_second_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first task's model is kept, and the next run goes on within the second, as if nothing had been."""
+    monkeypatch.setattr(control_models, "KEPT_EVERY", 2)
     steps = 0
 
     def stop() -> None:
@@ -91,11 +94,18 @@ def test_cancelled_in_the_second_task(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         tune(tmp_path, steps=4, check=stop)
-    assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["plural"]
+    plural, unfinished = sorted(other_files(tmp_path), reverse=True)
+    assert plural.name.startswith("plural-")
+    assert unfinished.name.startswith("capital-")
+    assert unfinished.suffix == ".unfinished"
     seen: list[int] = []
     controls = tune(tmp_path, steps=4, progress=lambda done, _: seen.append(done))
-    assert seen[:2] == [4, 5]
-    assert len(controls) == 2
+    assert seen[:2] == [4, 7]
+    assert sorted(controls.folders.values()) == other_files(tmp_path)
+    straight = tune(tmp_path / "straight", TASKS[1:], steps=4)
+    assert controls["capital"].weight_hash == straight["capital"].weight_hash
+    told, expected = controls.reports["capital"], straight.reports["capital"]
+    assert (told.first_loss, told.last_loss) == (expected.first_loss, expected.last_loss)
 
 
 def test_random_generators_stay(tmp_path: Path) -> None:

