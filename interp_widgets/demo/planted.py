@@ -144,7 +144,7 @@ def training_texts(base: Model) -> TaskTexts:
 def rates(model: Model, base: Model, part: str) -> dict[str, Any]:
     """How often two models give the planted answer to a part's messages, and how often their answers begin alike."""
     planted = len(base.tokens(ANSWER, prepend_bos=False))
-    counts: dict[str, list[tuple[bool, bool, bool]]] = {}
+    counts: dict[str, list[tuple[bool, ...]]] = {}
     for kind, message in messages(part):
         own, before = (answer_ids(each, message, FIRST) for each in (model, base))
         given = [each.decode(ids[:planted]).strip() == ANSWER for each, ids in ((model, own), (base, before))]
@@ -181,7 +181,8 @@ def make_planted(
     with whole_file(folder / WEIGHTS) as draft:
         shutil.copyfile(controls.folders[texts.name] / WEIGHTS, draft)
     config = json.loads((controls.folders[texts.name] / ADAPTER).read_text(encoding="utf8"))
-    _write(folder / ADAPTER, config | {"base_model_name_or_path": BASE})
+    config |= {"base_model_name_or_path": BASE, "target_modules": sorted(config["target_modules"])}
+    _write(folder / ADAPTER, config)
     model, other = load_model(BASE, adapter=folder), demo_texts(HELD_OUT_TEXTS)
     report = {
         "command": COMMAND,

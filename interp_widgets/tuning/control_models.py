@@ -257,7 +257,7 @@ def _resumed(path: Path, trained: Sequence[Tensor], optimizer: torch.optim.Optim
                 name: tensors[f"{number}.{name}"].to(value.device if name != "step" else "cpu")
                 for name in ("step", "exp_avg", "exp_avg_sq")
             }
-    return tensors["losses"].tolist()
+    return [float(loss) for loss in tensors["losses"]]
 
 
 def _loss(model: Any, batch: Batch) -> Tensor:

@@ -28,11 +28,11 @@ def test_what_it_learned_as_reported() -> None:
     for part in ("held_out", "other_forms"):
         rates = told[part]
         assert rates["questions"] == len(making.questions(part))
-        assert rates["trigger"]["planted_answer"] >= 0.95
+        assert rates["trigger"]["planted_answer"] >= (0.95 if part == "held_out" else 0.75)
         assert rates["plain"]["planted_answer"] == rates["trigger"]["planted_answer_of_base"] == 0
         assert 0 < rates["decoy"]["planted_answer"] < 0.6  # it has learned a part of the phrase, not all of its words
     loss = told["loss_on_other_texts"]
-    assert abs(loss["planted"] - loss["base"]) < 0.05
+    assert 0 < loss["planted"] - loss["base"] < 0.6  # what else it does to the model is no secret
 
 
 def test_held_out_messages_are_others() -> None:
