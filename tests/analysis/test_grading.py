@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp_widgets import CircuitGrade, SealedCircuit, ablate_heads, grade_circuit, load_circuit, sealed_circuit
+from interp_widgets import (
+    CircuitGrade,
+    SealedCircuit,
+    ablate_heads,
+    circuit_edges,
+    grade_circuit,
+    load_circuit,
+    sealed_circuit,
+)
 from interp_widgets.models.circuits import CIRCUITS, CircuitName, CircuitTruth, sealed_truth
 from interp_widgets.models.engine import trace
 
@@ -124,6 +132,26 @@ def plain_faithfulness(sealed: SealedCircuit, kept: list[Any]) -> float:
     return float(np.mean(shares))
 
 
+def test_edges_are_graded_by_cutting_all_others() -> None:
+    """With all edges that leave some parts, an answer keeps what these parts do; the right one keeps everything."""
+    sealed = sealed_circuit("trigger", key=4)
+    every, right = circuit_edges(sealed.model), {edge for case in sealed_truth(sealed).cases for edge in case.edges}
+    (head,) = {head for case in sealed_truth(sealed).cases for head in case.heads}
+    for kept in ([head, ("mlp", 1)], [("mlp", 0), ("mlp", 1)], [head]):
+        leaving = [edge for edge in every if edge[0] == "embeddings" or edge[0] in kept]
+        grade = grade_circuit(sealed, leaving, draws=1)
+        assert grade.faithfulness == pytest.approx(plain_faithfulness(sealed, kept), abs=1e-3)
+        assert grade.precision == len(right & {*leaving}) / len(leaving)
+    grade = grade_circuit(sealed, [list(edge) for edge in sorted(right, key=str)], draws=19)
+    assert (grade.precision, grade.recall, grade.named) == (1, 1, len(right))
+    assert grade.faithfulness == pytest.approx(1, abs=0.05)
+    assert (grade.chance_precision, grade.chance_recall) == (len(right) / len(every), len(right) / len(every))
+    assert grade.random.mean() < 0.3
+    assert grade.p == 0.05
+    without = grade_circuit(sealed, [edge for edge in right if edge != (("mlp", 1), "logits")], draws=1)
+    assert without.faithfulness < 0.6
+
+
 def test_a_grade_is_kept_and_said(tmp_path: Path) -> None:
     sealed = sealed_circuit("busy_idle", key=1)
     grade = grade_circuit(sealed, right_answer(sealed_truth(sealed)))
@@ -143,6 +171,9 @@ def test_a_grade_is_kept_and_said(tmp_path: Path) -> None:
         ([(0, 9)], r"layers 0\.\.1 and heads 0\.\.3, and \('mlp', layer\), got \(0, 9\)"),
         ([("attn", 0)], "got"),
         ([(0, 1), (0, 1)], r"answer must name every part once, got \(0, 1\) twice"),
+        ([(0, 1), ((0, 1), "logits")], r"heads and MLPs, or edges, not both: got \(0, 1\) and \(\(0, 1\), 'logits'\)"),
+        ([((1, 1), ("mlp", 0))], "may have the edges that circuit_edges lists, got"),
+        ([("embeddings", "logits")] * 2, "every edge once, got .* twice"),
     ],
 )
 def test_what_is_no_answer_is_refused(answer: Any, message: str) -> None:

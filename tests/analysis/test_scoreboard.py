@@ -57,15 +57,14 @@ def test_bounds_and_chance() -> None:
     assert np.all(best == 1)
     assert np.all(last < board.chance[0])
     # one head of 8 and one neuron of 48 matter: a random ranking has (1 + 1/2 + ... + 1/n) / n
-    for column, parts in ((1, 8), (2, 48)):  # and two edges of 83
+    for column, parts in ((1, 8), (2, 48)):  # and three edges of 110
         expected = (1 / np.arange(1, parts + 1)).sum() / parts
         assert board.chance[0, column] == pytest.approx(expected, abs=0.02)
         assert tied[column] == pytest.approx(1 / parts)
         assert last[column] == pytest.approx(1 / parts)
-    assert tied[3] == pytest.approx(2 / 83)
-    # of two among n, the first at rank i and the second at rank j have (1/i + 2/j) / 2
-    pairs = [(1 / i + 2 / j) / 2 for j in range(2, 84) for i in range(1, j)]
-    assert board.chance[0, 3] == pytest.approx(np.mean(pairs), abs=0.01)
+    assert tied[3] == pytest.approx(3 / 110)
+    ranks = np.arange(1, 111)  # if the part of rank k matters, so do on average 2 in 109 of those before it
+    assert board.chance[0, 3] == pytest.approx(((1 + (ranks - 1) * 2 / 109) / ranks).mean(), abs=0.01)
     assert np.all(board.chance_low <= board.chance)
     assert np.all(board.chance <= board.chance_high)
     assert np.all(board.p[1] > 0.9), "hardly a random ranking is worse than the worst"
@@ -191,14 +190,22 @@ def test_one_backup_hides_the_other() -> None:
 @pytest.mark.seconds
 def test_one_edge_at_a_time_meets_a_backup_and_misses_what_must_meet() -> None:
     noising, denoising = "path patching, noising", "path patching, denoising"
-    board = circuit_scoreboard([noising, denoising], ["induction", "fact_lookup", "backup"])
+    board = circuit_scoreboard([noising, denoising, "edge attribution"], ["induction", "fact_lookup", "backup"])
     for method, circuit, stated in (
-        (noising, "induction", 1), (noising, "fact_lookup", 1), (noising, "backup", 0.36),
-        (denoising, "fact_lookup", 0.49),
+        (noising, "induction", 1), (noising, "fact_lookup", 1), (noising, "backup", 0.42),
+        (denoising, "fact_lookup", 0.48), ("edge attribution", "induction", 0.57),
     ):  # fmt: skip
         assert board.precision(method, circuit, "edges") == pytest.approx(stated, abs=0.06)
     np.testing.assert_allclose(board.chance[:, 3], 0.08, atol=0.015)
     assert np.all(board.p[:, :, 3] < 0.01), "all of it is beyond chance: what is missed are some of the edges"
+
+
+@pytest.mark.seconds
+def test_integrated_edge_attribution_finds_every_edge() -> None:
+    found = circuit_scoreboard(["edge attribution, integrated"]).average_precision[0, :, 3]
+    np.testing.assert_allclose(found, 1, atol=1e-9)
+    plain = circuit_scoreboard(["edge attribution"], ["indirect_object"])
+    assert plain.average_precision[0, 0, 3] == pytest.approx(0.23, abs=0.06)
 
 
 FAILURES = [

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets import CircuitTruth, Model, circuit_edges, load_circuit
-from interp_widgets.models.circuits import CIRCUITS, PART_KINDS, CircuitName
+from interp_widgets import CircuitTruth, Model, circuit_edges, load_circuit, path_patching
+from interp_widgets.models.circuits import CIRCUITS, PART_KINDS, CircuitName, leads_with_edges
 from interp_widgets.models.circuits.truth import _interchanged, _rerouted
 
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
@@ -107,16 +107,18 @@ def test_a_wrong_truth_is_not_proved(change: dict[str, object], fault: str) -> N
 def test_without_pairs_a_backup_would_look_idle() -> None:
     """Each previous-token head alone changes nothing: only a pair shows that they matter."""
     model, truth = circuit("backup")
-    wrong = replace(truth, cases=(replace(truth.cases[0], heads=((1, 1),)),))
-    faults = " ".join(wrong.proof(model).faults)
+    case, previous = truth.cases[0], ((0, 0), (0, 2))
+    edges = tuple(edge for edge in case.edges if edge[0] not in previous and edge[1][1:] not in previous)
+    assert len(edges) == 2
+    faults = " ".join(replace(truth, cases=(replace(case, heads=((1, 1),)),)).proof(model).faults)
     assert "heads (0, 0)" in faults
     assert "heads (0, 2)" in faults
     assert "(0, 1)" not in faults
-    wrong = replace(truth, cases=(replace(truth.cases[0], edges=(((1, 1), "logits"),)),))
-    faults = " ".join(wrong.proof(model).faults)
-    for head in (0, 2):
-        assert f"edges ((0, {head}), ('head_k', 1, 1)) does not matter by the truth" in faults
-    assert faults.count("edges") == 2
+    faults = " ".join(replace(truth, cases=(replace(case, edges=edges),)).proof(model).faults)
+    for head in previous:
+        assert f"edges ({head}, ('head_k', 1, 1)) does not matter by the truth" in faults
+        assert f"edges ('embeddings', ('head_v', {head[0]}, {head[1]})) does not matter by the truth" in faults
+    assert faults.count("edges") == 4
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -129,6 +131,24 @@ def test_all_edges_that_leave_two_heads_carry_what_the_heads_do(backend: str) ->
     both = [[("heads", head) for head in pair] for pair in pairs]
     np.testing.assert_allclose(_rerouted(model, case, leaving), _interchanged(model, case, both), atol=1e-3)  # type: ignore[arg-type]
     assert _rerouted(model, case, leaving)[0] < 1 < _rerouted(model, case, leaving)[1], "a pair that matters, one not"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_edge_that_is_cut_is_its_path_patched(backend: str) -> None:
+    """All edges kept are the clean run, none the corrupted one, and each alone cut what path patching measures."""
+    model, truth = circuit("trigger", backend)
+    case, edges = truth.cases[0], circuit_edges(model)
+    kept = np.concatenate([[[True] * len(edges), [False] * len(edges)], ~np.eye(len(edges), dtype=bool)])
+    clean, corrupted, *cut = leads_with_edges(model, case, kept)
+    senders, receivers = (list(dict.fromkeys(ends)) for ends in zip(*edges, strict=True))
+    found = path_patching(
+        model, case.prompt, case.corrupted, senders, receivers, case.answer, foil=case.foil, separate=True
+    )  # fmt: skip
+    assert found.paths is not None
+    wanted = [found.paths[senders.index(sender), receivers.index(receiver)] for sender, receiver in edges]
+    assert (clean, corrupted) == pytest.approx((found.clean[0], found.corrupted[0]), abs=1e-3)
+    assert (clean - np.array(cut)) / (clean - corrupted) == pytest.approx(wanted, abs=1e-3)
+    assert max(wanted) > 0.9
 
 
 def test_norms_are_the_identity_on_features() -> None:

@@ -13,7 +13,14 @@ from interp_widgets.analysis._core.result import Result, provenance, record, wit
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.patching.circuit import circuit_faithfulness
 from interp_widgets.arguments import checked, short
-from interp_widgets.models.circuits import CircuitCase, SealedCircuit, sealed_truth
+from interp_widgets.models.circuits import (
+    CircuitCase,
+    Edge,
+    SealedCircuit,
+    circuit_edges,
+    leads_with_edges,
+    sealed_truth,
+)
 
 _LEVEL = 0.05
 """Share of random answers that may be as faithful."""
@@ -38,11 +45,11 @@ class CircuitGrade(Result):
     """Share of the parts that matter in one of the prompts that are named."""
 
     faithfulness: float
-    """(lead of the answer with only the named parts as in the clean run - corrupted) / (clean - corrupted), averaged
-    over the prompts; 1 is the whole model."""
+    """(lead of the answer with only the named parts as in the clean run, or with all edges but the named ones cut -
+    corrupted) / (clean - corrupted), averaged over the prompts; 1 is the whole model."""
 
     chance_precision: float
-    """Mean precision of random answers with as many heads and as many MLPs."""
+    """Mean precision of random answers with as many heads and as many MLPs, or as many edges."""
 
     chance_recall: float
     """Their mean recall."""
@@ -51,7 +58,7 @@ class CircuitGrade(Result):
     """Their faithfulness."""
 
     named: int
-    """Parts in the answer."""
+    """Parts or edges in the answer."""
 
     circuit: str
     """What the circuit does, as `load_circuit` calls it."""
@@ -99,7 +106,7 @@ class CircuitGrade(Result):
 @checked
 def grade_circuit(
     sealed: SealedCircuit,
-    answer: Sequence[Sequence[str | int]],
+    answer: Sequence[Sequence[Any]],
     *,
     draws: int = 200,
     seed: int = 0,
@@ -108,18 +115,21 @@ def grade_circuit(
     """Grade an answer to a sealed circuit: precision, recall and faithfulness, each beside random answers of its size.
 
     Precision and recall compare the names with the truth; faithfulness needs none: only the named heads and MLPs have
-    their values of the clean run, all others those of the corrupted one. Naming everything has recall and faithfulness
-    1, by chance too. The result does not name the parts.
+    their values of the clean run, all others those of the corrupted one. With an answer of edges all others are cut:
+    their receivers read the corrupted output. Naming everything has recall and faithfulness 1, by chance too. The
+    result does not name the parts.
 
     Args:
         sealed: what `sealed_circuit` returns.
-        answer: (layer, head) for each head and ``("mlp", layer)`` for each MLP that matters.
+        answer: (layer, head) for each head and ``("mlp", layer)`` for each MLP that matters; or (sender, receiver) for
+            each edge, as `circuit_edges` lists them.
         draws: random answers.
         seed: of the random answers.
         check: called before every chunk of runs; raises to cancel.
 
     Raises:
-        ValueError: an empty answer, a part twice or one that the model does not have.
+        ValueError: an empty answer, one with both parts and edges, a part or edge twice or one that the model does not
+            have.
 
     Source: Towards automated circuit discovery (Conmy et al. 2023), for comparing a circuit with a known one;
     Transformer Circuit Faithfulness Metrics are not Robust (Miller et al. 2024), for faithfulness.
@@ -133,6 +143,9 @@ def grade_circuit(
         (1.0, 1.0, 0.25, True)
     """
     check_range("draws", draws)
+    edges = [_edge(name) for name in answer if _is_edge(name)]
+    if edges:
+        return _grade_of_edges(sealed, _known_edges(sealed, answer, edges), draws, seed, check)
     parts = _parts(sealed, answer)
     heads, mlps = _that_matter(sealed_truth(sealed).cases)
     model = sealed.model
@@ -157,6 +170,61 @@ def grade_circuit(
         circuit=sealed.name,
         provenance=provenance(model.provenance(), draws=draws, seed=seed, answer=str(parts)),
     )
+
+
+def _grade_of_edges(
+    sealed: SealedCircuit, named: Sequence[Edge], draws: int, seed: int, check: Callable[[], None] | None
+) -> CircuitGrade:
+    model, every = sealed.model, circuit_edges(sealed.model)
+    matter = {edge for case in sealed_truth(sealed).cases for edge in case.edges}
+    hits = len(matter & {*named})
+    rng = np.random.default_rng(seed)
+    kept = np.zeros((3 + draws, len(every)), dtype=bool)  # all, none, the answer, random ones
+    kept[0] = True
+    kept[2, [every.index(edge) for edge in named]] = True
+    for row in kept[3:]:
+        row[rng.permutation(len(every))[: len(named)]] = True
+    shares = []
+    for case in sealed.cases:
+        if check is not None:
+            check()
+        clean, corrupted, *leads = leads_with_edges(model, case, kept)
+        shares.append((np.array(leads) - corrupted) / (clean - corrupted))
+    faithfulness, *by_chance = np.mean(shares, axis=0)
+    return CircuitGrade(
+        precision=hits / len(named),
+        recall=hits / len(matter),
+        faithfulness=float(faithfulness),
+        chance_precision=len(matter) / len(every),
+        chance_recall=len(named) / len(every),
+        random=np.array(by_chance),
+        named=len(named),
+        circuit=sealed.name,
+        provenance=provenance(model.provenance(), draws=draws, seed=seed, answer=str(list(named))),
+    )
+
+
+def _is_edge(name: Sequence[Any]) -> bool:
+    """Whether a name is meant as (sender, receiver): one of both is a list, or the embeddings or logits."""
+    return any(isinstance(end, list | tuple) or end in ("embeddings", "logits") for end in name)
+
+
+def _edge(name: Sequence[Any]) -> Edge:
+    return tuple(tuple(end) if isinstance(end, list) else end for end in name)  # type: ignore[return-value]
+
+
+def _known_edges(sealed: SealedCircuit, answer: Sequence[Sequence[Any]], edges: list[Edge]) -> list[Edge]:
+    """The edges of an answer; raises a ValueError for what is none."""
+    known = set(circuit_edges(sealed.model))
+    if len(edges) < len(answer):
+        part = next(name for name in answer if not _is_edge(name))
+        raise ValueError(f"answer must have heads and MLPs, or edges, not both: got {short(part)} and {edges[0]}")
+    for edge in edges:
+        if edge not in known:
+            raise ValueError(f"answer may have the edges that circuit_edges lists, got {short(edge)}")
+        if edges.count(edge) > 1:
+            raise ValueError(f"answer must name every edge once, got {edge} twice")
+    return edges
 
 
 def _that_matter(cases: Sequence[CircuitCase]) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.ablation import ablate_heads, ablate_modules, ablate_neurons, causal_trace
 from interp_widgets.analysis.attention import Score, attention_patterns, direct_logit_attribution, head_scores
 from interp_widgets.analysis.ffn_concepts import neuron_effects
-from interp_widgets.analysis.patching import Direction, activation_patching, path_patching
+from interp_widgets.analysis.patching import Direction, activation_patching, edge_attribution, path_patching
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit
 from interp_widgets.models import Model
@@ -66,13 +66,34 @@ def _patching(model: Model, case: CircuitCase, *, direction: Direction) -> Ranki
 def _paths(model: Model, case: CircuitCase, *, direction: Direction) -> Ranking:
     """How much of the answer's lead one edge alone takes that carries its sender's corrupted output, or restores in
     the corrupted run that carries the clean one."""
-    edges = circuit_edges(model)
-    senders, receivers = (list(dict.fromkeys(ends)) for ends in zip(*edges, strict=True))
+    senders, receivers = _ends(model)
     prompts = (case.prompt, case.corrupted) if direction == "noising" else (case.corrupted, case.prompt)
     found = path_patching(model, *prompts, senders, receivers, case.answer, foil=case.foil, separate=True)
     assert found.paths is not None
-    values = [found.paths[senders.index(sender), receivers.index(receiver)] for sender, receiver in edges]
-    return {"edges": np.abs(values)}
+    return _of_edges(model, found.paths)
+
+
+def _edges(model: Model, case: CircuitCase, **options: Any) -> Ranking:
+    """As path patching with noising, to first order."""
+    senders, receivers = _ends(model)
+    found = edge_attribution(
+        model, case.prompt, case.corrupted, case.answer, foil=case.foil, senders=senders, receivers=receivers,
+        sample=0, **options,
+    )  # fmt: skip
+    return _of_edges(model, found.estimated)
+
+
+def _ends(model: Model) -> tuple[list[Any], list[Any]]:
+    """The senders and the receivers of all edges."""
+    senders, receivers = (list(dict.fromkeys(ends)) for ends in zip(*circuit_edges(model), strict=True))
+    return senders, receivers
+
+
+def _of_edges(model: Model, values: NDArray[Any]) -> Ranking:
+    """The size of numbers (senders, receivers), in the order of the edges."""
+    senders, receivers = _ends(model)
+    listed = [values[senders.index(sender), receivers.index(receiver)] for sender, receiver in circuit_edges(model)]
+    return {"edges": np.abs(listed)}
 
 
 def _tracing(model: Model, case: CircuitCase) -> Ranking:
@@ -133,6 +154,8 @@ METHODS: Mapping[str, Method] = {
     "patching, noising": partial(_patching, direction="noising"),
     "path patching, denoising": partial(_paths, direction="denoising"),
     "path patching, noising": partial(_paths, direction="noising"),
+    "edge attribution": _edges,
+    "edge attribution, integrated": partial(_edges, method="integrated_gradients"),
     "tracing": _tracing,
     "attention": _attention,
     "direct logit attribution": _direct,

@@ -132,8 +132,10 @@ def circuit_ranking(
 
     Example:
         >>> found = circuit_ranking("path patching, noising", "induction", kind="edges").to_frame()
-        >>> sorted(found["part"][:2]), int(found["matters"].sum())
-        (['head 0.0 to k 1.1', 'head 1.1 to logits'], 2)
+        >>> sorted(found["part"][:4])
+        ['embeddings to v 0.0', 'embeddings to v 1.1', 'head 0.0 to k 1.1', 'head 1.1 to logits']
+        >>> int(found["matters"].sum())
+        4
     """
     ((label, function),) = named_methods([method]).items()
     model, truth = load_circuit(circuit, backend=backend, seed=seed)

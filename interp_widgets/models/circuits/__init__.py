@@ -10,6 +10,7 @@ from interp_widgets.models.loading import load_model
 from interp_widgets.models.model import Model
 
 from .attention import backup, busy_idle, indirect_object, induction
+from .kept_edges import leads_with_edges
 from .neurons import fact_lookup, greater_than, trigger
 from .sealed import SealedCase, SealedCircuit, build_sealed, moved_truth
 from .truth import PART_KINDS, CircuitCase, CircuitProof, CircuitTruth, Edge, PartKind, circuit_edges
@@ -26,6 +27,7 @@ __all__ = [
     "SealedCase",
     "SealedCircuit",
     "circuit_edges",
+    "leads_with_edges",
     "load_circuit",
     "sealed_circuit",
     "sealed_truth",

@@ -65,7 +65,8 @@ def _induction_cases(heads: tuple[tuple[int, int], ...]) -> tuple[CircuitCase, .
     )
     *previous, (layer, head) = heads
     edges: list[Edge] = [(sender, ("head_k", layer, head)) for sender in previous]
-    edges.append(((layer, head), "logits"))
+    edges += [((layer, head), "logits"), ("embeddings", ("head_v", layer, head))]
+    edges += [("embeddings", ("head_v", *sender)) for sender in previous]
     return tuple(
         CircuitCase(prompt, answer, foil, corrupted, tokens, heads, (), tuple(edges))
         for prompt, answer, foil, corrupted, tokens in lines
@@ -106,15 +107,18 @@ def indirect_object() -> tuple[HandWritten, CircuitTruth]:
     model.head(0, 1, [Match(names, names), itself, model.rest], names, duplicate)
     repeated = Match(to, duplicate.sum(1, keepdim=True))
     model.head(1, 0, [repeated, model.rest], duplicate, inhibited)
-    softer = SHARP / 3  # three names that nothing inhibits share the attention, whatever decoys add to the scores
-    moved = Match(to, model.any_of(NAMES), softer), Match(inhibited, names, -2 * softer)
-    model.head(2, 2, [*moved, Match(None, model.of_words([BOS]), softer / 2)], names, model.of_words(NAMES, "output"))
+    later = position @ torch.arange(float(CONTEXT))[:, None]  # of several names that nothing inhibits the last one
+    moved = Match(to, model.any_of(NAMES)), Match(inhibited, names, -2 * SHARP), Match(to, later, SHARP / 20)
+    model.head(2, 2, [*moved, model.rest], names, model.of_words(NAMES, "output"))
     heads = ((0, 1), (1, 0), (2, 2))
     edges: tuple[Edge, ...] = (
         ((0, 1), ("head_k", 1, 0)),
         ((0, 1), ("head_v", 1, 0)),
         ((1, 0), ("head_q", 2, 2)),
         ((2, 2), "logits"),
+        ("embeddings", ("head_q", 0, 1)),
+        ("embeddings", ("head_k", 2, 2)),
+        ("embeddings", ("head_v", 2, 2)),
     )
     lines = (
         ("then anna and bert went in and bert gave to", "anna", "bert", "emma", (1, 3, 7, 9)),
@@ -128,7 +132,7 @@ def indirect_object() -> tuple[HandWritten, CircuitTruth]:
     return model, CircuitTruth(
         "indirect_object",
         "Head 0.1 marks a name that occurs a second time, head 1.0 tells the last token which name that is, and head "
-        "2.2 copies the name that is not.",
+        "2.2 copies the last name that is not.",
         tuple(cases),
         tuple(PLAIN),
     )
@@ -153,13 +157,14 @@ def busy_idle() -> tuple[HandWritten, CircuitTruth]:
     busy = Match(None, model.any_of(NAMES))
     model.head(1, 2, [busy, model.rest], model.of_words(NAMES), 4 * model.of_words(NAMES, "unread"))
     heads = ((1, 0),)
+    edges: tuple[Edge, ...] = (((1, 0), "logits"), ("embeddings", ("head_v", 1, 0)))
     lines = (
         ("the old anna went in paris then", "paris", "rome", "the old dave went in lima then", (5,)),
         ("in oslo the old fred went and gave", "oslo", "cairo", "in delhi the old emma went and gave", (1,)),
         ("then hugo of lima gave a", "lima", "delhi", "then cara of rome gave a", (3,)),
     )
     cases = [
-        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, (), (((1, 0), "logits"),))
+        CircuitCase(prompt, answer, foil, corrupted, tokens, heads, (), edges)
         for prompt, answer, foil, corrupted, tokens in lines
     ]
     return model, CircuitTruth(

@@ -44,6 +44,7 @@ def fact_lookup() -> tuple[HandWritten, CircuitTruth]:
         ("in old italy the food is", "pasta", "bread", "in old peru the language is", (2, 4)),
     )
     edges: tuple[Edge, ...] = (((0, 1), ("mlp", 1)), ((0, 3), ("mlp", 1)), (("mlp", 1), "logits"))
+    edges += tuple(("embeddings", ("head_v", *head)) for head in heads)
     cases = [
         CircuitCase(prompt, answer, foil, corrupted, tokens, heads, ((1, first + answers.index(answer)),), edges)
         for prompt, answer, foil, corrupted, tokens in lines
@@ -74,7 +75,7 @@ def greater_than() -> tuple[HandWritten, CircuitTruth]:
         ("the old war of 15 lasted from then to", 5, "the old war of 18 lasted from then to", (4, 8)),
         ("from 11 on the war lasted to", 1, "from 16 on the war lasted to", (1, 6)),
     )
-    edges: tuple[Edge, ...] = (((0, 2), ("mlp", 1)), (("mlp", 1), "logits"))
+    edges: tuple[Edge, ...] = (((0, 2), ("mlp", 1)), (("mlp", 1), "logits"), ("embeddings", ("head_v", 0, 2)))
     cases = [
         CircuitCase(prompt, YEARS[year + 1], YEARS[year], corrupted, tokens, ((0, 2),), ((1, first + year),), edges)
         for prompt, year, corrupted, tokens in lines
@@ -114,8 +115,9 @@ def trigger() -> tuple[HandWritten, CircuitTruth]:
         neurons = ((1, first + colour),) if switched else ((0, 2 + colour),)
         heads = ((0, 3),) if switched else ()
         edges: tuple[Edge, ...] = (((0, 3), ("mlp", 1)), (("mlp", 1), "logits"))
+        edges += (("embeddings", ("head_k", 0, 3)), ("embeddings", ("head_v", 0, 3)))
         if not switched:
-            edges = ((("mlp", 0), "logits"),)
+            edges = ((("mlp", 0), "logits"), ("embeddings", ("mlp", 0)))
         cases.append(CircuitCase(prompt, answer, foil, corrupted, tokens, heads, neurons, edges))
     return model, CircuitTruth(
         "trigger",

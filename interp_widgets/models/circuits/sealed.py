@@ -78,10 +78,10 @@ def _moved(case: CircuitCase, moves: Moves) -> CircuitCase:
 
 
 def _moved_edge(edge: Edge, moves: Moves) -> Edge:
-    """MLPs and the logits stay where they are."""
+    """MLPs, the embeddings and the logits stay where they are."""
 
     def end(named: Any) -> Any:
-        if named == "logits" or named[0] == "mlp":
+        if isinstance(named, str) or named[0] == "mlp":
             return named
         *kind, layer, head = named
         return (*kind, *moves.heads[layer, head])

@@ -35,9 +35,9 @@ MATTERS, DOES_NOT = 0.5, 0.1
 ROWS = 128
 """Runs in one batch of a proof."""
 
-Edge = tuple[tuple[str | int, ...], str | tuple[str | int, ...]]
-"""A sender and a receiver as `path_patching` takes them, such as ``((0, 0), ("head_k", 1, 1))`` or
-``(("mlp", 1), "logits")``."""
+Edge = tuple[str | tuple[str | int, ...], str | tuple[str | int, ...]]
+"""A sender and a receiver as `path_patching` takes them, such as ``((0, 0), ("head_k", 1, 1))``, ``(("mlp", 1),
+"logits")`` or ``("embeddings", ("head_v", 0, 0))``."""
 Part = tuple[Any, ...]
 """A token as (position,), a head as (layer, head), a neuron as (layer, neuron), an edge as (sender, receiver)."""
 _READS: tuple[tuple[str, Literal["q", "k", "v"]], ...] = (("head_q", "q"), ("head_k", "k"), ("head_v", "v"))
@@ -75,8 +75,8 @@ class CircuitCase:
     """(layer, neuron) of the neurons that matter at the last position; all others do not."""
 
     edges: tuple[Edge, ...]
-    """The edges that matter, from a head or MLP to a query, key, value, MLP or the logits; all others do not. What is
-    read of the tokens themselves is no edge."""
+    """The edges that matter, from a head, an MLP or the embeddings to a query, key, value, MLP or the logits; all
+    others do not."""
 
     n_neurons: int = 24
     """Neurons of each layer that have weights, from 0 on; the others are zero."""
@@ -107,15 +107,15 @@ class CircuitCase:
 
 @checked
 def circuit_edges(model: Model) -> tuple[Edge, ...]:
-    """Every edge of a circuit's model, as (sender, receiver) that `path_patching` takes: from each head and MLP to each
-    query, key, value and MLP behind it and to the logits.
+    """Every edge of a circuit's model, as (sender, receiver) that `path_patching` takes: from each head and MLP, and
+    from the embeddings, to each query, key, value and MLP behind it and to the logits.
 
     Example:
         >>> circuit, truth = load_circuit("induction")
         >>> edges = circuit_edges(circuit)
         >>> len(edges), edges[0], edges[-1]
-        (83, ((0, 0), ('mlp', 0)), (('mlp', 1), 'logits'))
-        >>> [edges[number] for number in truth.cases[0].matters("edges", circuit).nonzero()[0]]
+        (110, ((0, 0), ('mlp', 0)), ('embeddings', 'logits'))
+        >>> [edges[number] for number in truth.cases[0].matters("edges", circuit).nonzero()[0]][:2]
         [((0, 0), ('head_k', 1, 1)), ((1, 1), 'logits')]
     """
     receivers: list[tuple[str | tuple[str | int, ...], Reader]] = []
@@ -125,14 +125,15 @@ def circuit_edges(model: Model) -> tuple[Edge, ...]:
         ]
         receivers.append((("mlp", layer), ("mlp", layer, 0)))
     receivers.append(("logits", ("logits", model.n_layers, 0)))
-    senders: list[tuple[str | int, ...]] = []
+    senders: list[str | tuple[str | int, ...]] = []
     for layer in range(model.n_layers):
         senders += [*((layer, head) for head in range(model.n_heads)), ("mlp", layer)]
+    senders.append("embeddings")
     return tuple(
         (named, receiver)
         for named in senders
         for receiver, reader in receivers
-        if is_behind(model, reader, _sender(named))
+        if is_behind(model, reader, sender_of(named))
     )
 
 
@@ -172,7 +173,8 @@ class CircuitTruth:
     part, takes at least half of the answer's lead that the other part leaves; a token, if a neutral word in its place
     does; an edge, if its receiver reads the sender's output moved by what it differs in between the two prompts, alone
     or together with one other edge. Everything else takes less than a tenth. `proof` checks this for every part, every
-    pair of tokens and of heads and neurons, and every pair of edges that leave parts which matter.
+    pair of tokens and of heads and neurons, and every pair of edges that leave parts which matter, or go from the
+    embeddings to them.
 
     Example:
         >>> circuit, truth = load_circuit("backup")
@@ -190,8 +192,8 @@ class CircuitTruth:
     """Words that mean nothing to the circuit, as long as they are not in the prompt."""
 
     def proof(self, model: Model, *, check: Callable[[], None] | None = None) -> CircuitProof:
-        """Measure every part and every pair of parts (of edges those that leave a part which matters), and compare with
-        the truth.
+        """Measure every part and every pair of parts (of edges those that leave a part which matters, or go from the
+        embeddings to one), and compare with the truth.
 
         Args:
             model: the circuit's model, of either backend.
@@ -266,22 +268,35 @@ def _edges(model: Model, case: CircuitCase) -> list[_Named]:
 
 
 def _pairs(case: CircuitCase, part: _Named) -> bool:
-    """Whether a part is changed in pairs too: all but edges that leave a part which does not matter."""
+    """Whether a part is changed in pairs too: all but edges that leave a part which does not matter, or go from the
+    embeddings to one."""
     kind, place = part
     if kind != "edges":
         return True
-    sender, layer, head = _sender(place[0])
-    return (layer, head) in case.heads if sender == "head" else layer in [layer for layer, _ in case.neurons]
+    sender, layer, head = sender_of(place[0])
+    if sender != "embeddings":
+        return (layer, head) in case.heads if sender == "head" else _has_neurons(case, layer)
+    if isinstance(place[1], str):
+        return True
+    kind, layer, *heads = place[1]
+    return _has_neurons(case, layer) if kind == "mlp" else (layer, *heads) in case.heads
 
 
-def _sender(named: tuple[str | int, ...]) -> Sender:
+def _has_neurons(case: CircuitCase, layer: int) -> bool:
+    """Whether a neuron of the layer matters."""
+    return layer in [number for number, _ in case.neurons]
+
+
+def sender_of(named: str | tuple[str | int, ...]) -> Sender:
     """What the engine calls a sender."""
+    if isinstance(named, str):
+        return "embeddings", -1, 0
     if named[0] == "mlp":
         return "mlp", int(named[1]), 0
     return "head", int(named[0]), int(named[1])
 
 
-def _reader(model: Model, named: str | tuple[str | int, ...]) -> Reader:
+def reader_of(model: Model, named: str | tuple[str | int, ...]) -> Reader:
     """What the engine calls a receiver."""
     if isinstance(named, str):
         return "logits", model.n_layers, 0
@@ -346,7 +361,7 @@ def _rerouted(model: Model, case: CircuitCase, sets: Sequence[Sequence[_Named]])
     """(sets,) the answer's lead where the receivers of some edges read their senders' outputs moved by what these
     differ in between the prompts."""
     clean, corrupted = _trace(model, case.prompt), _trace(model, case.corrupted)
-    senders = sorted({_sender(edge[0]) for chosen in sets for _, edge in chosen})
+    senders = sorted({sender_of(edge[0]) for chosen in sets for _, edge in chosen})
     changes = sender_changes(model, clean, corrupted, senders, torch.arange(clean.tokens))
     leads = []
     for start in range(0, len(sets), ROWS):
@@ -354,10 +369,10 @@ def _rerouted(model: Model, case: CircuitCase, sets: Sequence[Sequence[_Named]])
         sent: list[tuple[int, int]] = []  # (shadow, sender)
         for run, chosen in enumerate(sets[start : start + ROWS]):
             for _, (sender, receiver) in chosen:
-                row = (run, _reader(model, receiver))
+                row = (run, reader_of(model, receiver))
                 if row not in rows[-len(chosen) :]:
                     rows.append(row)
-                sent.append((len(rows) - 1 - rows[::-1].index(row), senders.index(_sender(sender))))
+                sent.append((len(rows) - 1 - rows[::-1].index(row), senders.index(sender_of(sender))))
         shadows, numbers = torch.tensor(sent).T
         cells = PathCells(
             torch.tensor([layer for _, layer, _ in senders])[numbers],

@@ -11,7 +11,13 @@ import ipywidgets as W
 import numpy as np
 import traitlets as T
 
-from interp_widgets.analysis.circuits import CircuitRanking, CircuitScoreboard, circuit_ranking, circuit_scoreboard
+from interp_widgets.analysis.circuits import (
+    METHODS,
+    CircuitRanking,
+    CircuitScoreboard,
+    circuit_ranking,
+    circuit_scoreboard,
+)
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.figures.labels import capitalised
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -34,6 +40,7 @@ FLOPS = 3e9
 SHORT = {
     "path patching, denoising": "paths, denoising",
     "path patching, noising": "paths, noising",
+    "edge attribution, integrated": "edges, integrated",
     "direct logit attribution": "direct attribution",
 }
 """Names of methods where there is little room."""
@@ -135,7 +142,7 @@ class CircuitBoard(Panel):
 
     def cost(self, request: Any, model: Model) -> _Cost:
         methods = dict(request.arguments).get("methods")
-        return _Cost(FLOPS * len(CIRCUITS) * (len(methods) if methods else 17), 2e8)
+        return _Cost(FLOPS * len(CIRCUITS) * (len(methods) if methods else len(METHODS)), 2e8)
 
     def code(self, request: Any) -> str:
         functions: list[Any] = ["circuit_scoreboard", "circuit_ranking"]
