@@ -33,12 +33,14 @@ from interp_widgets import (
     greedy_circuit,
     head_measures,
     head_scores,
+    head_word_pairs,
     load_model,
     logit_lens,
     massive_activations,
     path_patching,
     prompt_saliency,
     steer,
+    weights_against_text,
 )
 from interp_widgets.models import Model
 from interp_widgets.models.engine import residual_streams
@@ -453,6 +455,42 @@ def test_direct_logit_attribution_adds_up(either: Loaded) -> None:
     assert found.error.max() < 1e-4
     if either.model.n_layers == 30:  # SmolLM2: the head that brings the capital
         assert np.unravel_index(int(found.heads.argmax()), found.heads.shape) == (23, 4)
+
+
+def test_the_heads_that_write_the_name_of_who_receives_are_beyond_chance(smollm2: Loaded) -> None:
+    names = [(" Mary", " John"), (" Tom", " Anna"), (" Paul", " Alice"), (" James", " Sarah")]
+    prompts = [f"When{one} and{other} went to the store,{other} gave a drink to" for one, other in names]
+    answers, foils = zip(*names, strict=True)
+    found = direct_logit_attribution(smollm2.model, prompts, answers, foil=foils)
+    for prompt, total, pair in zip(prompts, found.total_by_prompt, names, strict=True):
+        right, wrong = smollm2.logits(input_ids=smollm2.ids(prompt))[-1][[smollm2.token(name) for name in pair]]
+        assert total == pytest.approx(float(right - wrong), abs=SINGLE * 5)
+    assert found.total_by_prompt.min() > 2
+    p = np.asarray(found.heads_p)
+    assert max(p[23, 0], p[23, 3], p[29, 1]) <= 0.05
+    assert found.heads[23, 3] == pytest.approx(3.66, rel=0.15)
+    assert (p <= 0.05).sum() <= 12, "of 270 heads"
+
+
+@torch.no_grad()
+def test_attention_along_word_pairs_is_that_of_transformers(smollm2: Loaded) -> None:
+    words = ["France", "Paris", "Italy", "Rome", "Germany", "Berlin", "Spain", "Madrid", "dog", "cat", "the"]
+    words += ["capital", "of", "city", "king", "queen", "man", "woman"]
+    texts = ["The capital of France is Paris.", "The capital of Italy is Rome.", "The dog and the cat of the king."]
+    pairs = head_word_pairs(smollm2.model, layers=[23], words=words, top=20)
+    found = weights_against_text(smollm2.model, texts, pairs, shuffles=1)
+    assert len(found.attention) > 5
+    smollm2.theirs.set_attn_implementation("eager")
+    try:
+        runs = [smollm2.theirs(smollm2.ids(text), use_cache=False, output_attentions=True) for text in texts]
+    finally:
+        smollm2.theirs.set_attn_implementation("sdpa")
+    patterns = [run.attentions[23][0] for run in runs]
+    wanted = [
+        float(patterns[text][head, query, key])
+        for (_, head), (text, query, key) in zip(found.cells.tolist(), found.places.tolist(), strict=True)
+    ]
+    np.testing.assert_allclose(found.attention, wanted, atol=SINGLE)
 
 
 def test_the_reasons_of_an_attention_score_add_up(smollm2: Loaded) -> None:
