@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from interp_widgets import CircuitTruth, Model, circuit_edges, load_circuit, path_patching
-from interp_widgets.models.circuits import CIRCUITS, PART_KINDS, CircuitName, leads_with_edges
+from interp_widgets import CircuitTruth, Model, circuit_edges, load_circuit, load_model, path_patching
+from interp_widgets.models.circuits import CIRCUITS, PART_KINDS, CircuitName, leads_with_edges, save_circuits
 from interp_widgets.models.circuits.truth import _interchanged, _rerouted
 
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
@@ -177,6 +178,21 @@ def test_a_proof_can_be_cancelled() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         truth.proof(model, check=stop)
+
+
+@pytest.mark.seconds
+def test_checkpoints_are_the_circuits(tmp_path: Path) -> None:
+    """`make circuits`: a folder loads as any other model, passes the check of a load, and says the same."""
+    folders = save_circuits(tmp_path / "circuits")
+    assert [folder.name for folder in folders] == list(CIRCUITS)
+    for folder in folders[1], folders[4]:
+        model, truth = circuit(folder.name)  # type: ignore[arg-type]
+        prompt = truth.cases[0].prompt
+        read = load_model(str(folder))
+        assert read.tokens(prompt) == model.tokens(prompt)
+        torch.testing.assert_close(logits(read, prompt), logits(model, prompt))
+    with pytest.raises(OSError):
+        save_circuits(tmp_path / "circuits")
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Literal
 
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import whole_folder
 from interp_widgets.models.build import BackendChoice
 from interp_widgets.models.loading import load_model
 from interp_widgets.models.model import Model
@@ -29,6 +32,7 @@ __all__ = [
     "circuit_edges",
     "leads_with_edges",
     "load_circuit",
+    "save_circuits",
     "sealed_circuit",
     "sealed_truth",
 ]
@@ -127,6 +131,19 @@ def sealed_circuit(name: CircuitName, *, key: int, backend: BackendChoice = "aut
     writer, truth = _WRITERS[name]()
     writer.moved(key)
     return build_sealed(writer, truth, key, seed, backend)
+
+
+def save_circuits(folder: str | os.PathLike[str], *, seed: int = 0) -> tuple[Path, ...]:
+    """Write every circuit as a transformers checkpoint with its tokenizer, for `load_model`; returns their folders.
+
+    Raises an OSError if the folder is there already or cannot be written.
+    """
+    with whole_folder(folder) as draft:
+        for name, write in _WRITERS.items():
+            writer, _ = write()
+            writer.build(seed).save_pretrained(draft / name)
+            writer.tokenizer().save_pretrained(draft / name)
+    return tuple(Path(folder) / name for name in _WRITERS)
 
 
 def _check_name(name: str) -> None:
