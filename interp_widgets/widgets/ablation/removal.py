@@ -159,6 +159,7 @@ class Removal(MapPanel):
             W.Button(
                 description="Compare with chance",
                 tooltip=f"Compute the map {FEWEST} more times with changes as long in random directions",
+                layout=W.Layout(align_self="flex-start"),
             ),
             lambda: setattr(self, "null_draws", FEWEST),
         )
