@@ -161,7 +161,7 @@ class Removal(MapPanel):
                 tooltip=f"Compute the map {FEWEST} more times with changes as long in random directions",
                 layout=W.Layout(align_self="flex-start"),
             ),
-            lambda: setattr(self, "null_draws", FEWEST),
+            self._compare_with_chance,
         )
         shown_if(self.chance_button, False)
         self.next_token = AblatedTokens(self)
@@ -230,6 +230,10 @@ class Removal(MapPanel):
         self.words.value = "<br>".join([clean_value(self, self.results), strongest, *self._chance()])
         shown_if(self.words, True)
         shown_if(self.chance_button, not self.null_draws)
+
+    def _compare_with_chance(self) -> None:
+        self.null_draws = FEWEST
+        self.go()
 
     def _chance(self) -> list[str]:
         """Which cells are beyond chance, as HTML lines."""
