@@ -237,6 +237,8 @@ from .models.circuits import SealedCase as SealedCase
 from .models.circuits import SealedCircuit as SealedCircuit
 from .models.circuits import circuit_edges as circuit_edges
 from .models.circuits import load_circuit as load_circuit
+from .models.circuits import open_sealed as open_sealed
+from .models.circuits import seal_circuit as seal_circuit
 from .models.circuits import sealed_circuit as sealed_circuit
 from .sweeps.comparison import SweepComparison as SweepComparison
 from .sweeps.comparison import compare_sweeps as compare_sweeps

@@ -53,7 +53,8 @@ TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 
 ARRAYS_ONLY = {
     "add_to_map", "annotate_concepts", "bbq_metrics", "chat_prompt", "circuit_edges", "circuit_ranking",
     "circuit_scoreboard", "clustering_scores", "compare_annotations", "compare_sweeps", "concept_map",
-    "decompose_state", "demo_bias_texts", "demo_cases", "grade_circuit", "sealed_circuit",
+    "decompose_state", "demo_bias_texts", "demo_cases", "grade_circuit", "open_sealed", "seal_circuit",
+    "sealed_circuit",
     "demo_concepts", "demo_instructions", "demo_problems", "demo_prompts", "demo_stereoset", "demo_task_texts",
     "demo_texts", "demo_word_vectors", "dispersion", "field", "importance_density", "instruction_score",
     "labeled_texts", "layer_sections", "linear_cka", "load_circuit", "load_demo_pair", "make_instruction_task",

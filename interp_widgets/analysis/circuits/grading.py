@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.patching.circuit import circuit_faithfulness
 from interp_widgets.arguments import checked, short
 from interp_widgets.models.circuits import (
+    MATTERS,
     CircuitCase,
+    CircuitTruth,
     Edge,
     SealedCircuit,
+    changes_of,
     circuit_edges,
     leads_with_edges,
     sealed_truth,
@@ -38,20 +41,29 @@ class CircuitGrade(Result):
         (1.0, 1.0, True)
     """
 
-    precision: float
-    """Share of the named parts that matter in one of the prompts."""
+    VERSION: ClassVar[int] = 2
 
-    recall: float
+    precision: float | None
+    """Share of the named parts that matter in one of the prompts; None where the truth is locked."""
+
+    recall: float | None
     """Share of the parts that matter in one of the prompts that are named."""
 
     faithfulness: float
     """(lead of the answer with only the named parts as in the clean run, or with all edges but the named ones cut -
     corrupted) / (clean - corrupted), averaged over the prompts; 1 is the whole model."""
 
-    chance_precision: float
+    without: float
+    """Faithfulness of all other parts or edges: what is left of the behaviour without the named ones."""
+
+    needed: int
+    """Named parts or edges that take at least half of the answer's lead in one of the prompts, alone or beside one
+    other named one (of more than 30 edges alone), as those that matter do."""
+
+    chance_precision: float | None
     """Mean precision of random answers with as many heads and as many MLPs, or as many edges."""
 
-    chance_recall: float
+    chance_recall: float | None
     """Their mean recall."""
 
     random: Floats = with_axes("draws")
@@ -64,8 +76,10 @@ class CircuitGrade(Result):
     """What the circuit does, as `load_circuit` calls it."""
 
     @property
-    def f1(self) -> float:
+    def f1(self) -> float | None:
         """Harmonic mean of precision and recall; 0 if nothing named matters."""
+        if self.precision is None or self.recall is None:
+            return None
         both = self.precision + self.recall
         return 2 * self.precision * self.recall / both if both else 0.0
 
@@ -77,14 +91,24 @@ class CircuitGrade(Result):
     def __str__(self) -> str:
         differs = "differs from" if self.p < _LEVEL else "does not differ from"
         named, keep = ("1 part", "It keeps") if self.named == 1 else (f"{self.named} parts", "They keep")
+        kept = (
+            f"{keep} {self.faithfulness:.2f} of the behaviour (random parts {self.random.mean():.2f}), which {differs} "
+            f"chance (p {self.p:.2g})."
+        )
+        if self.precision is None:
+            are = "is" if self.needed == 1 else "are"
+            return (
+                f"{named} named, of which {self.needed} {are} needed. {kept} All others keep "
+                f"{self.without:.2f}. Precision and recall need the truth, which only its passphrase opens."
+            )
         return (
             f"{named} named: precision {self.precision:.2f} (by chance {self.chance_precision:.2f}), recall "
-            f"{self.recall:.2f} ({self.chance_recall:.2f}). {keep} {self.faithfulness:.2f} of the behaviour (random "
-            f"parts {self.random.mean():.2f}), which {differs} chance (p {self.p:.2g})."
+            f"{self.recall:.2f} ({self.chance_recall:.2f}). {kept}"
         )
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
-        """Precision, recall, F1, faithfulness, the same by chance, and p."""
+        """Precision, recall, F1 (None where the truth is locked), faithfulness, the same by chance, p, the share of the
+        named ones that are needed, and what all others keep."""
         return {
             "precision": self.precision,
             "recall": self.recall,
@@ -94,13 +118,22 @@ class CircuitGrade(Result):
             "chance_recall": self.chance_recall,
             "chance_faithfulness": float(self.random.mean()),
             "p": self.p,
+            "needed": self.needed / self.named,
+            "without": self.without,
         }
 
     def to_frame(self) -> DataFrame:
-        """One row per measure: measure, value, chance."""
-        values = [self.precision, self.recall, self.faithfulness]
-        chance = [self.chance_precision, self.chance_recall, float(self.random.mean())]
-        return table({"measure": ["precision", "recall", "faithfulness"]}, {"value": values, "chance": chance})
+        """One row per measure: measure, value, chance; NaN where the truth is locked."""
+        values = _numbers([self.precision, self.recall, self.faithfulness])
+        chance = _numbers([self.chance_precision, self.chance_recall, float(self.random.mean())])
+        return table(
+            {"measure": ["precision", "recall", "faithfulness"]},
+            {"value": values, "chance": chance},
+        )
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [np.nan if value is None else value for value in values]
 
 
 @checked
@@ -108,6 +141,7 @@ def grade_circuit(
     sealed: SealedCircuit,
     answer: Sequence[Sequence[Any]],
     *,
+    passphrase: str | None = None,
     draws: int = 200,
     seed: int = 0,
     check: Callable[[], None] | None = None,
@@ -117,19 +151,21 @@ def grade_circuit(
     Precision and recall compare the names with the truth; faithfulness needs none: only the named heads and MLPs have
     their values of the clean run, all others those of the corrupted one. With an answer of edges all others are cut:
     their receivers read the corrupted output. Naming everything has recall and faithfulness 1, by chance too. The
-    result does not name the parts.
+    result does not name the parts. What `open_sealed` has read is graded by interventions alone unless the passphrase
+    opens its truth: what the named parts keep, what all others keep, and how many of the named ones are needed.
 
     Args:
-        sealed: what `sealed_circuit` returns.
+        sealed: what `sealed_circuit` or `open_sealed` returns.
         answer: (layer, head) for each head and ``("mlp", layer)`` for each MLP that matters; or (sender, receiver) for
             each edge, as `circuit_edges` lists them.
+        passphrase: of a circuit that `open_sealed` has read, for precision and recall.
         draws: random answers.
         seed: of the random answers.
         check: called before every chunk of runs; raises to cancel.
 
     Raises:
         ValueError: an empty answer, one with both parts and edges, a part or edge twice or one that the model does not
-            have.
+            have; a passphrase that is wrong or not needed.
 
     Source: Towards automated circuit discovery (Conmy et al. 2023), for comparing a circuit with a known one;
     Transformer Circuit Faithfulness Metrics are not Robust (Miller et al. 2024), for faithfulness.
@@ -144,45 +180,81 @@ def grade_circuit(
     """
     check_range("draws", draws)
     edges = [_edge(name) for name in answer if _is_edge(name)]
-    if edges:
-        return _grade_of_edges(sealed, _known_edges(sealed, answer, edges), draws, seed, check)
-    parts = _parts(sealed, answer)
-    heads, mlps = _that_matter(sealed_truth(sealed).cases)
-    model = sealed.model
-    hits = len({*heads, *mlps} & {*parts})
-    n_heads = sum(part[0] != "mlp" for part in parts)
-    by_chance = n_heads * len(heads) / (model.n_layers * model.n_heads)
-    by_chance += (len(parts) - n_heads) * len(mlps) / model.n_layers
-    kept = [
-        circuit_faithfulness(
-            model, case.prompt, case.corrupted, parts, case.answer, foil=case.foil, draws=draws, seed=seed, check=check
-        )
-        for case in sealed.cases
-    ]
+    named: Sequence[Any] = _known_edges(sealed, answer, edges) if edges else _parts(sealed, answer)
+    scores: dict[str, float | None] = dict.fromkeys(("precision", "recall", "chance_precision", "chance_recall"))
+    if sealed.locked is None or passphrase is not None:
+        truth = sealed_truth(sealed, passphrase=passphrase)
+        scores |= _edge_scores(sealed, truth, named) if edges else _part_scores(sealed, truth, named)
+    keep = _kept_by_edges if edges else _kept_by_parts
+    faithfulness, without, random = keep(sealed, named, draws, seed, check)
+    changes = np.max([changes_of(sealed.model, case, named) for case in sealed.cases], axis=0)
     return CircuitGrade(
-        precision=hits / len(parts),
-        recall=hits / (len(heads) + len(mlps)),
-        faithfulness=float(np.mean([one.faithfulness for one in kept])),
-        chance_precision=by_chance / len(parts),
-        chance_recall=by_chance / (len(heads) + len(mlps)),
-        random=np.mean([one.random for one in kept], axis=0),
-        named=len(parts),
+        precision=scores["precision"],
+        recall=scores["recall"],
+        faithfulness=faithfulness,
+        without=without,
+        needed=int((changes >= MATTERS).sum()),
+        chance_precision=scores["chance_precision"],
+        chance_recall=scores["chance_recall"],
+        random=random,
+        named=len(named),
         circuit=sealed.name,
-        provenance=provenance(model.provenance(), draws=draws, seed=seed, answer=str(parts)),
+        provenance=provenance(sealed.model.provenance(), draws=draws, seed=seed, answer=str(list(named))),
     )
 
 
-def _grade_of_edges(
-    sealed: SealedCircuit, named: Sequence[Edge], draws: int, seed: int, check: Callable[[], None] | None
-) -> CircuitGrade:
-    model, every = sealed.model, circuit_edges(sealed.model)
-    matter = {edge for case in sealed_truth(sealed).cases for edge in case.edges}
+def _part_scores(sealed: SealedCircuit, truth: CircuitTruth, parts: Sequence[Any]) -> dict[str, float | None]:
+    heads, mlps = _that_matter(truth.cases)
+    model, hits = sealed.model, len({*heads, *mlps} & {*parts})
+    n_heads = sum(part[0] != "mlp" for part in parts)
+    by_chance = n_heads * len(heads) / (model.n_layers * model.n_heads)
+    by_chance += (len(parts) - n_heads) * len(mlps) / model.n_layers
+    count, matter = len(parts), len(heads) + len(mlps)
+    return {
+        "precision": hits / count,
+        "recall": hits / matter,
+        "chance_precision": by_chance / count,
+        "chance_recall": by_chance / matter,
+    }
+
+
+def _edge_scores(sealed: SealedCircuit, truth: CircuitTruth, named: Sequence[Any]) -> dict[str, float | None]:
+    matter, every = {edge for case in truth.cases for edge in case.edges}, len(circuit_edges(sealed.model))
     hits = len(matter & {*named})
+    return {
+        "precision": hits / len(named),
+        "recall": hits / len(matter),
+        "chance_precision": len(matter) / every,
+        "chance_recall": len(named) / every,
+    }
+
+
+def _kept_by_parts(
+    sealed: SealedCircuit, parts: Sequence[Any], draws: int, seed: int, check: Callable[[], None] | None
+) -> tuple[float, float, Floats]:
+    """What the parts keep, what all others keep, what random parts keep; averaged over the prompts."""
+    kept = [
+        circuit_faithfulness(
+            sealed.model, case.prompt, case.corrupted, parts, case.answer, foil=case.foil, draws=draws, seed=seed,
+            check=check,
+        )
+        for case in sealed.cases
+    ]  # fmt: skip
+    own, rest = np.mean([(one.faithfulness, one.without) for one in kept], axis=0)
+    return float(own), float(rest), np.mean([one.random for one in kept], axis=0)
+
+
+def _kept_by_edges(
+    sealed: SealedCircuit, named: Sequence[Any], draws: int, seed: int, check: Callable[[], None] | None
+) -> tuple[float, float, Floats]:
+    """What the edges keep, what all others keep, what random edges keep; averaged over the prompts."""
+    model, every = sealed.model, circuit_edges(sealed.model)
     rng = np.random.default_rng(seed)
-    kept = np.zeros((3 + draws, len(every)), dtype=bool)  # all, none, the answer, random ones
+    kept = np.zeros((4 + draws, len(every)), dtype=bool)  # all, none, the answer, all others, random ones
     kept[0] = True
     kept[2, [every.index(edge) for edge in named]] = True
-    for row in kept[3:]:
+    kept[3] = ~kept[2]
+    for row in kept[4:]:
         row[rng.permutation(len(every))[: len(named)]] = True
     shares = []
     for case in sealed.cases:
@@ -190,18 +262,8 @@ def _grade_of_edges(
             check()
         clean, corrupted, *leads = leads_with_edges(model, case, kept)
         shares.append((np.array(leads) - corrupted) / (clean - corrupted))
-    faithfulness, *by_chance = np.mean(shares, axis=0)
-    return CircuitGrade(
-        precision=hits / len(named),
-        recall=hits / len(matter),
-        faithfulness=float(faithfulness),
-        chance_precision=len(matter) / len(every),
-        chance_recall=len(named) / len(every),
-        random=np.array(by_chance),
-        named=len(named),
-        circuit=sealed.name,
-        provenance=provenance(model.provenance(), draws=draws, seed=seed, answer=str(list(named))),
-    )
+    own, rest, *random = np.mean(shares, axis=0)
+    return float(own), float(rest), np.array(random)
 
 
 def _is_edge(name: Sequence[Any]) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import Literal
 
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import whole_folder
+from interp_widgets.atomic import named_path, whole_folder
 from interp_widgets.models.build import BackendChoice
 from interp_widgets.models.loading import load_model
 from interp_widgets.models.model import Model
@@ -16,10 +17,22 @@ from .attention import backup, busy_idle, indirect_object, induction
 from .kept_edges import leads_with_edges
 from .neurons import fact_lookup, greater_than, trigger
 from .sealed import SealedCase, SealedCircuit, build_sealed, moved_truth
-from .truth import PART_KINDS, CircuitCase, CircuitProof, CircuitTruth, Edge, PartKind, circuit_edges
+from .sealed_folder import read_sealed, unlocked, write_sealed
+from .truth import (
+    MATTERS,
+    PART_KINDS,
+    CircuitCase,
+    CircuitProof,
+    CircuitTruth,
+    Edge,
+    PartKind,
+    changes_of,
+    circuit_edges,
+)
 
 __all__ = [
     "CIRCUITS",
+    "MATTERS",
     "PART_KINDS",
     "CircuitCase",
     "CircuitName",
@@ -29,10 +42,13 @@ __all__ = [
     "PartKind",
     "SealedCase",
     "SealedCircuit",
+    "changes_of",
     "circuit_edges",
     "leads_with_edges",
     "load_circuit",
+    "open_sealed",
     "save_circuits",
+    "seal_circuit",
     "sealed_circuit",
     "sealed_truth",
 ]
@@ -141,9 +157,74 @@ def save_circuits(folder: str | os.PathLike[str], *, seed: int = 0) -> tuple[Pat
     with whole_folder(folder) as draft:
         for name, write in _WRITERS.items():
             writer, _ = write()
-            writer.build(seed).save_pretrained(draft / name)
-            writer.tokenizer().save_pretrained(draft / name)
+            writer.save(draft / name, seed)
     return tuple(Path(folder) / name for name in _WRITERS)
+
+
+@checked
+def seal_circuit(
+    name: CircuitName, folder: str | os.PathLike[str], passphrase: str, *, seed: int | None = None
+) -> Path:
+    """Write a circuit for an exercise into a new folder, with a truth that only the passphrase opens.
+
+    The parts go to places that are drawn at random and kept nowhere else. The folder holds the weights, as `load_model`
+    reads them, the prompts, and the truth, encrypted (scrypt, AES-GCM) and bound to these weights and prompts.
+    `open_sealed` reads it. The weights can be read as those of any model: a part written by hand does not look like a
+    decoy there, so ask for evidence from runs.
+
+    Args:
+        name: one of the seven of `load_circuit`.
+        folder: where there is nothing yet.
+        passphrase: of `sealed_truth` and `grade_circuit`; if it is lost, so is the truth.
+        seed: of the rotation and the decoys; drawn if None.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: an unknown name, an empty passphrase, a folder that is there already.
+        OSError: the folder cannot be written.
+
+    Source: as `load_circuit`.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as place:
+        ...     sealed = open_sealed(seal_circuit("trigger", place + "/exercise", "four words of yours"))
+        >>> grade = grade_circuit(sealed, [(1, 0), (1, 1), (1, 2), (1, 3)])
+        >>> grade.precision is None  # only the instructor's grade has it
+        True
+        >>> 0 < grade_circuit(sealed, [("mlp", 1)], passphrase="four words of yours").recall < 1
+        True
+    """
+    _check_name(name)
+    writer, truth = _WRITERS[name]()
+    truth = moved_truth(truth, writer.moved(secrets.randbits(63)))
+    path = named_path(folder, "folder")
+    write_sealed(writer, truth, path, passphrase, secrets.randbits(63) if seed is None else seed)
+    return path
+
+
+@checked
+def open_sealed(folder: str | os.PathLike[str], *, backend: BackendChoice = "auto") -> SealedCircuit:
+    """The sealed circuit that `seal_circuit` has written into a folder; its truth stays locked.
+
+    Args:
+        folder: what `seal_circuit` has written.
+        backend: as in `load_model`.
+
+    Raises:
+        ValueError: a folder that is none of these or is damaged, an unknown backend.
+
+    Source: as `load_circuit`.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as place:
+        ...     open_sealed(seal_circuit("induction", place + "/exercise", "four words of yours"))
+        SealedCircuit('induction', 3 prompts)
+    """
+    return read_sealed(folder, backend)
 
 
 def _check_name(name: str) -> None:
@@ -151,7 +232,17 @@ def _check_name(name: str) -> None:
         raise ValueError(f"name must be {', '.join(map(repr, CIRCUITS))}, got {name!r}")
 
 
-def sealed_truth(sealed: SealedCircuit) -> CircuitTruth:
-    """The truth of a sealed circuit, worked out from its key."""
+def sealed_truth(sealed: SealedCircuit, *, passphrase: str | None = None) -> CircuitTruth:
+    """The truth of a sealed circuit, worked out from its key, or opened with the passphrase of its folder.
+
+    Raises:
+        ValueError: a passphrase that is wrong, missing or not needed; a folder that has changed.
+    """
+    if sealed.locked is not None:
+        if passphrase is None:
+            raise ValueError("the truth of a folder is locked: give the passphrase= of seal_circuit")
+        return unlocked(sealed.locked, passphrase)
+    if passphrase is not None or sealed.key is None:
+        raise ValueError("passphrase is for what open_sealed has read: leave it out, the key is enough")
     writer, truth = _WRITERS[sealed.name]()
     return moved_truth(truth, writer.moved(sealed.key))

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 BOS = "<s>"
@@ -177,6 +179,14 @@ class HandWritten:
                 self._write_neurons(block.mlp, layer, basis, generator)
             model.lm_head.weight.copy_(LOGIT * self.features("output").T @ basis / 2)
         return model
+
+    def save(self, folder: Path, seed: int) -> None:
+        """Write the model and its tokenizer as a transformers checkpoint."""
+        model = self.build(seed)
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(folder)
+        save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+        self.tokenizer().save_pretrained(folder)
 
     def _write_neurons(self, mlp: Any, layer: int, basis: Tensor, generator: torch.Generator) -> None:
         """Decoys first, which read at random and write a little of everything; then the declared ones over them."""

@@ -12,7 +12,7 @@ from interp_widgets.models.model import Model
 from .hand_written import Moves
 from .truth import CircuitCase, CircuitTruth, Edge
 
-__all__ = ["SealedCase", "SealedCircuit", "moved_truth"]
+__all__ = ["LockedTruth", "SealedCase", "SealedCircuit", "moved_truth"]
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,22 @@ class SealedCase:
 
 
 @dataclass(frozen=True)
+class LockedTruth:
+    """The encrypted truth of a sealed folder."""
+
+    salt: bytes
+    nonce: bytes
+    text: bytes
+    beside: bytes
+    """Hashes of the weights and the prompts that it is the truth of."""
+
+
+@dataclass(frozen=True)
 class SealedCircuit:
     """A circuit whose truth is not in it; `grade_circuit` works it out again from the key and compares.
 
-    Nothing that it holds or prints names a part. It is no lock: who reads the source can work the truth out too.
+    Nothing that it holds or prints names a part. A key is no lock: who reads the source can work the truth out too.
+    What `open_sealed` reads has no key, and only the passphrase opens its truth.
 
     Example:
         >>> sealed = sealed_circuit("induction", key=3)
@@ -52,8 +64,10 @@ class SealedCircuit:
     cases: tuple[SealedCase, ...]
     name: str
     """What it does, as `load_circuit` calls it; where its parts lie is the question."""
-    key: int
-    seed: int = field(default=0)
+    key: int | None
+    seed: int | None = field(default=0)
+    locked: LockedTruth | None = field(default=None)
+    """Of a folder, which has neither key nor seed."""
 
     def __repr__(self) -> str:
         return f"SealedCircuit({self.name!r}, {len(self.cases)} prompts)"

@@ -28,10 +28,14 @@ from interp_widgets.models.engine import (
 from interp_widgets.models.model import Model
 from interp_widgets.models.patching import Patch, Site
 
+from .hand_written import NEURONS
+
 PartKind = Literal["tokens", "heads", "neurons", "edges"]
 PART_KINDS: tuple[PartKind, ...] = ("tokens", "heads", "neurons", "edges")
 MATTERS, DOES_NOT = 0.5, 0.1
 """Shares of the answer's lead: what a part that matters changes at least, and one that does not at most."""
+MOST_IN_PAIRS = 30
+"""Parts or edges of an answer that are changed in pairs too; edges are slow."""
 ROWS = 128
 """Runs in one batch of a proof."""
 
@@ -222,7 +226,7 @@ class CircuitTruth:
                 sets = [(i,) for i in range(len(parts))] + list(combinations(paired, 2))
                 leads = measure(model, case, [[parts[i] for i in chosen] for chosen in sets])
                 runs += len(sets)
-                for part, change in zip(parts, _changes(leads / clean, sets, len(parts)), strict=True):
+                for part, change in zip(parts, most_changed(leads / clean, sets, len(parts)), strict=True):
                     kind, place = part
                     matters = place in case.parts(kind)
                     least, most = (min(least, float(change)), most) if matters else (least, max(most, float(change)))
@@ -245,6 +249,33 @@ class CircuitTruth:
 
 
 _Named = tuple[PartKind, Part]
+
+
+def changes_of(model: Model, case: Any, named: Sequence[Any]) -> NDArray[np.float64]:
+    """(named,) the most that each of some heads and MLPs, or edges, changes of the answer's lead, as `CircuitTruth`
+    says it: with its values of the corrupted prompt (an MLP at the last position), alone or, of up to 30, beside one
+    other of them.
+
+    Args:
+        model: a circuit's model.
+        case: with its prompt, corrupted prompt, answer and foil.
+        named: parts as `grade_circuit` takes them.
+    """
+    measure, each = _interchanged, [_named(part) for part in named]
+    if each[0][0][0] == "edges":
+        measure = _rerouted
+    sets: list[tuple[int, ...]] = [(i,) for i in range(len(each))]
+    if len(each) <= MOST_IN_PAIRS:
+        sets += combinations(range(len(each)), 2)
+    leads = measure(model, case, [[], *([one for i in chosen for one in each[i]] for chosen in sets)])
+    return most_changed(leads[1:] / leads[0], sets, len(each))
+
+
+def _named(part: Any) -> list[_Named]:
+    """A head, the neurons of an MLP, or an edge."""
+    if part[0] == "mlp":
+        return [("neurons", (part[1], neuron)) for neuron in range(NEURONS)]
+    return [("heads", part) if isinstance(part[0], int) else ("edges", part)]
 
 
 def _tokens(case: CircuitCase) -> list[_Named]:
@@ -308,7 +339,7 @@ def _trace(model: Model, prompt: str) -> Trace:
     return trace(model, model.token_embeddings(model.tokens(prompt))[None], neurons=tuple(range(model.n_layers)))
 
 
-def _changes(shares: NDArray[np.float64], sets: Sequence[tuple[int, ...]], parts: int) -> NDArray[np.float64]:
+def most_changed(shares: NDArray[np.float64], sets: Sequence[tuple[int, ...]], parts: int) -> NDArray[np.float64]:
     """(parts,) the most that each part changes, alone or beside one other that is changed too; ``shares`` (sets,) of
     the answer's lead, in the order of the sets."""
     alone, changes = shares[:parts], np.abs(1 - shares[:parts])
