@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets import activation_patching
+from interp_widgets import Model, activation_patching, load_circuit
 from interp_widgets.analysis.patching import ActivationPatchingResult
 from tests.analysis.test_patching import ALL, ANSWER, CLEAN, CORRUPTED, FOIL, MODELS, gap, loaded, put, sites_of
 from tests.architectures.functions import reference
@@ -141,3 +141,68 @@ def test_a_divergence_has_no_first_order() -> None:
         assert found.correlation("mlp") > 0.8
     with pytest.raises(ValueError, match="sample must be"):
         activation_patching(loaded("llama", "bridge"), CLEAN, CORRUPTED, ANSWER, method="attribution", sample=2)
+
+
+# ---- queries and keys through the softmax
+
+
+def by_patterns(model: Model, site: Any, run: list[int], source: list[int], metric: Any) -> Tensor:
+    """(layers, heads, positions) the exact change of the pattern times the gradient there, one pass per cell."""
+    place = {"head_q": "q", "head_k": "k"}[site]
+    heads = model.n_heads if site == "head_q" else model.n_kv_heads
+    table = torch.zeros(model.n_layers, heads, len(run), dtype=torch.float64)
+    for layer in range(model.n_layers):
+        at, pattern = f"blocks.{layer}.attn.hook_{place}", f"blocks.{layer}.attn.hook_pattern"
+        here = model.run(run, capture=[at, pattern], grad=metric)
+        there = model.run(source, capture=at).activations[at]
+        for head in range(heads):
+            for position in range(len(run)):
+
+                def put(value: Tensor, head: int = head, position: int = position, there: Tensor = there) -> Tensor:
+                    new = value.clone().unflatten(-1, (heads, -1)) if value.ndim == 3 else value.clone()
+                    new[:, position, head] = there.reshape(new.shape)[:, position, head]
+                    return new.reshape(value.shape)
+
+                moved = model.run(run, edit={at: put}, capture=pattern).activations[pattern]
+                change = ((moved - here.activations[pattern]) * here.gradients[pattern]).sum()
+                table[layer, head, position] = float(change)
+    return table
+
+
+@pytest.mark.parametrize(("architecture", "backend"), MODELS)
+def test_the_softmax_is_exact_for_queries_and_keys(architecture: str, backend: str) -> None:
+    direction = "denoising" if backend == "bridge" else "noising"
+    model, sites = loaded(architecture, backend), ("head_q", "head_k", "head_v")
+    options: Any = {"foil": FOIL, "sites": sites, "direction": direction, "sample": 3}
+    found, plain = (
+        activation_patching(model, CLEAN, CORRUPTED, ANSWER, method=method, **options)
+        for method in ("attribution_softmax", "attribution")
+    )
+    run, source = (CORRUPTED, CLEAN) if direction == "denoising" else (CLEAN, CORRUPTED)
+    both = float(found.clean[0] - found.corrupted[0])
+    start = 0.0 if direction == "denoising" else 1.0
+    for site in sites[:2]:
+        wanted = start + by_patterns(model, site, run, source, lambda logits: gap(logits[0])) / both
+        own = torch.as_tensor(np.array(found.estimated[site])).double()
+        assert float((own - wanted).abs().max()) < 2e-3 * max(1.0, float(wanted.abs().max())), site
+        assert np.abs(found.estimated[site] - plain.estimated[site]).max() > 1e-4, site
+    np.testing.assert_array_equal(found.estimated["head_v"], plain.estimated["head_v"])
+
+
+def test_a_saturated_softmax_hides_a_query_from_the_gradient_alone() -> None:
+    """The heads of the induction circuit attend to one token only."""
+    model, truth = load_circuit("induction")
+    case = truth.cases[0]
+    options: Any = {"foil": case.foil, "sites": ("head_q", "head_k"), "direction": "noising", "sample": 3}
+    exact, plain, softmax = (
+        activation_patching(model, case.prompt, case.corrupted, case.answer, method=method, **options)
+        for method in ("exact", "attribution", "attribution_softmax")
+    )
+    lost = 1 - np.concatenate([exact.recovered[site].ravel() for site in ("head_q", "head_k")])
+    rest, found = (
+        1 - np.concatenate([each.estimated[site].ravel() for site in ("head_q", "head_k")]) for each in (plain, softmax)
+    )
+    at = int(lost.argmax())
+    assert lost[at] > 0.9
+    assert abs(rest[at]) < 0.1
+    assert found[at] > 0.9

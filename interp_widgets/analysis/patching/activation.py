@@ -54,8 +54,9 @@ PatchSite = Literal["resid_pre", "attn", "mlp", "head", "head_q", "head_k", "hea
 """What is patched: the residual stream entering a layer; the output of its attention or MLP; the output, query, key or
 value of one head; the whole attention pattern of one head."""
 
-Method = Literal["exact", "attribution"]
-"""``exact``: every cell is patched. ``attribution``: every cell is estimated by a gradient, and some are patched."""
+Method = Literal["exact", "attribution", "attribution_softmax"]
+"""``exact``: every cell is patched. ``attribution``: every cell is estimated by a gradient, and some are patched.
+``attribution_softmax``: the same, with the exact change of the attention pattern for queries and keys."""
 
 _SITES: dict[str, Site] = {
     "resid_pre": "resid", "attn": "attn", "mlp": "mlp", "head": "head",
@@ -413,6 +414,8 @@ def activation_patching(
             metric's gradient in the run that is patched, in two forward passes and a backward one, and patches
             ``sample`` random cells of each site to show how good the estimate is (``correlation``). A gradient
             is wrong where the patch moves a softmax or a norm far; see `ActivationPatchingResult.estimated`.
+            ``"attribution_softmax"`` (AtP*) takes the gradient of ``head_q`` and ``head_k`` behind the softmax, whose
+            pattern it computes exactly, in one or two more passes; the rest is as with ``"attribution"``.
         sample: how many cells of each site are patched beside the estimates, at least 3.
         prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
         seed: of the bootstrap over pairs, and of the sample.
@@ -429,7 +432,8 @@ def activation_patching(
 
     Source: Locating and Editing Factual Associations in GPT (Meng et al. 2022), section 2; Towards Best Practices of
     Activation Patching (Zhang & Nanda 2024); How to use and interpret activation patching (Heimersheim & Nanda 2024);
-    Attribution Patching Outperforms Automated Circuit Discovery (Syed et al. 2024), section 2, for the estimate.
+    Attribution Patching Outperforms Automated Circuit Discovery (Syed et al. 2024), section 2, for the estimate; AtP*
+    (Kramár et al. 2024), section 3.1, for queries and keys.
 
     Example:
         >>> clean, corrupted = "The capital of France is", "The capital of Italy is"
@@ -449,9 +453,10 @@ def activation_patching(
     facts: dict[str, Any] = {"metric": metric, "direction": direction, "sites": ", ".join(names), "seed": seed}
     facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "layers": str(at_layers)}
     facts |= {"positions": str(patched.positions), "alignment": str(alignment), "method": method}
-    facts |= {"sample": sample} if method == "attribution" else {}
-    sampled = sample if method == "attribution" else None
-    patching = _PatchingRun(model, names, at_layers, patched, direction, metric, seed, sampled, runner)
+    sampled = None if method == "exact" else sample
+    facts |= {} if sampled is None else {"sample": sample}
+    softmax = method == "attribution_softmax"
+    patching = _PatchingRun(model, names, at_layers, patched, direction, metric, seed, sampled, runner, softmax)
     return patching.run(pairs, facts, on_partial)
 
 
@@ -583,6 +588,8 @@ class _PatchingRun:
     sample: int | None
     """Cells of each site that are patched beside the estimates; None where every cell is patched."""
     runner: Runner
+    through_softmax: bool = False
+    """Whether estimates of queries and keys take the exact change of the pattern."""
     measured: list[MeasuredPair] = field(default_factory=list)
     """The pairs that have been begun."""
     values: list[dict[str, Tensor]] = field(default_factory=list)
@@ -658,6 +665,7 @@ class _PatchingRun:
         moved = changes(
             self.model, run_prompt.ids, source_prompt.ids, pair.metric,
             {_SITES[site]: self.heads(site) for site in self.sites}, self.layers, fed, taken,
+            through_softmax=self.through_softmax,
         )  # fmt: skip
         estimated = {site: value + moved[_SITES[site]].flatten(1) for site in self.sites}
         for site, values in estimated.items():
