@@ -171,9 +171,8 @@ def test_what_ships_is_what_the_code_computes(widget: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("widget", ["DataSetExplorer", "MoDRoutingViewer", "SaliencyExplorer"])
-def test_what_ships_is_what_the_other_backend_computes(widget: str) -> None:
-    answers = computed([widget], long=False, backend="bridge")
+def test_what_ships_is_what_the_other_backend_computes() -> None:
+    answers = computed(["SaliencyExplorer"], long=False, backend="bridge")
     assert answers
     for name, answer in answers.items():
         assert not differences(shipped(name), answer), name
@@ -197,12 +196,12 @@ def test_mossa_that_ships_is_what_the_code_computes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_board_of_circuits_that_ships_is_what_the_code_computes() -> None:
-    """For every fourth method of all: each ranks by itself."""
+    """For every sixth method of all: each ranks by itself."""
     kept = next(board for name in shipped_names() if isinstance(board := shipped(name).answer, CircuitScoreboard))
-    found = circuit_scoreboard(kept.methods[::4])
-    cut = {name: getattr(kept, name)[::4] for name in ("methods", "average_precision", "p")}
+    found = circuit_scoreboard(kept.methods[::6])
+    cut = {name: getattr(kept, name)[::6] for name in ("methods", "average_precision", "p")}
     assert not differences(dataclasses.replace(kept, **cut), found)
-    others = np.roll(kept.average_precision, 1, axis=0)[::4]
+    others = np.roll(kept.average_precision, 1, axis=0)[::6]
     assert differences(dataclasses.replace(kept, **cut | {"average_precision": others}), found)
 
 
