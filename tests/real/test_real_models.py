@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from interp_widgets import (
+    Ablation,
     ablate_heads,
     ablate_modules,
     ablate_neurons,
+    ablation,
     ablation_null,
     activation_patching,
     attention_in_texts,
@@ -368,6 +370,24 @@ def test_head_scores_find_the_known_heads(smollm2: Loaded) -> None:
     assert (found.control("induction") < 0.15).all()  # without repetition nothing is found
 
 
+def test_without_the_induction_heads_a_repetition_is_not_expected(smollm2: Loaded) -> None:
+    best = [Ablation("head", layer, index=head) for layer, head in head_scores(smollm2.model).top("induction", 5)]
+    others = [Ablation("head", cut.layer, index=(cut.index + 5) % 9) for cut in best]
+    ids = torch.randint(1000, 40_000, (4, 40), generator=torch.Generator().manual_seed(0)).repeat(1, 2)
+
+    def loss() -> float:
+        logits = smollm2.model.run(ids).logits[:, 39:-1]
+        return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 40:].flatten()))
+
+    whole = loss()
+    with ablation(smollm2.model, best):
+        without = loss()
+    with ablation(smollm2.model, others):
+        control = loss()
+    assert without > whole + 5
+    assert control < whole + 2
+
+
 def test_the_same_heads_and_sink_in_gemma(gemma: Loaded) -> None:
     found = head_scores(gemma.model, sequences=3)
     for score, expected in (
@@ -470,6 +490,53 @@ def test_the_heads_that_write_the_name_of_who_receives_are_beyond_chance(smollm2
     assert max(p[23, 0], p[23, 3], p[29, 1]) <= 0.05
     assert found.heads[23, 3] == pytest.approx(3.66, rel=0.15)
     assert (p <= 0.05).sum() <= 12, "of 270 heads"
+
+
+NAMES = ((" Mary", " John"), (" Tom", " Anna"), (" Paul", " Alice"), (" James", " Sarah"),
+         (" Mark", " Emma"), (" David", " Lucy"), (" Peter", " Jane"), (" Simon", " Kate"))  # fmt: skip
+SCENES = ("went to the store", "met at the station", "were in the garden", "came to the party")
+
+
+def test_who_receives_in_64_prompts(smollm2: Loaded) -> None:
+    """The head that contributes most looks at the second subject, not at the name that it writes."""
+    pairs = [pair for one, other in NAMES for pair in ((one, other), (other, one))]
+    cases = [
+        (f"When{one} and{other} {scene},{other} gave a drink to", one, other)
+        for scene in SCENES
+        for one, other in pairs
+    ]
+    prompts, answers, foils = (list(part) for part in zip(*cases, strict=True))
+    found = direct_logit_attribution(smollm2.model, prompts, answers, foil=foils, draws=1)
+    leads = np.asarray(found.total_by_prompt)
+    assert leads.mean() > 3.4
+    assert (leads > 0).sum() >= 0.97 * 64
+    assert found.heads[23, 3] > 2.1
+    assert np.unravel_index(int(found.heads.argmax()), found.heads.shape) == (23, 3)
+
+    looks: dict[str, list[float]] = {"subject": [], "name": []}
+    for prompt, one, other in cases[::8]:
+        pattern = attention_patterns(smollm2.model, prompt, layers=[23], heads=[3])
+        tokens = list(pattern.tokens)
+        second = len(tokens) - 1 - tokens[::-1].index(other)
+        row = pattern.pattern(23, 3)[-1]
+        looks["subject"].append(float(row[second]))
+        looks["name"].append(float(row[tokens.index(one)]))
+    assert np.mean(looks["subject"]) > 0.5
+    assert np.mean(looks["name"]) < 0.17
+
+    best = [tuple(map(int, np.unravel_index(at, found.heads.shape))) for at in np.argsort(-found.heads, axis=None)[:3]]
+
+    def lead(heads: list[tuple[int, int]]) -> float:
+        with ablation(smollm2.model, [Ablation("head", layer, index=head) for layer, head in heads]):
+            logits = [smollm2.model.run(smollm2.model.tokens(prompt)).logits[0, -1] for prompt in prompts[::4]]
+        both = zip(logits, answers[::4], foils[::4], strict=True)
+        return float(
+            np.mean([float(row[smollm2.token(right)] - row[smollm2.token(wrong)]) for row, right, wrong in both])
+        )
+
+    whole = lead([])
+    assert lead(best) < 0.4 * whole
+    assert lead([(layer, (head + 4) % 9) for layer, head in best]) == pytest.approx(whole, rel=0.15)  # the control
 
 
 @torch.no_grad()
