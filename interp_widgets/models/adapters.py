@@ -94,7 +94,7 @@ def open_merged(
 
 def _is_adapter(path: Path) -> bool:
     """Whether a folder holds an adapter and no whole model."""
-    return (path / ADAPTER).is_file() and not has_weights(path)
+    return os.path.isfile(path / ADAPTER) and not has_weights(path)
 
 
 def _name(adapter: Any, folder: Path) -> str:

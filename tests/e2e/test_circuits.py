@@ -40,6 +40,6 @@ def test_journey(nb: Any) -> None:
     expect(panel.get_by_text("mean ablation ranks no edges of busy_idle.", exact=False)).to_be_visible()
     nb.py(code="panel.method, panel.circuit = 'path patching, noising', 'backup'")
     nb.done()
-    expect(panel.get_by_text("First (✓ matters): head 1.1 to logits ✓", exact=False)).to_be_visible()
+    expect(panel.get_by_text("head 1.1 to logits ✓", exact=False)).to_be_visible()
     pictures(nb, "circuits_edges")
     nb.no_error_outputs()

@@ -693,7 +693,7 @@ def test_a_saved_page_is_the_tab_with_its_question(pair: Any, ablate: Any, tmp_p
     assert asked == {
         "Prompt": PROMPT, "Target": TARGET, "Foil": " Rome", "Replaced by": "zero",
         "Measured": "logit difference", "Full colour at": "50%", "Numbers from": "20%",
-        "First token sets the scale": "no", "View": "B: demo-tuned",
+        "Random directions": "0", "First token sets the scale": "no", "View": "B: demo-tuned",
     }  # fmt: skip
     assert page.count(' id="view-') == 4, "the four maps, and no table that waits for a click"
     assert "iw-maps" in page, "side by side as on the screen"

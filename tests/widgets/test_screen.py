@@ -398,7 +398,8 @@ def test_a_card_has_few_options_in_sight_and_the_rest_under_more(pair: Any, show
     more = next(one for one in visible_controls(modules.inputs) if getattr(one, "description", "") == "More")
     wire.type(more, value=True)
     in_sight = [one.description for one in visible_controls(modules.inputs) if hasattr(one, "description")]
-    under_more = ["Layers", "Positions", "Full colour at", "Numbers from", "First token sets the scale"]
+    under_more = ["Layers", "Positions", "Full colour at", "Numbers from", "Random directions"]
+    under_more.append("First token sets the scale")
     assert in_sight == ["Replaced by", "Measured", "More", *under_more]
     sums = screen["decomposition"].map.sums
     assert sums in screen["decomposition"].details.children
