@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The tests of what reads models, and the quick ones of what computes and of the widgets, once more with what
+# The tests of what reads models, and the quick ones of what computes, once more with what
 # `pip install interp_widgets` takes: TransformerLens 4.3.0, which has only the bridge, and transformers 5.24.0.
 # What reads models runs with every case, the rest with the first and the last of many: it meets TransformerLens through
-# the engine alone.
+# the engine alone. Data sets and widgets do not meet it at all.
 # They are put into their own folder in front of the environment's; their other requirements are the same.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -25,4 +25,4 @@ assert '.venv-tl4' in transformer_lens.__file__, transformer_lens.__file__
 run=("$python" -m pytest -n logical --maxprocesses 4 --dist loadfile)
 "${run[@]}" -m "not slow" tests/models tests/quantised "$@"
 "${run[@]}" -m "not slow and not seconds and not case_between" \
-    tests/analysis tests/tuning tests/data tests/compute tests/sweeps tests/widgets "$@"
+    tests/analysis tests/tuning tests/sweeps "$@"
