@@ -27,10 +27,12 @@ def in_random_directions(clean: Trace, patch: Patch, seeds: Sequence[Sequence[in
     index = (0, patch.positions) if patch.index is None else (0, patch.positions, patch.index)
     before = wide(clean.value(patch.site, patch.layer)[index])
     changes = (wide(patch.values) - before).reshape(len(cells), -1, before.shape[-1])
-    axes = min(changes.shape[1:])
-    _, lengths = torch.linalg.qr(changes.cpu().double().transpose(1, 2))
-    drawn = np.stack([np.random.default_rng(seeds[cell]).standard_normal((changes.shape[2], axes)) for cell in cells])
+    changes = changes.cpu().double()
+    width = changes.shape[2]
+    # of a single row only the length counts, so that one random direction does
+    turned, axes = (changes.norm(dim=-1, keepdim=True), 1) if changes.shape[1] == 1 else (changes, width)
+    drawn = np.stack([np.random.default_rng(seeds[cell]).standard_normal((width, axes)) for cell in cells])
     directions, signs = torch.linalg.qr(torch.from_numpy(drawn))
-    directions = directions * signs.diagonal(dim1=1, dim2=2).sign()[:, None]  # or its rows would not be uniform
-    turned = (directions @ lengths).transpose(1, 2).reshape(before.shape)
+    directions = directions * signs.diagonal(dim1=1, dim2=2).sign()[:, None]  # or they would not be uniform
+    turned = (turned @ directions.transpose(1, 2)).reshape(before.shape)
     return replace(patch, values=before + turned.to(before))
