@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from ..arguments import short as described
 from ..atomic import named_path
 from ..data.files import short
 from .errors import LoadError, sentence
-from .hub_files import ADAPTER, DEMO, Source, address, folder_name, open_source
+from .hub_files import ADAPTER, DEMO, Source, address, folder_name, open_source, read_object
 from .loading_note import loading_step
 from .lora import WEIGHTS, merged_with
 from .memory import float32_fits, is_out_of_memory
@@ -134,11 +133,4 @@ def _names() -> str:
 
 def _header(folder: Path) -> dict[str, Any]:
     """What the file of settings in an adapter's folder says."""
-    path = folder / ADAPTER
-    try:
-        header = json.loads(path.read_text(encoding="utf8"))
-    except (ValueError, RecursionError) as error:
-        raise LoadError(f"{path} is not valid JSON ({error}): save the adapter again with save_pretrained()") from error
-    if not isinstance(header, dict):
-        raise LoadError(f"{path} is not a JSON object: save the adapter again with save_pretrained()")
-    return header
+    return read_object(folder / ADAPTER, what="adapter")

@@ -370,7 +370,7 @@ def check_folder(folder: Path) -> WeightFiles:
     config = read_config(folder)
     generation = folder / "generation_config.json"
     if generation.is_file():  # transformers leaves a damaged one out, with the tokens that end a text
-        _read_object(generation)
+        read_object(generation)
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise LoadError(
@@ -406,17 +406,17 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise LoadError(
             f"{folder} has no config.json: give a folder written by save_pretrained() of a transformers model"
         )
-    return _read_object(path)
+    return read_object(path)
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    """What is in a JSON file, which must be a dictionary."""
+def read_object(path: Path, *, what: str = "model") -> dict[str, Any]:
+    """What is in a JSON file beside a saved model or adapter, which must be a dictionary."""
     try:
         config = json.loads(path.read_text(encoding="utf8"))
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"{path} is not valid JSON ({error}): save the model again with save_pretrained()") from error
+        raise LoadError(f"{path} is not valid JSON ({error}): save the {what} again with save_pretrained()") from error
     if not isinstance(config, dict):
-        raise LoadError(f"{path} is not a JSON object: save the model again with save_pretrained()")
+        raise LoadError(f"{path} is not a JSON object: save the {what} again with save_pretrained()")
     return config
 
 

@@ -12,6 +12,7 @@ from . import save_circuits
 
 
 def main() -> None:
+    """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where to; it must not be there yet")
     folder = parser.parse_args().folder

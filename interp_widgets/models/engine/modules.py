@@ -185,6 +185,8 @@ def _frozen_cache(past: Sequence[KeysValues], batch: int) -> Any:
     length = past[0][0].shape[2]
 
     class Frozen(DynamicLayer):
+        """A layer's keys and values, to which a pass adds its own for itself only."""
+
         def __init__(self, layer: int) -> None:
             super().__init__()
             self.layer, self.is_initialized = layer, True
