@@ -67,7 +67,9 @@ def by_itself() -> Any:
     return field(metadata={"by itself": True})
 
 
-def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True, saved_as: str = "") -> Any:
+def with_axes(
+    *names: str | int, default: Any = MISSING, nan: bool = True, saved_as: str = "", kw_only: bool = False
+) -> Any:
     """A field of a record that is an array (``Floats``, ``Ints`` or ``Bools``) or a ``Sequence``, with these axes.
 
     All axes of one name have one size; a number is the size itself. With ``nan=False`` every number must be finite. An
@@ -84,7 +86,7 @@ def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True, saved
     Traceback (most recent call last):
     ValueError: Scores.scores must have shape (any, 2), got (3, 1)
     """
-    return field(default=default, metadata={"axes": names, "nan": nan, "saved as": saved_as})
+    return field(default=default, kw_only=kw_only, metadata={"axes": names, "nan": nan, "saved as": saved_as})
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field, with_axes, by_itself))

@@ -25,7 +25,7 @@ from interp_widgets.analysis._core.checks import (
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, pass_flops, row_bytes, unembedding_flops
 from interp_widgets.analysis._core.prompts import Prompt
-from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.result import record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean, holm_adjusted, sign_flip_p
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
@@ -36,9 +36,10 @@ from interp_widgets.analysis.patching.pairs import (
     Alignment,
     Direction,
     MeasuredPair,
+    PairsResult,
     PromptPair,
     Tokens,
-    answers_and_foils,
+    fields_of_pairs,
     mean_of,
     read_pairs,
     unaligned,
@@ -75,7 +76,7 @@ _COLUMNS = 512
 
 
 @record
-class ActivationPatchingResult(Result):
+class ActivationPatchingResult(PairsResult):
     """How much of the answer each patched value brings back, by site, layer, head and position.
 
     Example:
@@ -121,30 +122,6 @@ class ActivationPatchingResult(Result):
 
     source_tokens: Sequence[Sequence[str]] = with_axes("pairs")
     """Those of the prompts that the values come from."""
-
-    clean: Floats = with_axes("pairs")
-    """The metric in the clean run of each pair."""
-
-    corrupted: Floats = with_axes("pairs")
-    """The metric in the corrupted run."""
-
-    undefined: Sequence[int]
-    """Pairs whose clean and corrupted metric agree to rounding; they are left out of the means."""
-
-    answers: Sequence[int] = with_axes("pairs")
-    """Id of the answer of each pair."""
-
-    answer_tokens: Sequence[str] = with_axes("pairs")
-    """Its readable text."""
-
-    foils: Sequence[int] | None = with_axes("pairs", default=None)
-    """Id of the token whose logit ``logit_difference`` subtracts."""
-
-    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None)
-    """Its readable text."""
-
-    metric: str = field(kw_only=True)
-    """A :data:`Metric`."""
 
     direction: str = field(kw_only=True)
     """``denoising`` or ``noising``."""
@@ -450,7 +427,7 @@ def activation_patching(
     pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
     patched = _PatchedPositions.of(pairs, alignment, direction, positions, whole="pattern" in names)
     runner = Runner(model, len(patched.run.ids), batch_size, check, progress, fewest_tokens=fewest_tokens(model))
-    facts: dict[str, Any] = {"metric": metric, "direction": direction, "sites": ", ".join(names), "seed": seed}
+    facts: dict[str, Any] = {"direction": direction, "sites": ", ".join(names), "seed": seed}
     facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "layers": str(at_layers)}
     facts |= {"positions": str(patched.positions), "alignment": str(alignment), "method": method}
     sampled = None if method == "exact" else sample
@@ -684,8 +661,6 @@ class _PatchingRun:
         estimated = self._stacked(self.estimates) if self.estimates else {}
         low, high = _intervals(each, self.seed) if len(measured) > 1 and not partial else ({}, {})
         both_ways = [ordered(both.pair.clean, both.pair.corrupted, self.direction) for both in measured]
-        tokens = answers_and_foils(model, measured)
-        measured_facts = {"answer": str(tokens["answers"]), "foil": str(tokens["foils"] or [])}
         return ActivationPatchingResult(
             estimated={site: mean_of(values) for site, values in estimated.items()},
             recovered={site: mean_of(values) for site, values in each.items()},
@@ -699,18 +674,11 @@ class _PatchingRun:
             source_unaligned=patched.source_unaligned,
             prompt_tokens=tuple(run.tokens() for run, _ in both_ways),
             source_tokens=tuple(source.tokens() for _, source in both_ways),
-            clean=np.array([both.clean_value for both in measured]),
-            corrupted=np.array([both.corrupted_value for both in measured]),
-            undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
-            **tokens,
-            metric=self.metric,
             direction=self.direction,
             missing=self.runner.total - self.runner.done,
             partial=partial,
-            provenance=provenance(
-                model.provenance(), bos=patched.run.offset == 1, **facts, **measured_facts, **self.runner.log.facts()
-            ),
-        )  # fmt: skip
+            **fields_of_pairs(model, measured, {"bos": patched.run.offset == 1, **facts, **self.runner.log.facts()}),
+        )
 
     def _stacked(self, values: Sequence[Mapping[str, Tensor]]) -> dict[str, Floats]:
         """The recovered part by site, with the pairs in front of the axes of the result."""

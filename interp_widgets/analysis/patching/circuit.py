@@ -15,7 +15,7 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range, index, layer_indices
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
-from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.result import record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.ablation.cells import run_cells
@@ -23,9 +23,10 @@ from interp_widgets.analysis.ablation.metric import Metric
 from interp_widgets.analysis.patching.names import read_name
 from interp_widgets.analysis.patching.pairs import (
     MeasuredPair,
+    PairsResult,
     Tokens,
-    answers_and_foils,
     check_lengths,
+    fields_of_pairs,
     read_pairs,
 )
 from interp_widgets.arguments import checked
@@ -40,7 +41,7 @@ _KINDS: tuple[CircuitPart, ...] = ("head", "mlp")
 
 
 @record
-class CircuitResult(Result):
+class CircuitResult(PairsResult):
     """A circuit in the order in which its parts were added, and how much of the behaviour it keeps at each size.
 
     Example:
@@ -72,33 +73,12 @@ class CircuitResult(Result):
     each: Floats = with_axes("pairs", "sizes")
     """The metric of every circuit in each pair."""
 
-    clean: Floats = with_axes("pairs")
-    """The metric in the clean run of each pair."""
-
-    corrupted: Floats = with_axes("pairs")
-    """The metric in the corrupted run."""
-
     candidates: int
     """How many parts there were to choose from."""
-
-    answers: Sequence[int] = with_axes("pairs")
-    """Id of the answer of each pair."""
-
-    answer_tokens: Sequence[str] = with_axes("pairs")
-    """Its readable text."""
-
-    foils: Sequence[int] | None = with_axes("pairs", default=None)
-    """Id of the token whose logit ``logit_difference`` subtracts."""
-
-    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None)
-    """Its readable text."""
 
     held_out: int = field(kw_only=True)
     """How many pairs were kept for measuring, on which the parts were not chosen; 0 if chosen and measured on the same.
     The axis of pairs has only those that were measured on."""
-
-    metric: str = field(kw_only=True)
-    """A :data:`Metric`."""
 
     @property
     def band(self) -> NDArray[np.float64]:
@@ -145,7 +125,7 @@ class CircuitResult(Result):
 
 
 @record
-class CircuitFaithfulness(Result):
+class CircuitFaithfulness(PairsResult):
     """How much of a behaviour a circuit keeps, and what random circuits keep.
 
     Example:
@@ -170,27 +150,6 @@ class CircuitFaithfulness(Result):
 
     each: Floats = with_axes("pairs")
     """The metric of the circuit in each pair."""
-
-    clean: Floats = with_axes("pairs")
-    """The metric in the clean run of each pair."""
-
-    corrupted: Floats = with_axes("pairs")
-    """The metric in the corrupted run."""
-
-    answers: Sequence[int] = with_axes("pairs")
-    """Id of the answer of each pair."""
-
-    answer_tokens: Sequence[str] = with_axes("pairs")
-    """Its readable text."""
-
-    foils: Sequence[int] | None = with_axes("pairs", default=None)
-    """Id of the token whose logit ``logit_difference`` subtracts."""
-
-    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None)
-    """Its readable text."""
-
-    metric: str = field(kw_only=True)
-    """A :data:`Metric`."""
 
     @property
     def band(self) -> NDArray[np.float64]:
@@ -304,8 +263,8 @@ def greedy_circuit(
         _CircuitRun(model, tuple(pair.measured(model, metric, check=check) for pair in some), nodes, runner)
         for some in ((pairs[:kept], pairs[kept:]) if held_out else (pairs, pairs))
     )
-    facts: dict[str, Any] = {"metric": metric, "most": most, "draws": draws, "seed": seed, "layers": str(layers)}
-    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "answer": str(answer), "foil": str(foil)}
+    facts: dict[str, Any] = {"most": most, "draws": draws, "seed": seed, "layers": str(layers)}
+    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "bos": pairs[0].clean.offset == 1}
     facts |= {"parts": ", ".join(dict.fromkeys(node.kind for node in nodes)), "held_out": held_out}
     pools = _pools(nodes, draws, np.random.default_rng(seed))
     order, own, rest, random = list[int](), list[Floats](), list[Floats](), list[Floats]()
@@ -320,16 +279,10 @@ def greedy_circuit(
             without=judge.share(np.stack(rest, 1)),
             random=np.stack(random, 1),
             each=each,
-            clean=np.array([pair.clean_value for pair in judge.pairs]),
-            corrupted=np.array([pair.corrupted_value for pair in judge.pairs]),
             candidates=len(nodes),
-            **answers_and_foils(model, judge.pairs),
             held_out=held_out,
-            metric=metric,
             partial=partial,
-            provenance=provenance(
-                model.provenance(), bos=judge.pairs[0].pair.clean.offset == 1, **facts, **runner.log.facts()
-            ),
+            **fields_of_pairs(model, judge.pairs, facts | runner.log.facts()),
         )
 
     for size in range(most + 1):
@@ -454,8 +407,8 @@ def circuit_faithfulness(
     drawn = run.masks(_drawn(nodes, order, _pools(nodes, draws, np.random.default_rng(seed))))
     each = run.metrics(np.concatenate([own, ~own, drawn]))
     share = run.share(each)
-    facts: dict[str, Any] = {"metric": metric, "draws": draws, "seed": seed, "layers": str(layers)}
-    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "answer": str(answer), "foil": str(foil)}
+    facts: dict[str, Any] = {"draws": draws, "seed": seed, "layers": str(layers)}
+    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "bos": pairs[0].clean.offset == 1}
     facts |= {"parts": ", ".join(dict.fromkeys(node.kind for node in nodes))}
     return CircuitFaithfulness(
         parts=tuple(str(nodes[number]) for number in order),
@@ -463,13 +416,7 @@ def circuit_faithfulness(
         without=float(share[1]),
         random=share[2:],
         each=each[:, 0],
-        clean=np.array([pair.clean_value for pair in run.pairs]),
-        corrupted=np.array([pair.corrupted_value for pair in run.pairs]),
-        **answers_and_foils(model, run.pairs),
-        metric=metric,
-        provenance=provenance(
-            model.provenance(), bos=run.pairs[0].pair.clean.offset == 1, **facts, **runner.log.facts()
-        ),
+        **fields_of_pairs(model, run.pairs, facts | runner.log.facts()),
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Bools, Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner
-from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.result import record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy
@@ -21,9 +21,10 @@ from interp_widgets.analysis.ablation.metric import Metric
 from interp_widgets.analysis.patching.estimates import objective
 from interp_widgets.analysis.patching.pairs import (
     MeasuredPair,
+    PairsResult,
     Tokens,
-    answers_and_foils,
     check_lengths,
+    fields_of_pairs,
     mean_of,
     read_pairs,
 )
@@ -50,7 +51,7 @@ _CALLER = "edge_attribution"
 
 
 @record
-class EdgeAttributionResult(Result):
+class EdgeAttributionResult(PairsResult):
     """How much of the answer each edge carries alone, to first order.
 
     Example:
@@ -79,35 +80,11 @@ class EdgeAttributionResult(Result):
     receivers: Sequence[str] = with_axes("receivers")
     """The receivers: ``head_q 4.2``, ``head_k 4.0`` (of the key/value head), ``mlp 5``, ``logits``."""
 
-    clean: Floats = with_axes("pairs")
-    """The metric in the clean run of each pair."""
-
-    corrupted: Floats = with_axes("pairs")
-    """The metric in the corrupted run."""
-
-    undefined: Sequence[int]
-    """Pairs whose clean and corrupted metric agree to rounding; they are left out of the means."""
-
-    answers: Sequence[int] = with_axes("pairs")
-    """Id of the answer of each pair."""
-
-    answer_tokens: Sequence[str] = with_axes("pairs")
-    """Its readable text."""
-
     low: Floats | None = with_axes("senders", "receivers", default=None)
     """Lower ends of the 95% bootstrap intervals over the pairs of ``estimated``; None for one pair."""
 
     high: Floats | None = with_axes("senders", "receivers", default=None)
     """Upper ends."""
-
-    foils: Sequence[int] | None = with_axes("pairs", default=None)
-    """Id of the token whose logit ``logit_difference`` subtracts."""
-
-    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None)
-    """Its readable text."""
-
-    metric: str = field(kw_only=True)
-    """A :data:`Metric`."""
 
     method: str = field(kw_only=True)
     """``gradient`` or ``integrated_gradients``."""
@@ -248,11 +225,9 @@ def edge_attribution(
     known = each[~np.isnan(each).any((1, 2))].reshape(-1, edges.size)
     interval = bootstrap_mean(known, resamples=_RESAMPLES, seed=seed) if len(known) > 1 else None
     low, high = (None, None) if interval is None else (end.reshape(edges.shape) for end in interval)
-    tokens = answers_and_foils(model, measured)
-    facts: dict[str, Any] = {"metric": metric, "method": method, "seed": seed, "positions": str(at), "sample": sample}
+    facts: dict[str, Any] = {"method": method, "seed": seed, "positions": str(at), "sample": sample}
     facts |= {"steps": steps} if points else {}
-    facts |= {"clean": repr(clean), "corrupted": repr(corrupted)}
-    facts |= {"answer": str(tokens["answers"]), "foil": str(tokens["foils"] or [])}
+    facts |= {"clean": repr(clean), "corrupted": repr(corrupted), "bos": pairs[0].clean.offset == 1}
     return EdgeAttributionResult(
         estimated=mean_of(each),
         each=each,
@@ -260,18 +235,11 @@ def edge_attribution(
         patched=real,
         senders=tuple(map(sender_name, sent)),
         receivers=tuple(map(reader_name, read)),
-        clean=np.array([both.clean_value for both in measured]),
-        corrupted=np.array([both.corrupted_value for both in measured]),
-        undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
-        **tokens,
         low=low,
         high=high,
-        metric=metric,
         method=method,
-        provenance=provenance(
-            model.provenance(), bos=pairs[0].clean.offset == 1, **facts, **runner.log.facts()
-        ),
-    )  # fmt: skip
+        **fields_of_pairs(model, measured, facts | runner.log.facts()),
+    )
 
 
 def _every_receiver(model: Model) -> list[Sequence[str | int] | str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, index
 from interp_widgets.analysis._core.prompts import Prompt, PromptError, read_prompt, single_token
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import Check
 from interp_widgets.analysis._core.targets import check_foil
 from interp_widgets.analysis._core.tensors import wide
@@ -130,15 +131,52 @@ class MeasuredPair:
         return self.metric.read(hidden).masked_fill((hidden == base.hidden).all(-1), kept)
 
 
-def answers_and_foils(model: Model, measured: Sequence[MeasuredPair]) -> dict[str, Any]:
-    """The fields of a result that name the answer and foil of each pair: ids and readable texts, None for no foil."""
+@record
+class PairsResult(Result):
+    """Base of the results of pairs of prompts: the metric in both runs of each, its answer and foil."""
+
+    clean: Floats = with_axes("pairs", kw_only=True)
+    """The metric in the clean run of each pair."""
+
+    corrupted: Floats = with_axes("pairs", kw_only=True)
+    """The metric in the corrupted run."""
+
+    undefined: Sequence[int] = field(default=(), kw_only=True)
+    """Pairs whose clean and corrupted metric agree to rounding: no part of their difference is defined, and means over
+    such parts leave them out."""
+
+    answers: Sequence[int] = with_axes("pairs", kw_only=True)
+    """Id of the answer of each pair."""
+
+    answer_tokens: Sequence[str] = with_axes("pairs", kw_only=True)
+    """Its readable text."""
+
+    foils: Sequence[int] | None = with_axes("pairs", default=None, kw_only=True)
+    """Id of the token whose logit ``logit_difference`` subtracts."""
+
+    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None, kw_only=True)
+    """Its readable text."""
+
+    metric: str = field(kw_only=True)
+    """A :data:`Metric`."""
+
+
+def fields_of_pairs(model: Model, measured: Sequence[MeasuredPair], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `PairsResult`, whose provenance has these ``facts`` and the answers and foils."""
     answers = [both.metric.target for both in measured]
     foils = [both.metric.foil for both in measured if both.metric.foil is not None]
+    metric = measured[0].metric.metric
+    known = {"metric": metric, **facts, "answer": str(answers), "foil": str(foils)}
     return {
+        "clean": np.array([both.clean_value for both in measured]),
+        "corrupted": np.array([both.corrupted_value for both in measured]),
+        "undefined": tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
         "answers": answers,
         "answer_tokens": tuple(model.token_strings(answers)),
         "foils": foils or None,
         "foil_tokens": tuple(model.token_strings(foils)) if foils else None,
+        "metric": metric,
+        "provenance": provenance(model.provenance(), **known),
     }
 
 

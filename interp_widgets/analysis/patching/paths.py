@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_finite, index
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
-from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.result import record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide, wide_type
@@ -22,9 +21,10 @@ from interp_widgets.analysis.ablation.metric import Metric
 from interp_widgets.analysis.patching.names import read_name
 from interp_widgets.analysis.patching.pairs import (
     MeasuredPair,
+    PairsResult,
     Tokens,
-    answers_and_foils,
     check_lengths,
+    fields_of_pairs,
     mean_of,
     read_pairs,
 )
@@ -50,7 +50,7 @@ _RECEIVERS = ("head_q", "head_k", "head_v")
 
 
 @record
-class PathPatchingResult(Result):
+class PathPatchingResult(PairsResult):
     """How much of the answer is lost when a sender's corrupted output reaches the named receivers only.
 
     Example:
@@ -74,21 +74,6 @@ class PathPatchingResult(Result):
     receivers: Sequence[str] = with_axes("receivers")
     """The receivers, such as ``head_q 4.2``, ``head_k 4.0`` (of the key/value head), ``mlp 5`` or ``logits``."""
 
-    clean: Floats = with_axes("pairs")
-    """The metric in the clean run of each pair."""
-
-    corrupted: Floats = with_axes("pairs")
-    """The metric in the corrupted run."""
-
-    undefined: Sequence[int]
-    """Pairs whose clean and corrupted metric agree to rounding; they are left out of the means."""
-
-    answers: Sequence[int] = with_axes("pairs")
-    """Id of the answer of each pair."""
-
-    answer_tokens: Sequence[str] = with_axes("pairs")
-    """Its readable text."""
-
     paths: Floats | None = with_axes("senders", "receivers", default=None)
     """The effect of each path alone, averaged over the pairs; 0 where a receiver is not behind its sender."""
 
@@ -97,15 +82,6 @@ class PathPatchingResult(Result):
 
     high: Floats | None = with_axes("senders", default=None)
     """Upper ends."""
-
-    foils: Sequence[int] | None = with_axes("pairs", default=None)
-    """Id of the token whose logit ``logit_difference`` subtracts."""
-
-    foil_tokens: Sequence[str] | None = with_axes("pairs", default=None)
-    """Its readable text."""
-
-    metric: str = field(kw_only=True)
-    """A :data:`Metric`."""
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """The sender with the largest effect (NaN and "" where none is defined), and the metric in both runs."""
@@ -208,31 +184,19 @@ def path_patching(
     effects, paths = each[:, : len(sent)], each[:, len(sent) :]
     known = effects[~np.isnan(effects).any(1)]
     interval = bootstrap_mean(known, resamples=_RESAMPLES, seed=seed) if len(known) > 1 else None
-    tokens = answers_and_foils(model, measured)
-    facts: dict[str, Any] = {"metric": metric, "seed": seed, "positions": str(at), "clean": repr(clean)}
-    facts |= {
-        "corrupted": repr(corrupted),
-        "senders": str([sender_name(one) for one in sent]),
-        "answer": str(tokens["answers"]),
-    }
-    facts |= {"receivers": str([reader_name(reader) for reader in read]), "foil": str(tokens["foils"] or [])}
+    named = tuple(map(sender_name, sent)), tuple(map(reader_name, read))
+    facts: dict[str, Any] = {"seed": seed, "positions": str(at), "clean": repr(clean), "corrupted": repr(corrupted)}
+    facts |= {"senders": str(list(named[0])), "receivers": str(list(named[1])), "bos": pairs[0].clean.offset == 1}
     return PathPatchingResult(
         effect=mean_of(effects),
         each=effects,
-        senders=tuple(map(sender_name, sent)),
-        receivers=tuple(map(reader_name, read)),
-        clean=np.array([both.clean_value for both in measured]),
-        corrupted=np.array([both.corrupted_value for both in measured]),
-        undefined=tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
-        **tokens,
+        senders=named[0],
+        receivers=named[1],
         paths=mean_of(paths).reshape(len(sent), len(read)) if separate else None,
         low=None if interval is None else interval[0],
         high=None if interval is None else interval[1],
-        metric=metric,
-        provenance=provenance(
-            model.provenance(), bos=pairs[0].clean.offset == 1, **facts, **runner.log.facts()
-        ),
-    )  # fmt: skip
+        **fields_of_pairs(model, measured, facts | runner.log.facts()),
+    )
 
 
 def path_patching_cost(

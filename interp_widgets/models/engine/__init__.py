@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..hooks import Objective, has_hooks, scopes_left
+from ..hooks import has_hooks, scopes_left
 from ..network import Network
 from ..patching import Patch, Site, site_hook
 from . import modules, native, paths, unembed
 from .equations import Equations, KeysValues, SelectedRows
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
 from .modules import query_key_hooks, score_soft_cap
-from .paths import PathCells, Reader, Sender, is_behind
+from .paths import PathCells, Reader, Sender, is_behind, path_slopes
 from .routes import (
     CheckedRoutes,
     ExpectedRuns,
@@ -746,28 +746,6 @@ def sender_changes(network: Network, clean: Trace, corrupted: Trace, senders: Se
         return paths.sender_changes(
             network, clean, corrupted, senders, fed, split=route.split(network), equations=equations
         )
-
-
-def path_slopes(
-    network: Network,
-    ids: Sequence[int],
-    objective: Objective,
-    readers: Sequence[Reader],
-    changes: Tensor,
-    embeddings: Tensor | None = None,
-) -> Tensor:
-    """(senders, readers) the derivative of an objective along each change of the stream as each reader alone reads it.
-
-    Args:
-        network: a `Model`.
-        ids: of one sequence, with the BOS.
-        objective: a function from the logits (1, tokens, d_vocab) to one number.
-        readers: heads' queries, keys and values, MLPs and the logits.
-        changes: (senders, tokens, d_model), from `sender_changes`.
-        embeddings: (tokens, d_model) token embeddings in place of the ids' own.
-    """
-    with network.lock:
-        return paths.path_slopes(network, ids, objective, readers, changes, embeddings)
 
 
 def _traced_route(network: Network, trace: Trace) -> _Route:

@@ -239,8 +239,11 @@ def path_slopes(
     its matrices only. Whether the reader is behind the sender is not asked.
 
     Args:
-        objective: as in `Model.run`.
-        changes: (senders, tokens, d_model).
+        network: a `Model`.
+        ids: of one sequence, with the BOS.
+        objective: a function from the logits (1, tokens, d_vocab) to one number.
+        readers: heads' queries, keys and values, MLPs and the logits.
+        changes: (senders, tokens, d_model), from `sender_changes`.
         embeddings: (tokens, d_model) token embeddings in place of the ids' own.
     """
     values: dict[str, Tensor] = {}
