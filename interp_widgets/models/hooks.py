@@ -26,6 +26,7 @@ EMBED = "hook_embed"
 _RESID_MID = re.compile(r"blocks\.(\d+)\.hook_resid_mid$")
 # On the bridge these hooks change the value only if they return a new tensor
 _BRANCHES = ("hook_scale", "hook_normalized", "hook_mlp_in")
+_SCALED = ("hook_attn_out", "hook_mlp_out")
 _CANONICAL = re.compile(
     r"(hook_embed|hook_pos_embed|ln_final\.hook_(scale|normalized)|blocks\.\d+\.("
     r"hook_(resid_pre|resid_mid|resid_post|attn_in|q_input|k_input|v_input|mlp_in|attn_out|mlp_out)"
@@ -392,7 +393,8 @@ def run_hooked(
         hooks += placed(name, _editing(name, change, fired), backend)
     hooks += list(recorders.items())
     switched = switched_on(tl_model, [*names, *edits])
-    with torch.set_grad_enabled(grad is not None), switched, attached(tl_model, hooks):
+    routed = _routed(tl_model, [name for name, _ in hooks]) if grad is not None else contextlib.nullcontext()
+    with torch.set_grad_enabled(grad is not None), switched, routed, attached(tl_model, hooks):
         logits = tl_model(ids).to(ids.device)
         silent = [name for name in names if not recorders[name].values] + [n for n in edits if n not in fired]
         if silent:
@@ -401,6 +403,25 @@ def run_hooked(
             )
         gradients = {} if grad is None else _gradients(grad(logits), recorders)
     return Run(logits.detach(), {name: recorders[name].values[-1].detach() for name in names}, gradients)
+
+
+@contextlib.contextmanager
+def _routed(tl_model: Any, names: Iterable[str]) -> Iterator[None]:
+    """Let gradients pass through the named hooks where a bridge shows a scaled copy of an output (Granite), which it
+    puts in the output's place only if a hook changes it or asks for gradients; without this they would be 0."""
+    blocks = dict(enumerate(getattr(tl_model, "blocks", ())))
+    scaled = {f"blocks.{number}.{end}": block for number, block in blocks.items() for end in _SCALED
+              if hasattr(block, "residual_contribution_scale")}  # fmt: skip
+    points = [getattr(scaled[name], name.rpartition(".")[2]) for name in dict.fromkeys(names) if name in scaled]
+    for point in points:
+        point.add_hook(lambda gradient, hook: None, dir="bwd")
+    handles = [point.bwd_hooks[-1] for point in points]
+    try:
+        yield
+    finally:
+        for point, handle in zip(points, handles, strict=True):
+            handle.hook.remove()
+            point.bwd_hooks.remove(handle)
 
 
 def _gradients(objective: Tensor, recorders: Mapping[str, _Recorder]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from interp_widgets import activation_patching, circuit_edges, edge_attribution, load_circuit, path_patching
-from interp_widgets.analysis.patching import EdgeAttributionResult
+from interp_widgets.analysis.patching import EdgeAttributionResult, edge_attribution_cost
 from tests.analysis.test_patching import ANSWER, CLEAN, CORRUPTED, FOIL, MODELS, gap, loaded
 from tests.analysis.test_path_patching import SENDERS, by_two_steps
 from tests.architectures.functions import reference
@@ -157,3 +157,16 @@ def test_bad_input_gets_one_sentence(changes: dict[str, Any], message: str) -> N
 def test_a_model_without_attention_is_refused() -> None:
     with pytest.raises(ValueError, match=r"edge_attribution needs .*which MambaForCausalLM does not have"):
         edge_attribution(loaded("mamba", "bridge"), CLEAN, CORRUPTED, ANSWER)
+
+
+def test_the_forecast_grows_with_what_is_computed() -> None:
+    model = loaded("llama", "bridge")
+    one = edge_attribution_cost(model, 20)
+    assert edge_attribution_cost(model, 40).flops > 2 * one.flops
+    assert edge_attribution_cost(model, 20, pairs=10).flops == pytest.approx(10 * one.flops)
+    assert edge_attribution_cost(model, 20, sample=0).flops < one.flops
+    assert edge_attribution_cost(model, 20, receivers=["logits"], sample=0).flops < one.flops / 2
+    none = edge_attribution_cost(model, 20, sample=0)
+    steps = edge_attribution_cost(model, 20, method="integrated_gradients", steps=8, sample=0)
+    assert 4 * none.flops < steps.flops < 8 * none.flops
+    assert all(cost.bytes > 0 for cost in (one, none, steps))

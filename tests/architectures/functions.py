@@ -15,6 +15,7 @@ from torch import Tensor
 
 from interp_widgets import (
     Ablation,
+    ConceptSet,
     LayerEdit,
     ModelEdit,
     StreamEdit,
@@ -32,6 +33,7 @@ from interp_widgets import (
     decompose_logit,
     decompose_tokens,
     direct_logit_attribution,
+    edge_attribution,
     erase,
     ffn_concepts,
     greedy_circuit,
@@ -47,6 +49,7 @@ from interp_widgets import (
     patched_prediction,
     path_patching,
     prompt_saliency,
+    read_prompt_concepts,
     response_probabilities,
     steer,
     text_activations,
@@ -293,6 +296,19 @@ def _states(naive: Naive, own: Any) -> Iterator[Comparison]:
     for layer in range(LAYERS + 1):
         wanted = torch.stack([end[layer] for end in ends])
         yield Comparison(f"stream entering layer {layer}", own[:, layer], wanted)
+
+
+CONCEPTS = ConceptSet(
+    names=["one", "other"], directions=torch.stack([DIRECTION, DIRECTION.flip(0)]).numpy(), layer=1, groups=["", ""],
+    center=np.linspace(-1, 1, WIDTH), gap=np.ones(2), auc=np.ones(2), group_auc=np.ones(2), shuffled_auc=np.ones(2),
+    method="mean_difference",
+)  # fmt: skip
+
+
+@_function("concepts read", lambda model: read_prompt_concepts(model, CONCEPTS, LONG).projection)
+def _concepts_read(naive: Naive, own: Any) -> Iterator[Comparison]:
+    states = _streams(naive)[1].double() - torch.tensor(CONCEPTS.center)
+    yield Comparison("projections", own, states @ torch.tensor(CONCEPTS.directions).T)
 
 
 STRENGTH = 4.0
@@ -719,6 +735,30 @@ def _paths_from(model: Any, senders: list[Any], receivers: list[str]) -> Any:
 @_function("path patching", lambda model: _paths_from(model, [SENDER], ["logits", "mlp 1"]), "attention", "mlp")
 def _path_patching(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield from _path_comparisons(naive, own, own.paths[0], _paths(naive))
+
+
+@_once
+def _edge_slopes(naive: Naive) -> Tensor:
+    """The derivatives of the logit difference along the same change, as the same two read it."""
+    change = _both_runs(naive)["change"]
+    readers = (
+        lambda factor: naive.adding(LAYERS, factor * change),
+        lambda factor: naive.mlp_reading(MIDDLE, LAYERS - 1, factor * change),
+    )
+    return torch.stack(
+        [naive.slope(MIDDLE, lambda logits: logits[-1, TARGET] - logits[-1, FOIL], each) for each in readers]
+    )
+
+
+@_function(
+    "edge attribution",
+    lambda model: edge_attribution(
+        model, MIDDLE, OTHER, TARGET, foil=FOIL, senders=[SENDER], receivers=["logits", "mlp 1"], sample=0
+    ),
+    "attention", "mlp",
+)  # fmt: skip
+def _edges(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield from _path_comparisons(naive, own, own.estimated[0], _gap(naive) + _edge_slopes(naive))
 
 
 @_once

@@ -331,6 +331,14 @@ class Naive:
         with torch.no_grad():
             return self._pass(inputs, hooks)
 
+    def slope(
+        self, ids: Sequence[int], number: Callable[[Tensor], Tensor], hooks: Callable[[Tensor], Iterable[Hook]]
+    ) -> Tensor:
+        """The derivative of a number of the logits by a factor that hooks depend on, where it is 0."""
+        factor = torch.zeros((), dtype=self.hf.dtype, requires_grad=True)
+        (slope,) = torch.autograd.grad(number(self._pass(ids, hooks(factor))), factor)
+        return slope
+
     def _pass(self, inputs: Sequence[int] | Tensor, hooks: Iterable[Hook] = ()) -> Tensor:
         if isinstance(inputs, Tensor):
             fed = {"inputs_embeds": inputs * getattr(self.config, self.names.row_factor or "", 1.0)}
@@ -345,6 +353,8 @@ class Naive:
         inputs: Sequence[int] | Tensor,
         wanted: Iterable[tuple[torch.nn.Module, bool]],
         hooks: Sequence[Hook] = (),
+        *,
+        differentiable: bool = False,
     ) -> list[Tensor]:
         """The values (tokens, width) that enter modules, or leave them; ``hooks`` act before they are read."""
         store: dict[int, Tensor] = {}
@@ -357,7 +367,7 @@ class Naive:
             return copy
 
         reading = [(module, keep(number), enters) for number, (module, enters) in enumerate(wanted)]
-        self.logits(inputs, [*hooks, *reading])
+        (self._pass if differentiable else self.logits)(inputs, [*hooks, *reading])
         return [store[number].flatten(0, -2) for number in range(len(store))]
 
     def streams(self, inputs: Sequence[int] | Tensor) -> Tensor:
@@ -489,7 +499,8 @@ class Naive:
         ):  # beside the attention: what would enter it if the whole block read the other stream
             assert names.mlp_enters is not None
             module = self.part(layer, names.mlp_enters)
-            (entering,) = self.values(ids, [(module, True)], self.adding(layer, added))
+            moved = self.adding(layer, added)
+            (entering,) = self.values(ids, [(module, True)], moved, differentiable=added.requires_grad)
             return [(module, _put(slice(None), entering), True)]
         reading = [names.mlp_reads] if isinstance(names.mlp_reads, str) else names.mlp_reads
         return [(self.part(layer, name), lambda value: value + added.reshape(value.shape), True) for name in reading]

@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from interp_widgets.models import Model, load_model
 from interp_widgets.models.engine import read_values
+from tests.architectures.matrix import loaded
 from tests.models.tiny import tiny_folder, tiny_model
 
 IDS = [5, 17, 300, 44, 8]
@@ -111,6 +112,22 @@ def test_gradients_touch_no_parameter(model: Model) -> None:
     for parameter in model.tl_model.parameters():
         assert parameter.grad is None
         assert parameter.requires_grad
+
+
+@pytest.mark.parametrize("site", ["attn", "mlp"])
+def test_gradients_reach_scaled_outputs(site: str) -> None:
+    """Granite: the bridge shows a copy of what attention and the MLP write, times the multiplier of the stream."""
+    model, name = loaded("granite", "bridge"), f"blocks.0.hook_{site}_out"
+    run = model.run([5, 17, 30], capture=[name], grad=target)
+    step = 1e-4 * torch.randn(run.gradients[name].shape, generator=torch.Generator().manual_seed(0)).double()
+    up, down = (
+        target(model.run([5, 17, 30], edit={name: lambda value, sign=sign: value + sign * step}).logits)
+        for sign in (1, -1)
+    )
+    slope = float((run.gradients[name] * step).sum())
+    assert slope == pytest.approx(float(up - down) / 2, rel=0.02)
+    assert abs(slope) > 1e-6
+    assert count_hooks(model) == 0
 
 
 def test_gradient_is_zero_where_nothing_flows(model: Model) -> None:

@@ -28,6 +28,7 @@ from interp_widgets import (
     demo_stereoset,
     demo_task_texts,
     direct_logit_attribution,
+    edge_attribution,
     head_writes,
     layer_similarity,
     load_model,
@@ -40,8 +41,18 @@ from interp_widgets import (
 from tests.sweeps.jobs import dies_at, square
 
 ROWS = [
-    {"prompt": "The Eiffel Tower is in the city of", "target": " Paris", "subject": "Eiffel Tower"},
-    {"prompt": "The Colosseum is in the city of", "target": " Rome", "subject": "Colosseum"},
+    {
+        "prompt": "The Eiffel Tower is in the city of",
+        "target": " Paris",
+        "subject": "Eiffel Tower",
+        "other": "The Trevi Fountain is in the city of",
+    },
+    {
+        "prompt": "The Colosseum is in the city of",
+        "target": " Rome",
+        "subject": "Colosseum",
+        "other": "The Paris is in the city of",
+    },
 ]
 TWO = ["prompt", "target"]
 
@@ -69,6 +80,10 @@ def model() -> Model:
             ),
             {"clean": "prompt", "answer": "target"},
         ),
+        (
+            partial(edge_attribution, receivers=["mlp 1", "logits"], metric="log_prob", sample=3),
+            {"clean": "prompt", "corrupted": "other", "answer": "target"},
+        ),
         (partial(ablation_null, parts=[(0, 1), (2, 2)], draws=5), {"prompts": "prompt", "target": "target"}),
         (decompose_logit, TWO),
         (attention_patterns, ["prompt"]),
@@ -84,6 +99,7 @@ def model() -> Model:
         "heads",
         "trace",
         "patching",
+        "edges",
         "null",
         "logit",
         "patterns",

@@ -110,6 +110,7 @@ def read_prompt_concepts(
         >>> [name for name, _ in reading.strongest(-1, 2)]
         ['Paris', 'blue']
     """
+    model.capabilities.require("residual_stream", "read_prompt_concepts")
     concepts.check(model, other_weights=other_weights)
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     chosen = range(len(concepts.names)) if names is None else [concepts.index(name) for name in names]

@@ -14,7 +14,7 @@ from interp_widgets.analysis.patching.circuit import (
     greedy_circuit,
     greedy_circuit_cost,
 )
-from interp_widgets.analysis.patching.edges import EdgeAttributionResult, edge_attribution
+from interp_widgets.analysis.patching.edges import EdgeAttributionResult, edge_attribution, edge_attribution_cost
 from interp_widgets.analysis.patching.null import AblationNullResult, ablation_null
 from interp_widgets.analysis.patching.pairs import Direction
 from interp_widgets.analysis.patching.paths import PathPatchingResult, path_patching, path_patching_cost

@@ -13,6 +13,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Bools, Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, row_bytes
 from interp_widgets.analysis._core.result import record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean
 from interp_widgets.analysis._core.tables import DataFrame, table
@@ -41,7 +42,7 @@ from interp_widgets.analysis.patching.paths import (
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import Reader, Sender, is_behind, path_slopes, sender_changes
+from interp_widgets.models.engine import Reader, Sender, expects_native, is_behind, path_slopes, sender_changes
 
 EdgeMethod = Literal["gradient", "integrated_gradients"]
 """``gradient``: in the clean run. ``integrated_gradients``: averaged over runs between clean and corrupted."""
@@ -196,12 +197,7 @@ def edge_attribution(
     check_choice("method", method, EdgeMethod)
     check_range("steps", steps)
     check_range("sample", sample, 0)
-    read = receivers_named(model, _every_receiver(model) if receivers is None else receivers, _CALLER)
-    if senders is None:
-        sent = [("embeddings", -1, 0), *senders_before(model, read)]
-    else:
-        sent = senders_named(model, senders, read, _CALLER)
-    check_paths(model, sent, read)
+    sent, read = _ends(model, senders, receivers)
     pairs = read_pairs(model, clean, corrupted, answer, foil, metric, prepend_bos)
     check_lengths(pairs)
     at = pairs[0].clean.positions(positions)
@@ -240,6 +236,50 @@ def edge_attribution(
         method=method,
         **fields_of_pairs(model, measured, facts | runner.log.facts()),
     )
+
+
+def edge_attribution_cost(
+    model: Model,
+    n_tokens: int,
+    senders: Sequence[str | Sequence[str | int]] | None = None,
+    receivers: Sequence[str | Sequence[str | int]] | None = None,
+    *,
+    pairs: int = 1,
+    method: EdgeMethod = "gradient",
+    steps: int = 5,
+    sample: int = 20,
+) -> Cost:
+    """Operations and peak bytes of `edge_attribution` for prompts of n_tokens, with the BOS.
+
+    Example:
+        >>> one = edge_attribution_cost(model, 6)
+        >>> edge_attribution_cost(model, 6, method="integrated_gradients").flops > 2 * one.flops
+        True
+    """
+    sent, read = _ends(model, senders, receivers)
+    points = steps if method == "integrated_gradients" else 1
+    sampled = min(sample, len(sent) * len(read))
+    forward, native = pass_flops(model, n_tokens, n_tokens), expects_native(model)
+    alone = 0 if native else sum(kind == "head" for kind, _, _ in sent)
+    widths = {"q": model.n_heads * model.d_head, "mlp": 3 * model.d_mlp, "logits": 0}
+    shared = model.n_kv_heads * model.d_head
+    behind = sum(2.0 * n_tokens * model.d_model * widths.get(site, shared) for site, _, _ in read)
+    products = 2.0 * n_tokens * model.d_model * len(sent) * len(read)
+    flops = (2 + alone + 2 * sampled) * forward + points * (3 * forward + behind + products)
+    changes = 4.0 * len(sent) * n_tokens * model.d_model
+    kept = model.n_layers * row_bytes(model, n_tokens, n_tokens)
+    return Cost(flops=pairs * flops, bytes=changes + max(kept, chunk_bytes(model, max(1, sampled), 2 * n_tokens)))
+
+
+def _ends(model: Model, senders: Any, receivers: Any) -> tuple[list[Sender], list[Reader]]:
+    """The senders and receivers that are named; ValueError for one that the model does not have, or without a path."""
+    read = receivers_named(model, _every_receiver(model) if receivers is None else receivers, _CALLER)
+    if senders is None:
+        sent: list[Sender] = [("embeddings", -1, 0), *senders_before(model, read)]
+    else:
+        sent = senders_named(model, senders, read, _CALLER)
+    check_paths(model, sent, read)
+    return sent, read
 
 
 def _every_receiver(model: Model) -> list[Sequence[str | int] | str]:
