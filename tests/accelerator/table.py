@@ -522,7 +522,7 @@ def decomposition(setup: Setup) -> Any:
 
 @row("decompose_logit")
 def decomposition_of_a_logit(setup: Setup) -> Any:
-    return iw.decompose_logit(setup.model, QUESTION, 7, foil=8)
+    return iw.decompose_logit(setup.model, QUESTION, 7, foil=8, draws=5)
 
 
 # ---- weights: head words and FFN concepts

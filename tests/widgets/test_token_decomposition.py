@@ -631,3 +631,22 @@ def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
     again = TokenDecompositionExplorer(pair.base)
     again.close()
     assert wire.open() - before == left <= 2
+
+
+def test_shares_are_compared_with_chance_on_demand(pair: Any, explore: Any) -> None:
+    panel = explore(pair.base)
+    assert "Not compared with chance yet" in panel.map.sums.value
+    assert "iw-hidden" not in panel.chance_button._dom_classes
+    assert not panel.map.heat.muted
+    panel.chance_button.click()
+    settle(panel)
+    logit = panel.result.logit
+    beyond = logit.p[: panel.rows[0].sources] <= 0.05
+    assert 0 < beyond.sum() < len(beyond)
+    assert "iw-hidden" in panel.chance_button._dom_classes
+    assert f"{beyond.sum()} of {len(beyond)} tokens" in panel.map.sums.value
+    assert (np.isfinite(bytes_floats(panel.map.strip.values)) == beyond).all()
+    assert {row for row, _ in panel.map.heat.muted} == set(np.flatnonzero(~beyond).tolist())
+    assert "draws=199" in panel.code(panel.request())
+    panel.color = "norm_share"
+    assert not panel.map.heat.muted

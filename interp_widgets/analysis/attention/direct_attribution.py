@@ -453,20 +453,8 @@ class OnePosition:
         the foil), then with those of random other tokens (pairs of them); without a foil above the mean of all these.
         """
         lens = PartLens.of(self.model, self.end[row : row + 1])
-        others = np.setdiff1d(np.arange(self.model.d_vocab), [target] if foil is None else [target, foil])
-        if foil is None:
-            drawn = rng.choice(others, min(draws, len(others)), replace=False)
-            directions = lens.last_directions(torch.tensor([target, *drawn]))
-            directions = directions - directions.mean(0)
-        else:
-            first = rng.integers(0, len(others), draws)
-            second = (first + rng.integers(1, len(others), draws)) % len(others)
-            plus, minus = [target, *others[first]], [foil, *others[second]]
-            directions = lens.last_directions(torch.tensor(plus)) - lens.last_directions(torch.tensor(minus))
         written = torch.cat([self.of_heads(layer, row) for layer in range(self.model.n_layers)])
-        exact, heads = directions.cpu().double(), written.cpu().double()
-        along = exact @ heads.T / exact.norm(dim=-1, keepdim=True).clamp(min=1e-30)
-        return float64(along)
+        return float64(lens.drawn_directions(target, foil, draws, rng) @ written.cpu().double().T)
 
     def _norm(self, layer: int, row: int) -> LinearisedNorm | None:
         """The norm of one layer's attention output at its scale; None without one."""

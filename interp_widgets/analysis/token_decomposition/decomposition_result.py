@@ -12,7 +12,11 @@ from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.prompts import PromptResult
 from interp_widgets.analysis._core.result import record, with_axes
+from interp_widgets.analysis._core.statistics import BEYOND
 from interp_widgets.analysis._core.tables import DataFrame, table
+
+NAMED = 5
+"""Tokens that a sentence names."""
 
 
 @record
@@ -187,9 +191,26 @@ class LogitShareResult(PromptResult):
     """Whether the first token carries the model's attention sink: its share holds what every token gets from it,
     whatever it means."""
 
+    p: Floats | None = with_axes("positions", default=None)
+    """Two-sided p of every token's share among its shares of the logits of random other tokens (with a foil of the
+    differences of two), corrected over all tokens; 1 after `position`, None without ``draws``."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("position", self.position, 0, self.n_positions - 1, f"{self.n_positions} tokens")
+
+    def in_words(self) -> str:
+        """Which tokens add to this logit beyond chance, in a sentence; ValueError without ``draws``."""
+        if self.p is None:
+            raise ValueError("these shares were not compared with chance: give draws=199")
+        beyond = [int(at) for at in np.argsort(-np.abs(self.share), kind="stable") if self.p[at] <= BEYOND]
+        named = ", ".join(repr(self.tokens[at]) for at in beyond[:NAMED])
+        which = f" ({named}{', …' if len(beyond) > NAMED else ''})" if beyond else ""
+        other = "random other tokens" if self.foil is None else "the difference of random other tokens"
+        return (
+            f"{len(beyond)} of {self.position + 1} tokens{which} speak for or against it beyond chance: more than they "
+            f"do for {other} (p at most {BEYOND}, corrected over all tokens)"
+        )
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """The token with the largest share, its share, the logit, and the share of no token."""
@@ -204,5 +225,6 @@ class LogitShareResult(PromptResult):
         }
 
     def to_frame(self) -> DataFrame:
-        """One row per token: position, token and share in logits."""
-        return table({"position": range(self.n_positions)}, {"token": self.tokens, "share": self.share})
+        """One row per token: position, token, share in logits, and p with ``draws``."""
+        columns = {"token": self.tokens, "share": self.share, "p": self.p}
+        return table({"position": range(self.n_positions)}, columns)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,6 +65,24 @@ class PartLens:
         """(tokens, d_model) gradients of these tokens' logits at the last stream, with its scale fixed."""
         table = self.model.weight("W_U")
         return self._centred(table[:, tokens.to(table.device)].T.to(self.gain.dtype) * self.gain[-1])
+
+    def drawn_directions(self, target: int, foil: int | None, draws: int, rng: np.random.Generator) -> Tensor:
+        """(1 + draws, d_model) unit vectors on the CPU: the direction of the target (less that of the foil), then those
+        of random other tokens (pairs of them); without a foil less the mean of all these, which all logits share. All
+        other tokens where a vocabulary has no more."""
+        others = np.setdiff1d(np.arange(self.model.d_vocab), [target] if foil is None else [target, foil])
+        if foil is None:
+            drawn = rng.choice(others, min(draws, len(others)), replace=False)
+            directions = self.last_directions(torch.tensor([target, *drawn]))
+            directions = directions - directions.mean(0)
+        else:
+            first = rng.integers(0, len(others), draws)
+            second = (first + rng.integers(1, len(others), draws)) % len(others)
+            plus, minus = [target, *others[first]], [foil, *others[second]]
+            directions = self.last_directions(torch.tensor(plus)) - self.last_directions(torch.tensor(minus))
+        exact = directions.cpu().double()
+        unit: Tensor = exact / exact.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+        return unit
 
     def logit(self, parts: Tensor, token: int) -> Tensor:
         """(layers + 1, sources) contributions of parts to one token's logit in the lens of the whole stream."""

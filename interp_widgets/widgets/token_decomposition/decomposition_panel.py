@@ -34,6 +34,11 @@ class DecompositionPanel(PredictionPanel):
         LENS_LABELS, "own", label="Lens", more=True,
         help="The scale of the final norm when a part is read alone: the part's own, or the whole stream's",
     )  # fmt: skip
+    share_draws = field(
+        Annotated[int, Bounds(0, 1999)], 0, label="Random tokens", argument=None, more=True, width="short",
+        help="Compare every token's share with its shares of the logits of so many random other tokens; 0: "
+        "do not compare",
+    )  # fmt: skip
     color = field(COLOR_LABELS, "target_logit", label="Colour", redraws=True, help="Quantity shown as colour")
     threshold = field(
         Share, 0.2, label="Labels from", redraws=True, more=True,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
+import ipywidgets as W
+
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens, decomposition_cost
@@ -13,6 +15,7 @@ from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base import pair_view
+from ..base.controls import shown_if
 from ..base.description import Description
 from ..base.fields import hint_at
 from ..base.prediction import check_foil, checked, position_in
@@ -24,13 +27,17 @@ from .rows import Decomposed, Rows, decomposed
 from .source_details import SourceDetails
 from .source_map import SourceMap
 
+DRAWS = 199
+"""Random other tokens that shares are compared with on demand."""
+
 
 class TokenDecompositionExplorer(DecompositionPanel):
     """The residual stream of one position as a sum of parts, one per token of the context.
 
     With attention patterns, norm scales and activation slopes fixed, every layer is linear, so that the parts (and the
     biases') add up to the model's own residual stream. The map shows for every source token and layer what its part
-    alone would predict; bars and shading show how much of the target's logit each token contributed.
+    alone would predict; bars and shading show how much of the target's logit each token contributed, and on demand
+    only that of tokens that contribute more to it than to random other tokens.
 
     ``TokenDecompositionExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other
     widgets, ``(workbench)``. Every trait is a keyword too. `run()` computes and returns the :class:`Decomposed`
@@ -76,8 +83,22 @@ class TokenDecompositionExplorer(DecompositionPanel):
         ]
         self.map = SourceMap(self)
         self.about = SourceDetails(self)
-        self.arrange(self.map.parts, self.about.parts, beside=[self.about.sources, self.map.sums], width=540)
+        self.chance_button = self.on_click(
+            W.Button(
+                description="Compare with chance",
+                tooltip=f"Compare every token's share with its shares of the logits of {DRAWS} random other tokens",
+                layout=W.Layout(align_self="flex-start"),
+            ),
+            self._compare_with_chance,
+        )
+        shown_if(self.chance_button, False)
+        beside = [self.about.sources, self.map.sums, self.chance_button]
+        self.arrange(self.map.parts, self.about.parts, beside=beside, width=540)
         self.watch(self, ["prompt", "response", "response_token"], self._forget_position)
+
+    def _compare_with_chance(self) -> None:
+        self.share_draws = DRAWS
+        self.go()
 
     def request(self) -> Steps:
         prediction = self.prediction()
@@ -86,6 +107,7 @@ class TokenDecompositionExplorer(DecompositionPanel):
             with hint_at("foil"):
                 check_foil(prediction, self.models[0], self.foil)
         of_logit = {"position": position, "foil": self.foil or None}
+        of_logit |= {"draws": self.share_draws} if self.share_draws else {}
         target = FromResult("shares", "{}.target", lambda shares: shares.target)
         of_parts = {"target": target, "position": position, "biases": self.biases, "lens": self.lens}
         calls = {
@@ -104,6 +126,7 @@ class TokenDecompositionExplorer(DecompositionPanel):
         self.rows = tuple(previous.get(id(result)) or Rows(result) for result in results)
         self.widen_map(self.rows[0].n_layers + 1)
         self.map.paint()
+        shown_if(self.chance_button, not self.share_draws)
         self._carry_selection(results[0])
 
     def draw_selection(self) -> None:

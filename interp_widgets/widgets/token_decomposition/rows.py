@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.result import Scalar
+from interp_widgets.analysis._core.statistics import BEYOND
 from interp_widgets.analysis.token_decomposition import LogitShareResult, TokenDecompositionResult
 from interp_widgets.figures.chart import layer_names
 from interp_widgets.figures.labels import number, visible
@@ -151,6 +152,16 @@ class Rows:
         """(rows,) shares of the final logit, or of the difference to the foil; they sum to it."""
         logit = self.result.logit
         return np.append(np.asarray(logit.share[: self.sources], dtype=np.float64), logit.bias)
+
+    def beyond(self) -> NDArray[np.bool_] | None:
+        """(sources,) whether each token's share of the logit is beyond chance; None if it was not compared."""
+        p = self.result.logit.p
+        return None if p is None else np.asarray(p[: self.sources] <= BEYOND)
+
+    def share_beyond(self) -> Array:
+        """(sources,) the tokens' shares of the logit; NaN for those that were compared and are not beyond chance."""
+        beyond, share = self.beyond(), self.logit_share()[:-1]
+        return share if beyond is None else np.where(beyond, share, np.nan)
 
     def norm_share(self, column: int) -> Array:
         """(rows,) shares of the parts' norms at a layer; NaN for the rest."""

@@ -56,7 +56,7 @@ class SourceMap:
     def paint(self) -> None:
         """Draw the explorer's results."""
         rows = self.panel.rows
-        self.sums.value = "<br>".join([self._adding_up(), self._logit_in_words()])
+        self.sums.value = "<br>".join([self._adding_up(), self._logit_in_words(), *self._chance()])
         names = tuple(rows[0].result.tokens.tokens[: rows[0].sources])
         if names != self._tokens:
             self._tokens = names
@@ -89,6 +89,10 @@ class SourceMap:
                 texts=cell_texts(shown, panel.color, panel.threshold), notes=self._notes(view, shown),
             )  # fmt: skip
             self._paint_bars(view, heat, rows)
+        same = panel.color == "target_logit" and all(each.result.logit.foil is None for each in shown)
+        compared = shown[0].beyond() if len(shown) == 1 and same else None
+        grey = [] if compared is None else np.flatnonzero(~compared).tolist()
+        heat.muted = [[row, column] for row in grey for column in range(len(shown[0].columns))]
 
     def paint_selection(self) -> None:
         """Show the selected source and layer."""
@@ -110,16 +114,21 @@ class SourceMap:
         logit = logit_names(rows[index] for index in pair_view.models_of(view))
         strip.label = f"{letter}Context: share of the {logit}{view_suffix(view)}"
         strip.value_label = f"share of the logit{view_suffix(view)}"
-        strip.set_values(pair_view.of_view(view, shares), vmin=-largest, vmax=largest, signed=True)
+        strip.set_values(self._shades(view, rows), vmin=-largest, vmax=largest, signed=True)
         norms = [each.norm_share(-1)[:-1] for each in rows]
         density = None if view == "difference" else pair_view.of_view(view, norms)
         strip.set_density(density, maximum=pair_view.symmetric_limit(view, [norms]))
+
+    def _shades(self, view: str, rows: tuple[Rows, ...]) -> Any:
+        """The tokens' shares of the logit; of one model only those beyond chance, where they were compared."""
+        one = len(pair_view.models_of(view)) == 1
+        return pair_view.of_view(view, [each.share_beyond() if one else each.logit_share()[:-1] for each in rows])
 
     def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
         """Shade the tokens of a screen by their shares of the logit; False if they are not the context's."""
         rows, view = self.panel.rows, "B" if self.panel.shown == "beside" else self.panel.shown
         shares = [each.logit_share()[:-1] for each in rows]
-        values = pair_view.of_view(view, shares) if rows else None
+        values = self._shades(view, rows) if rows else None
         names = [*prompt.tokens, *response.tokens]
         if values is None or tuple(names[: len(values)]) != tuple(rows[0].result.tokens.tokens[: len(values)]):
             return False
@@ -208,6 +217,17 @@ class SourceMap:
                 f"{letter}{escape(logit_name(logit, capital=True))}: {words.removeprefix('+ ')} = {total}."
             )
         return "<br>".join(sentences)
+
+    def _chance(self) -> list[str]:
+        """Which shares are beyond chance, as HTML lines."""
+        rows = self.panel.rows
+        if any(each.result.logit.p is None for each in rows):
+            return ["Not compared with chance yet: a token may have as large a share of any other logit."]
+        lines = [
+            letter + escape(each.result.logit.in_words())
+            for letter, each in zip(pair_view.letters(rows), rows, strict=True)
+        ]
+        return [f"{line}; the others have no colour." for line in lines]
 
     # what a user does -------------------------------------------------------------------------------------------------
 
