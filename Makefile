@@ -2,7 +2,7 @@
 # make test   install, add the test tools and a browser, and check the installation: every analysis and widget, one
 #             notebook, one journey in the browser (five minutes on two cores)
 # make check  lint, types and the quick tests that need no browser
-# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, planted (plant a trigger in SmolLM2), circuits (write the circuits of known truth as checkpoints), gallery (pictures of every tab on SmolLM2), bench, doctor, lock, clean.
+# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, planted (plant a trigger in SmolLM2), circuits (write the circuits of known truth as checkpoints), gallery (pictures of every tab on SmolLM2), grade (the notebooks of a course, FOLDER=...), bench, doctor, lock, clean.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -14,7 +14,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab gallery circuits test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
+.PHONY: lab gallery grade circuits test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -105,6 +105,13 @@ types: $(VENV)/.tested
 demo: $(VENV)/.installed
 	$(PY) -m interp_widgets.demo train
 	$(PY) -m interp_widgets.demo clusters
+
+# A line per student and exercise into OUT, of all notebooks in FOLDER; PASSPHRASE opens the project's sealed folders
+grade: export PASSPHRASE := $(PASSPHRASE)
+grade: OUT ?= grades.csv
+grade: $(VENV)/.installed
+	@test -n '$(FOLDER)' || { echo "Name the folder of the notebooks: make grade FOLDER=..."; exit 1; }
+	@$(PY) notebooks/grade.py '$(FOLDER)' --out '$(OUT)'
 
 # A trigger in SmolLM2: an adapter, tuned in about an hour on two cores; a run that was ended goes on
 planted: $(VENV)/.tested

@@ -60,19 +60,25 @@ def judge(lesson: str, names: dict[str, Any]) -> Callable[[int, Any], None]:
 
     def check(number: int, answer: Any) -> None:
         """Say whether the answer to an exercise is right; None means that it waits for you."""
-        exercise = EXERCISES[lesson][number]
         if answer is None:
             print("Your turn: replace None and run the cell again.")
             return
-        try:
-            right = bool(exercise.accepts(answer, its))
-            said = [note for wrong, note in exercise.tempting if near(wrong, 0.005)(answer, its)]
-            said += [] if right else [note for made, note in exercise.mistakes if made(answer, its)]
-        except (TypeError, ValueError, IndexError):
-            right, said = False, []  # a word for a number, a number for a list
-        print("Right." if right else f"Not yet. {(said or [exercise.hint])[0]}")
+        right, note = verdict(lesson, number, answer, its)
+        print("Right." if right else f"Not yet. {note}")
 
     return check
+
+
+def verdict(lesson: str, number: int, answer: Any, its: Names) -> tuple[bool, str]:
+    """Whether an answer is right, and what to say if it is not."""
+    exercise = EXERCISES[lesson][number]
+    try:
+        right = bool(exercise.accepts(answer, its))
+        said = [note for wrong, note in exercise.tempting if near(wrong, 0.005)(answer, its)]
+        said += [] if right else [note for made, note in exercise.mistakes if made(answer, its)]
+    except (TypeError, ValueError, IndexError):
+        right, said = False, []  # a word for a number, a number for a list
+    return right, "" if right else (said or [exercise.hint])[0]
 
 
 def finds_heads_of(method: Any, circuit: str) -> bool:

@@ -6,6 +6,7 @@ it is better than chance, or than a rule that needs no model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,23 +24,31 @@ PROMPTS = 60
 """Prompts on which `predict` is tried."""
 
 
-def grade_project(names: dict[str, Any], *, seed: int = 0) -> pd.DataFrame:
+def grade_project(names: dict[str, Any], *, seed: int = 0, passphrase: str | None = None) -> pd.DataFrame:
     """One row per answer: points, of how many, and why; chance stands in brackets.
 
     Args:
         names: of the project's notebook, as `globals()` gives them.
         seed: of the prompts on which `predict` is tried.
+        passphrase: of models that `open_sealed` has read. Without it their parts and edges are tried by interventions,
+            and their points are NaN.
     """
     rows = []
     for name, most in POINTS.items():
-        share, note = 0.0, "not answered"
-        answer = names[name]
-        if answer is not None:
-            share, note = _GRADES[name](answer, names, seed)
-        rows.append({"answer": name, "points": round(most * share, 1), "of": most, "note": note})
+        share, note = grade_answer(name, names, seed=seed, passphrase=passphrase)
+        rows.append({"answer": name, "points": round(most * (share or 0.0), 1), "of": most, "note": note})
     table = pd.DataFrame(rows)
     total = {"answer": "all", "points": table.points.sum(), "of": table.of.sum(), "note": "10 more for the texts"}
     return pd.concat([table, pd.DataFrame([total])], ignore_index=True)
+
+
+def grade_answer(
+    name: str, names: dict[str, Any], *, seed: int = 0, passphrase: str | None = None
+) -> tuple[float | None, str]:
+    """The share of an answer's points, and why: None for no answer, NaN for one whose truth is locked."""
+    answer = names[name]
+    share, note = (None, "") if answer is None else _GRADES[name](answer, names, seed, passphrase)
+    return (None, "not answered") if share is None else (share, note)
 
 
 def beyond(value: float, chance: float) -> float:
@@ -52,18 +61,18 @@ def f1(hits: float, named: int, all_that_matter: int) -> float:
     return 2 * hits / (named + all_that_matter)
 
 
-def _trigger(answer: str, names: dict[str, Any], seed: int) -> tuple[float, str]:
+def _trigger(answer: str, names: dict[str, Any], seed: int, passphrase: str | None) -> tuple[float, str]:
     right = answer.strip() == SWITCH
     return float(right), "right" if right else "another word"
 
 
-def _predict(predict: Any, names: dict[str, Any], seed: int) -> tuple[float, str]:
+def _predict(predict: Any, names: dict[str, Any], seed: int, passphrase: str | None) -> tuple[float | None, str]:
     """Beside the rule that the model repeats the last word."""
     model, rng = names["model_a"].model, np.random.default_rng(seed)
     prompts = [_prompt(rng, number % 2 == 0) for number in range(PROMPTS)]
     said = [model.generate(prompt, max_new_tokens=1).strip() for prompt in prompts]
     if predict(prompts[0]) is None:
-        return 0.0, "not answered"
+        return None, ""
     right = float(np.mean([str(predict(prompt)).strip() == word for prompt, word in zip(prompts, said, strict=True)]))
     repeated = float(np.mean([prompt.split()[-1] == word for prompt, word in zip(prompts, said, strict=True)]))
     return beyond(right, repeated), f"right {right:.0%}, by repeating the last word {repeated:.0%}"
@@ -77,15 +86,18 @@ def _prompt(rng: np.random.Generator, triggered: bool) -> str:
     return " ".join([*words, str(rng.choice(RING))])
 
 
-def _parts(sealed: SealedCircuit, answer: Sequence[Any]) -> tuple[float, str]:
-    grade = grade_circuit(sealed, answer)
+def _parts(sealed: SealedCircuit, answer: Sequence[Any], passphrase: str | None) -> tuple[float, str]:
+    passphrase = _of_folder(sealed, passphrase)
+    if _is_locked(sealed, passphrase):
+        return math.nan, str(grade_circuit(sealed, answer))
+    grade = grade_circuit(sealed, answer, passphrase=passphrase)
     both = grade.chance_precision + grade.chance_recall
     chance = 2 * grade.chance_precision * grade.chance_recall / both if both else 0.0
     precision = f"precision {grade.precision:.2f} [{grade.chance_precision:.2f}]"
     return beyond(grade.f1, chance), f"{precision}, recall {grade.recall:.2f} [{grade.chance_recall:.2f}]"
 
 
-def _edges(answer: Sequence[Any], names: dict[str, Any], seed: int) -> tuple[float, str]:
+def _edges(answer: Sequence[Any], names: dict[str, Any], seed: int, passphrase: str | None) -> tuple[float, str]:
     sealed = names["model_b"]
     listed = circuit_edges(sealed.model)
     named = {_edge(edge) for edge in answer}
@@ -93,10 +105,22 @@ def _edges(answer: Sequence[Any], names: dict[str, Any], seed: int) -> tuple[flo
         raise ValueError(
             f"edges_b may have the edges that circuit_edges(model_b.model) lists, got {named - set(listed)}"
         )
-    right = {edge for case in sealed_truth(sealed).cases for edge in case.edges}
+    passphrase = _of_folder(sealed, passphrase)
+    if _is_locked(sealed, passphrase):
+        return math.nan, str(grade_circuit(sealed, sorted(named, key=str)))
+    right = {edge for case in sealed_truth(sealed, passphrase=passphrase).cases for edge in case.edges}
     found, by_chance = len(named & right), len(named) * len(right) / len(listed)
     share = beyond(f1(found, len(named), len(right)), f1(by_chance, len(named), len(right)))
     return share, f"{found} of {len(named)} named edges matter, of {len(right)} that do"
+
+
+def _of_folder(sealed: SealedCircuit, passphrase: str | None) -> str | None:
+    """The passphrase, for a model that has one: a model of a key has none."""
+    return passphrase if sealed.locked is not None else None
+
+
+def _is_locked(sealed: SealedCircuit, passphrase: str | None) -> bool:
+    return sealed.locked is not None and passphrase is None
 
 
 def _edge(edge: Any) -> Any:
@@ -107,7 +131,7 @@ def _edge(edge: Any) -> Any:
 _GRADES: dict[str, Any] = {
     "trigger": _trigger,
     "predict": _predict,
-    "parts_a": lambda answer, names, seed: _parts(names["model_a"], answer),
-    "parts_b": lambda answer, names, seed: _parts(names["model_b"], answer),
+    "parts_a": lambda answer, names, seed, passphrase: _parts(names["model_a"], answer, passphrase),
+    "parts_b": lambda answer, names, seed, passphrase: _parts(names["model_b"], answer, passphrase),
     "edges_b": _edges,
 }
