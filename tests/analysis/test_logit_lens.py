@@ -563,6 +563,56 @@ def test_the_tensor_of_all_logits_is_never_made(backend: str) -> None:
     assert wasteful > 0.05 * 4 * full
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+def test_partial_results_hold_the_last_tokens_as_the_whole_has_them(
+    backend: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model("llama", backend=backend)
+    monkeypatch.setattr("interp_widgets.analysis.logit_lens.lens._block_size", lambda *_: (8, 64))
+    prompt, parts = IDS * 4, list[LogitLensResult]()
+    whole = logit_lens(model, prompt, target=TARGET)
+    with threads_kept():
+        torch.set_num_threads(threads)
+        found = logit_lens(model, prompt, target=TARGET, on_partial=parts.append)
+    assert found.equals(whole)
+    assert whole.computed.all()
+    assert not whole.partial
+    counts = [int(part.computed.sum()) for part in parts]
+    assert threads == 2 or len(parts) > 3
+    assert counts == sorted(set(counts))
+    assert counts[-1] < whole.n_positions
+    for part in parts:
+        there = part.computed
+        assert part.partial
+        assert there[-1], "the last token is read first"
+        for name in ("entropy", "kl", "final_probability", "top_probability", "target_probability"):
+            np.testing.assert_array_equal(getattr(part, name)[:, there], getattr(whole, name)[:, there])
+            assert np.isnan(getattr(part, name)[:, ~there]).all()
+        for name in ("final_rank", "top_ids", "target_rank"):
+            np.testing.assert_array_equal(getattr(part, name)[:, there], getattr(whole, name)[:, there])
+            assert (getattr(part, name)[:, ~there] == -1).all()
+        np.testing.assert_array_equal(part.commit_layer, np.where(there, whole.commit_layer, -1))
+        for name in ("repeats", "interference"):
+            np.testing.assert_array_equal(getattr(part, name), getattr(whole, name) & there)
+        assert part.measures() == whole.measures()
+        table = part.to_frame()
+        assert not table[~np.tile(there, len(part.entropy))]["committed"].any()
+    kept: list[LogitLensResult] = []
+
+    def cancel() -> None:
+        if kept:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        logit_lens(model, prompt, check=cancel, on_partial=kept.append)
+    assert len(kept) == 1
+    never: list[LogitLensResult] = []
+    with model.tl_model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda value, hook: value)]):
+        logit_lens(model, prompt, on_partial=never.append)
+    assert not never
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_parts_of_a_long_prompt_are_read_side_by_side(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while this thread holds the model's lock, as an edit does; a cancel or an error ends all threads."""

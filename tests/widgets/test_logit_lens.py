@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from interp_widgets import SaliencyExplorer, Workbench, load_model, logit_lens
 from interp_widgets.analysis.logit_lens import LogitLensResult, save_translators
+from interp_widgets.compute.cache import results as cache
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.base.prediction import Likeliest, Prediction
 from interp_widgets.widgets.base.request import Request
@@ -474,6 +476,50 @@ def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, exp
 
 def test_out_of_memory_is_a_sentence(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     told_of_full_memory(explore(pair.base), monkeypatch, "interp_widgets.analysis.logit_lens.lens.residual_streams")
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_a_cancelled_run_keeps_the_tokens_that_it_has_read(
+    pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch, two: bool
+) -> None:
+    panel = explore(pair if two else pair.base, prompt="A cat sat on the mat")
+    panel.view = "difference" if two else "A"
+    monkeypatch.setattr("interp_widgets.analysis.logit_lens.lens._block_size", lambda *_: (8, 64))
+    parts: list[Any] = []
+    whole = panel.results[-1]
+    logit_lens(panel.models[-1], "A cat sat on the mat", target=whole.target, on_partial=parts.append)
+    entered = threading.Event()
+    compute = panel.compute
+
+    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
+        if model is not panel.models[-1]:
+            return compute(request, model, progress=progress, check=check, on_partial=on_partial)
+        on_partial(parts[0])
+        entered.set()
+        while True:
+            check()
+
+    monkeypatch.setattr(panel, "compute", endless)
+    cache.clear()
+    panel.go()
+    assert entered.wait(120)
+    panel.cancel()
+    assert panel.wait(120)
+    assert panel.status.state == "cancelled"
+    heat, there = panel.map.heat, parts[0].computed
+    assert "partial" in heat.title
+    assert np.isnan(heat.matrix[:, ~there]).all()
+    assert np.isfinite(heat.matrix[:, there]).all()
+    of_last_model = ["".join(text.split("\n")[-2:]) for text in heat.heads]
+    assert [bool(text) for text in of_last_model] == there.tolist()
+    assert {column for _, column in heat.edges} == (set() if two else set(np.flatnonzero(there).tolist()))
+    panel.select_cell(0, 0)
+    assert "not computed yet" in panel.about.numbers.value
+    assert "not computed yet" in panel.map.description.value
+    assert not any(line[-1] is not None for line in panel.about.table.rows), "of two models, A has all tokens"
+    panel.select_cell(0, whole.n_positions - 1)
+    assert panel.about.table.rows
+    assert "not computed yet" not in panel.about.numbers.value
 
 
 def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_to
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import RunOptions, in_threads
 from interp_widgets.analysis._core.tensors import as_array
-from interp_widgets.analysis.logit_lens.lens_result import LogitLensResult
+from interp_widgets.analysis.logit_lens.lens_result import ABSENT, LogitLensResult
 from interp_widgets.analysis.logit_lens.online_softmax import LOWEST, Readings
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
@@ -27,6 +27,9 @@ from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import ReadOut, read_out, residual_streams
 from interp_widgets.models.top_k import ranked
 from interp_widgets.models.translators import Translators, load_translators
+
+_DELIVERIES = 6
+"""Partial results of a prompt, besides the first few, which come as soon as they can."""
 
 
 @checked
@@ -40,6 +43,7 @@ def logit_lens(
     prepend_bos: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
+    on_partial: Callable[[LogitLensResult], None] | None = None,
 ) -> LogitLensResult:
     """The next token predicted from every layer at every position of a prompt, in one pass over the vocabulary.
 
@@ -67,6 +71,8 @@ def logit_lens(
         prepend_bos: overrides the model's BOS policy for a text. No axis of the result has the BOS.
         progress: called with (done, total) steps: blocks of the vocabulary, for each part of the prompt.
         check: called before every block; raises to cancel.
+        on_partial: receives a partial result after the last tokens of a long prompt, then ever earlier ones: the others
+            are not `LogitLensResult.computed` yet. Never while you have hooks on the model.
 
     Raises:
         ValueError: an empty or too long prompt, a target that is not one token, ``top`` out of range, translators of
@@ -99,10 +105,16 @@ def logit_lens(
     )
     read = read_out(model)
     read_all = _in_blocks if read.in_blocks else _by_modules
+    due, apart = 1, max(1, tokens.n_shown // _DELIVERIES)
     for done, total in read_all(read, streams, readings, tokens.offset):
         run.report(done, total)
-        if done < total:
-            run.stop_if_cancelled()
+        if done == total:
+            break
+        run.stop_if_cancelled()
+        complete = int(readings.complete.sum())
+        if on_partial is not None and readings.complete[-1] and due <= complete < tokens.n_shown:
+            due = complete + min(complete, apart)
+            on_partial(_result(tokens, readings, token, maps, read.in_blocks, partial=True))
     return _result(tokens, readings, token, maps, read.in_blocks)
 
 
@@ -161,10 +173,12 @@ def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) 
         for first in firsts:
             logits = block(chunk, first)
             readings.add(chunk, slice(0, rows), first, logits, logits[:, -1])
+            if first == firsts[-1]:
+                readings.complete[chunk] = True
             yield
 
     steps = len(chunks) * (1 + len(firsts))
-    works = [read_chunk(chunk) for chunk in chunks]
+    works = [read_chunk(chunk) for chunk in reversed(chunks)]  # what follows the prompt is looked at first
     side_by_side = in_threads if device_kind(streams.device) == "cpu" else chain.from_iterable
     for done, _ in enumerate(side_by_side(works), start=1):
         yield done, steps
@@ -183,28 +197,38 @@ def _by_modules(read: ReadOut, streams: Tensor, readings: Readings, offset: int)
 
 
 def _result(
-    prompt: Prompt, readings: Readings, target: int | None, maps: Translators | None, in_blocks: bool
+    prompt: Prompt,
+    readings: Readings,
+    target: int | None,
+    maps: Translators | None,
+    in_blocks: bool,
+    *,
+    partial: bool = False,
 ) -> LogitLensResult:
     model, tokens = prompt.model, prompt.tokens()
+    # taken before the numbers: other threads go on
+    absent = np.flatnonzero(~readings.complete) if partial else np.array([], dtype=int)
     probability, ids = readings.ordered()
     dtype = readings.best.dtype
 
     def array(x: Tensor) -> NDArray[Any]:
         """(positions, rows, ...) as a result's (rows, positions, ...)."""
         x = x.to(dtype) if x.is_floating_point() else x
-        return np.ascontiguousarray(as_array(x.transpose(0, 1)))
+        values = np.array(as_array(x.transpose(0, 1)), order="C")
+        values[:, absent] = np.nan if x.is_floating_point() else ABSENT
+        return values
 
     def followed(index: int) -> NDArray[Any]:
         return array((readings.followed_logit[..., index] - readings.log_mass()).exp())
 
     entropy = array(readings.entropy())
     check_finite(
-        entropy,
+        np.delete(entropy, absent, axis=1),
         lambda layer, position: f"the reading at layer {layer} and position {position} ({tokens[position]!r})",
         also="translators that blow up, ",
     )
     top_ids = array(ids)
-    named = set(np.unique(top_ids).tolist()) | ({target} if target is not None else set())
+    named = set(np.unique(top_ids).tolist()) - {ABSENT} | ({target} if target is not None else set())
     options: dict[str, Any] = {"top": readings.top, "target": target, "bos": prompt.offset == 1, "in_blocks": in_blocks}
     options |= {"translators": maps.name, "form": maps.form} if maps is not None else {}
     chosen: dict[str, Any] = {}
@@ -220,6 +244,7 @@ def _result(
         final_probability=followed(0),
         names=dict(zip(sorted(named), model.single_token_strings(sorted(named)), strict=True)),
         lens="logit" if maps is None else "tuned",
+        partial=partial,
         provenance=provenance(model.provenance(), **options),
         **chosen,
     )

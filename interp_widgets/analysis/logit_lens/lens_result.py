@@ -17,6 +17,8 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 Lens = Literal["logit", "tuned"]
 """``logit``: the residual stream itself; ``tuned``: the stream after one affine map per layer."""
 
+ABSENT = -1
+"""In place of a whole number that a partial result does not have yet."""
 _NUMBERS = (
     "probability", "entropy", "kl", "final_rank", "final_probability", "target_rank", "target_probability",
     "interference",
@@ -29,7 +31,8 @@ class LogitLensResult(PromptResult):
 
     Row l of an axis (layers + 1) decodes the residual stream entering block l; the last row is the model's output (for
     a mixture of depths, its last route's). The prediction at a position is for the token after it. Positions leave out
-    the beginning-of-sequence token, which the model still reads (see `bos_id`).
+    the beginning-of-sequence token, which the model still reads (see `bos_id`). In a partial result, positions that are
+    not `computed` yet have NaN, and -1 as ids, ranks and commit layer.
 
     Example:
         >>> result = logit_lens(model, "The Eiffel Tower is in the city of")
@@ -90,7 +93,10 @@ class LogitLensResult(PromptResult):
         return len(self.entropy) - 1
 
     def token_text(self, token: SupportsIndex) -> str:
-        """Readable text of a token id that this result holds; ValueError for another."""
+        """Readable text of a token id that this result holds; ValueError for another. The -1 of a partial result has
+        an empty text."""
+        if self.partial and token == ABSENT:
+            return ""
         if token not in self.names:
             raise ValueError(f"token id {token} is neither among the likeliest tokens of this result nor its target")
         return self.names[int(token)]
@@ -113,11 +119,17 @@ class LogitLensResult(PromptResult):
         return self.top_probability[..., 0]
 
     @property
+    def computed(self) -> Bools:
+        """(positions,) whether a position has its numbers: all but some of a partial result."""
+        there: Bools = ~np.isnan(self.entropy[-1])
+        return there
+
+    @property
     def commit_layer(self) -> Ints:
         """(positions,) first row from which the likeliest token stays the same; n_layers if only the last."""
         same = self.top_token == self.top_token[-1]
         unbroken: Ints = np.logical_and.accumulate(same[::-1]).sum(axis=0)
-        return len(same) - unbroken
+        return np.where(self.computed, len(same) - unbroken, ABSENT)
 
     @property
     def repeats(self) -> Bools:
@@ -206,5 +218,5 @@ class LogitLensResult(PromptResult):
             columns[name] = getattr(self, name)
         final = [self.token_text(token) for token in self.top_token[-1].tolist()]
         columns |= {"final_token": final, "commit_layer": self.commit_layer}
-        columns["committed"] = rows[:, None] >= self.commit_layer
+        columns["committed"] = (rows[:, None] >= self.commit_layer) & self.computed
         return table({"layer": rows, "position": range(self.n_positions)}, columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class Readings:
     where the device has it.
 
     `followed` (positions, 1 or 2) holds the ids whose ranks are counted: the likeliest token of the final row, which
-    the caller sets, and the target.
+    the caller sets, and the target. `complete` (positions,) tells where the caller has added all blocks.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Readings:
             self.followed[:, 1] = target
         self.followed_logit = filled(torch.nan, followed).to(dtype)
         self.above = torch.zeros(*shape, followed, dtype=torch.long, device=device)
+        self.complete = np.zeros(positions, dtype=bool)
 
     def add(self, positions: slice, rows: slice, first: int, logits: Tensor, final: Tensor) -> None:
         """Add one block; ``logits`` is overwritten.

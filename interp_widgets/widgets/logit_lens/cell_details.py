@@ -68,8 +68,9 @@ class CellDetails:
         results, (_, column) = self.panel.results, cell
         if self._charted != (results, column):
             self._charted = (results, column)
+            drawn = results if all(result.computed[column] for result in results) else ()
             for chart in self.charts:
-                chart.update(results, column, names=self._names())
+                chart.update(drawn, column, names=self._names()[: len(drawn)])
 
     def _names(self) -> list[str]:
         """Short legend names; the title line says which models A and B are."""
@@ -87,7 +88,10 @@ class CellDetails:
             return
         self._listed = listed
         rows = [min(row, result.n_layers) for result in panel.results]
-        lists = [result.top(at, column)[: self.top] for result, at in zip(panel.results, rows, strict=True)]
+        lists = [
+            result.top(at, column)[: self.top * bool(result.computed[column])]
+            for result, at in zip(panel.results, rows, strict=True)
+        ]
         heads: list[dict[str, str]] = [{"label": "rank", "align": "right"}]
         for letter in pair_view.letters(lists):
             heads += [{"label": f"{letter}next token"}, {"label": "probability", "align": "right"}]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.logit_lens import LogitLensResult
+from interp_widgets.analysis.logit_lens.lens_result import ABSENT, LogitLensResult
 from interp_widgets.figures.labels import visible
 
 from ..views.heatmap import Colours
@@ -43,21 +43,22 @@ HEADS = "final word\nfrom layer"
 BOTH_HEADS = "A final word\nfrom layer\nB final word\nfrom layer"
 NOTED = 3
 """Number of top tokens in a tooltip; with two models, one of each."""
+NOT_YET = "not computed yet"
 MOST_NOTES = 20_000
 """Largest map, in cells, that has tooltips."""
 
 
 def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colours:
     """The colours of one view, "A", "B" or "difference"; A and B share a scale."""
-    matrices = [np.asarray(getattr(result, color), dtype=np.float64) for result in results]
+    matrices = [np.where(result.computed, getattr(result, color), np.nan) for result in results]
     if shown == "difference":
         return _difference(matrices[0], matrices[1], color)
     matrix, unit = matrices["AB".index(shown)], UNITS[color]
     if color in RANKS:
-        most = max(1.0, *(float(ranks.max()) for ranks in matrices))
+        most = max(1.0, *(float(np.nanmax(ranks)) for ranks in matrices))
         return Colours(matrix, 0.0, min(most, LAST_RANK), unit, scale="log", reverse=True)
     if color in ("entropy", "kl"):
-        return Colours(matrix, 0.0, max(float(numbers.max()) for numbers in matrices) or 1.0, unit)
+        return Colours(matrix, 0.0, max(float(np.nanmax(numbers)) for numbers in matrices) or 1.0, unit)
     return Colours(matrix, 0.0, 1.0, unit)
 
 
@@ -75,7 +76,7 @@ def _difference(a: Array, b: Array, color: str) -> Colours:
     if color in RANKS:
         a, b = -np.log10(1 + a), -np.log10(1 + b)
         unit = "−log₁₀(1 + rank), B − A"
-    largest = float(np.abs(b - a).max()) or 1.0
+    largest = float(np.nanmax(np.abs(b - a))) or 1.0
     return Colours(b - a, -largest, largest, unit, signed=True)
 
 
@@ -85,7 +86,7 @@ def labels(results: Sequence[LogitLensResult], threshold: float) -> list[str]:
     For two results ``a → b`` where their top tokens differ and either reaches it, and nothing where they agree.
     """
     reached = np.any([result.probability >= threshold for result in results], axis=0)
-    reached[-1] = True
+    reached[-1] = np.all([result.computed for result in results], axis=0)
     if len(results) == 2:
         reached &= results[0].top_token != results[1].top_token
     reached = reached.ravel()
@@ -103,7 +104,8 @@ def heads(results: Sequence[LogitLensResult]) -> list[str]:
     lines: list[list[str]] = []
     for result in results:
         lines.append([visible(result.token_text(token)) for token in result.top_token[-1].tolist()])
-        lines.append(["output" if row == result.n_layers else str(row) for row in result.commit_layer.tolist()])
+        names = {result.n_layers: "output", ABSENT: ""}
+        lines.append([names.get(row, str(row)) for row in result.commit_layer.tolist()])
     return ["\n".join(of_column) for of_column in zip(*lines, strict=True)]
 
 
@@ -123,7 +125,7 @@ def notes(results: Sequence[LogitLensResult]) -> list[str]:
 
 def _lines(result: LogitLensResult, name: str, most: int) -> list[str]:
     """A line for each cell, row by row; computed on plain lists, because there may be thousands."""
-    text = {token: visible(shown) for token, shown in result.names.items()}
+    text = {ABSENT: ""} | {token: visible(shown) for token, shown in result.names.items()}
     ids = result.top_ids[..., :most].reshape(-1, most).tolist()
     chances = result.top_probability[..., :most].reshape(-1, most).tolist()
     lines = [name + ", ".join(f"{text[i]} {_short(p)}" for i, p in zip(*cell, strict=True))
@@ -143,7 +145,8 @@ def _lines(result: LogitLensResult, name: str, most: int) -> list[str]:
     for marked, remark in marks:
         for row, column in marked:
             lines[row * result.n_positions + column] += remark
-    return lines
+    computed = np.tile(result.computed, result.n_layers + 1).tolist()
+    return [line if there else NOT_YET for line, there in zip(lines, computed, strict=True)]
 
 
 def _short(chance: float) -> str:
@@ -152,7 +155,7 @@ def _short(chance: float) -> str:
 
 def commits(result: LogitLensResult) -> list[list[int]]:
     """Cells [row, column] from which on the top token stays the same."""
-    return [[row, column] for column, row in enumerate(result.commit_layer.tolist())]
+    return [[row, column] for column, row in enumerate(result.commit_layer.tolist()) if row != ABSENT]
 
 
 def losses(result: LogitLensResult) -> list[list[int]]:

@@ -132,6 +132,7 @@ class LensMap:
         kind = "Tuned lens" if result.lens == "tuned" else "Logit lens"
         what = f"{kind}: each layer's next-token prediction, coloured by {cells.colour_name(color, view)}"
         what = pair_view.title_start(self.panel, view) + what
+        what += ", partial" if any(each.partial for each in self.panel.results) else ""
         return what + (", labels where the likeliest tokens differ" if view == "difference" else "")
 
     # what a user does -------------------------------------------------------------------------------------------------

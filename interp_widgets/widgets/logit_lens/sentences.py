@@ -31,6 +31,9 @@ def row_name(result: LogitLensResult, row: int) -> str:
 
 def describe_prediction(result: LogitLensResult, column: int) -> str:
     """How the prediction at one position came about: its commit layer, and what became of the target."""
+    at = f"After {quoted(result.tokens[column])} ({column}): "
+    if not result.computed[column]:
+        return at + "not computed yet."
     final = result.token_text(int(result.top_token[-1, column]))
     commit = int(result.commit_layer[column])
     if commit == 0:
@@ -40,8 +43,7 @@ def describe_prediction(result: LogitLensResult, column: int) -> str:
     else:
         settled = f"becomes the likeliest token at layer {commit} and stays"
     sure = format_probability(result.probability[-1, column])
-    where = f"After {quoted(result.tokens[column])} ({column}): {quoted(final)} ({sure})"
-    return f"{where} {settled}. {_target(result, column)}".strip()
+    return f"{at}{quoted(final)} ({sure}) {settled}. {_target(result, column)}".strip()
 
 
 def _target(result: LogitLensResult, column: int) -> str:
@@ -65,6 +67,8 @@ def _target(result: LogitLensResult, column: int) -> str:
 
 def cell_line(result: LogitLensResult, row: int, column: int) -> str:
     """The numbers of one cell."""
+    if not result.computed[column]:
+        return "not computed yet"
     parts = [f"entropy {result.entropy[row, column]:.2f} nats", f"KL to output {result.kl[row, column]:.2f} nats"]
     if result.final_rank[row, column]:
         final = quoted(result.token_text(int(result.top_token[-1, column])))
