@@ -172,17 +172,17 @@ assert set(np.argwhere(trace.effect[0] >= trace.clean / 2)[:, 1]) == {8}""",
         "The clean *embedding* of *Eiffel* brings the answer back": """\
 assert trace.embedding_effect[1] > 0.9 * trace.clean and abs(trace.effect[0][0, 1]) < 0.01""",
         "without its MLP the answer loses 8 nats or more": """\
-two = {"facts": few, "gifts": prompts[:12]}
-nats = {kind: [at_the_end(some, kind, "log_prob").mean(axis=0) for some in two.values()] for kind in ("attn", "mlp")}
+two = ("facts", "indirect objects")
+nats = {kind: [ends["log_prob", kind, some].mean(axis=0) for some in two] for kind in ("attn", "mlp")}
 assert min(effect[0] for effect in nats["mlp"]) > 8""",
         "No single part behind it costs more than a fifth of a nat": """\
 assert max(np.abs(effect[1:]).max() for effects in nats.values() for effect in effects) < 0.2""",
         "the MLPs of layers 3 and 4 seem to raise the right answer of a fact": """\
-low = {name: at_the_end(some, "mlp", "logit") for name, some in two.items()}
+low = {name: ends["logit", "mlp", name] for name in two}
 middle = {name: effect.mean(axis=0) for name, effect in low.items()}
 half = {name: t_value * effect.std(axis=0, ddof=1) / np.sqrt(12) for name, effect in low.items()}
 assert (middle["facts"] - half["facts"])[[3, 4]].min() > 0
-assert (np.abs(middle["gifts"]) - half["gifts"])[[3, 4]].max() < 0""",
+assert (np.abs(middle["indirect objects"]) - half["indirect objects"])[[3, 4]].max() < 0""",
         "All of that is what *all* logits share": """\
 at_three_and_four = {"kinds": ("mlp",), "layers": (3, 4), "positions": (-1,), "metric": "logit"}
 for one in few:
