@@ -18,6 +18,7 @@ from ipywidgets.widgets import widget as widget_module
 from interp_widgets.compute.cache import results
 from interp_widgets.compute.memory import speedometer
 from interp_widgets.compute.worker import Worker, _workers
+from interp_widgets.widgets.base import freshness
 from interp_widgets.widgets.base.fields import field
 from interp_widgets.widgets.base.panel import Panel
 from tests.steady import steady_forecasts
@@ -87,9 +88,11 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_answers() -> None:
-    """Which files share a process depends on how fast the others were: what they have asked is no answer here."""
+def nothing_of_other_files() -> None:
+    """Which files share a process depends on how fast the others were: what they have asked is no answer here, and a
+    panel that they left open is not compared with its models after every handler (a fifth of the time)."""
     results.clear()
+    freshness._open.clear()
 
 
 @pytest.fixture(autouse=True)
