@@ -48,20 +48,20 @@ browser: $(VENV)/.tested
 # What a user needs to trust an installation; tests with many cases run the first and the last.
 # Test processes share the compiled source.
 test test-all check: export PYTHONDONTWRITEBYTECODE =
-test: SOME = and (installation or not (case_between or docstring or slow or seconds or e2e or notebook))
+test: SOME = installation or not (case_between or docstring or slow or seconds or e2e or notebook)
 test test-all: $(VENV)/.tested browser
-	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(SOME)' $(TEST_OPTIONS)
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m '$(SOME)' $(TEST_OPTIONS)
 
 # The matrix of architectures and functions, compared with verdicts.json and TABLE.md, which `make architectures` writes
 test-architectures: $(VENV)/.tested
-	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadgroup -m architectures tests/architectures
+	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadgroup tests/architectures
 
 architectures: $(VENV)/.tested
 	$(PY) -m tests.architectures.table
 
 # loadfile: the tests of a file share its tiny models
 check: lint types
-	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadfile -m "not slow and not seconds and not case_between and not e2e and not architectures" tests $(TEST_OPTIONS)
+	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadfile -m "not slow and not seconds and not case_between and not e2e" tests $(TEST_OPTIONS)
 
 # torchao in a folder of its own: transformers imports it wherever it can, and it prints warnings into a user's first cell
 $(VENV)-torchao/.installed: Makefile | $(VENV)/.tested
@@ -83,7 +83,7 @@ test-tl4: $(VENV)-torchao/.installed
 
 # in separate processes: a registered device stays until the process ends
 test-accelerator: $(VENV)/.tested
-	$(PY) -m pytest -q -n logical --maxprocesses 4 tests/accelerator
+	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadgroup tests/accelerator
 
 # Pictures of every tab on SmolLM2, for notebooks/GALLERY.md
 gallery: $(VENV)/.tested browser

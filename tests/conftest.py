@@ -33,6 +33,8 @@ check_locks()
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "data"
 REASON = "tests marked `hooked` are left out: TransformerLens 4 has no HookedTransformer"
+READS_MODELS = {ROOT / "tests" / "models", ROOT / "tests" / "quantised"}
+"""The folders of tests that meet TransformerLens itself; the others meet it through the engine alone."""
 BROWSER = "/e2e/"
 NOTEBOOK = "test_notebook_runs_and_judges_its_exercises["
 ONLY_BRIDGE = int(metadata.version("transformer-lens").split(".")[0]) >= 4
@@ -105,6 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             item.add_marker("docstring")
+        if READS_MODELS.intersection(item.path.parents):
+            item.add_marker("reads_models")
     if hasattr(config, "workerinput"):  # one of several processes: what is short comes last
         tests = Counter(item.path for item in items)
         items.sort(

@@ -22,7 +22,6 @@ from importlib.metadata import version
 assert (version('transformer-lens'), transformers.__version__) == ('$lens', '$transformers')
 assert '.venv-tl4' in transformer_lens.__file__, transformer_lens.__file__
 "
-run=("$python" -m pytest -n logical --maxprocesses 4 --dist loadfile)
-"${run[@]}" -m "not slow" tests/models tests/quantised "$@"
-"${run[@]}" -m "not slow and not seconds and not case_between" \
-    tests/analysis tests/tuning tests/sweeps "$@"
+"$python" -m pytest -n logical --maxprocesses 4 --dist loadfile \
+    -m "not slow and (reads_models or not (seconds or case_between))" \
+    tests/models tests/quantised tests/analysis tests/tuning tests/sweeps "$@"
