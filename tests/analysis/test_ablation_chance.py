@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from interp_widgets import load_circuit
+from interp_widgets.analysis._core.prompts import Prompt
 from interp_widgets.analysis.ablation.map_results import HeadAblationResult, p_of_difference
 from interp_widgets.analysis.ablation.maps import ablate_heads, ablate_modules, ablation_cost
 from interp_widgets.analysis.ablation.random_changes import in_random_directions
@@ -101,6 +102,45 @@ def test_the_heads_of_a_circuit_are_beyond_chance_and_random_heads_rarely() -> N
     random = tiny_model("gpt2", "bridge")  # whose heads write in random directions
     found = [np.asarray(ablate_heads(random, IDS[:n], TARGET, draws=19, seed=n).p) for n in (2, 3, 4, 6)]
     assert np.mean([each <= 0.05 for each in found]) <= 0.15
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+def test_the_strongest_cells_alone_have_the_p_of_the_whole_map(backend: Any) -> None:
+    model = tiny_model("llama", backend)
+    whole, part = (
+        ablate_modules(model, IDS, TARGET, kinds=("attn", "mlp"), draws=3, compared=compared) for compared in (None, 7)
+    )
+    assert whole.p is not None
+    assert part.p is not None
+    assert part.null is not None
+    tested = np.isfinite(part.p)
+    assert tested.sum() == 7
+    assert (np.isfinite(part.null) == tested).all()
+    assert np.abs(whole.effect)[tested].min() >= np.abs(whole.effect)[~tested].max()
+    np.testing.assert_array_equal(part.p[tested], whole.p[tested])
+    np.testing.assert_allclose(part.null[:, tested], whole.null[:, tested], atol=1e-5)
+    every = ablate_modules(model, IDS, TARGET, kinds=("attn", "mlp"), draws=3, compared=10_000)
+    np.testing.assert_array_equal(every.p, whole.p)
+
+
+def test_the_strongest_heads_of_a_circuit_are_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, truth = load_circuit("indirect_object")
+    case, done = truth.cases[0], list[tuple[int, int]]()
+    result = ablate_heads(model, case.prompt, case.answer, draws=19, compared=4, progress=lambda *at: done.append(at))
+    p = np.asarray(result.p)
+    assert np.argwhere((p <= 0.05) & (result.effect > 0.1)).tolist() == [[0, 1], [1, 0], [2, 2]]
+    assert done[-1] == (12 + 4 * 19, 12 + 4 * 19)
+    words = result.in_words()
+    assert words.startswith(f"{(p <= 0.05).sum()} of the 4 strongest cells are beyond chance")
+    assert "At most about 1 would be by chance alone, since they are the strongest of 12 cells, of which 8" in words
+    assert result.provenance["compared"] == 4
+    few, all_cells = (ablation_cost(model, 6, what="heads", draws=19, compared=each).flops for each in (4, None))
+    assert few < 0.5 * all_cells
+    with pytest.raises(ValueError, match="compared must be 1 or more, got 0"):
+        ablate_heads(model, case.prompt, case.answer, draws=19, compared=0)
+    monkeypatch.setattr(Prompt, "first_is_sink", True)
+    found = ablate_modules(model, case.prompt, case.answer, kinds=("attn",), draws=1, compared=6).p
+    assert np.isnan(found[..., 0]).all(), "a sink would be all that is compared"
 
 
 def test_what_a_map_says_of_chance(tmp_path: Any) -> None:

@@ -412,6 +412,18 @@ def test_heads(pair: Any, ablate: Any, wire: Any) -> None:
     assert f"{beside.in_words()}; the others have no colour" in panel["heads"].words.value
     assert "not beyond chance" in heat.notes
     assert "draws=19" in panel["heads"].code(panel["heads"].shown_request)
+    panel.null_cells = 5
+    settle(panel)
+    p = np.asarray(panel.result.p)
+    assert np.isfinite(p).sum() == 5
+    assert heat.muted == np.argwhere(~(p <= 0.05)).tolist()
+    assert "not compared with chance" in heat.notes
+    assert "compared=5" in panel["heads"].code(panel["heads"].shown_request)
+    assert "iw-hidden" not in panel["heads"].all_button._dom_classes
+    wire.click(panel["heads"].all_button)
+    settle(panel)
+    np.testing.assert_array_equal(panel.result.null, beside.null)
+    assert "iw-hidden" in panel["heads"].all_button._dom_classes
     panel.null_draws = 0
     settle(panel)
     assert heat.muted == []

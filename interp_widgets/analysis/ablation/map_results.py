@@ -72,7 +72,8 @@ class NextTokenEffect(Result):
     @property
     def p(self) -> NDArray[np.float64] | None:
         """(1 + changes as long in random directions that have as large an effect) / (1 + draws) of every cell, shaped
-        as `effect`: at most 0.05 in 5% of all cells, if what is removed were a random change. None without ``draws``.
+        as `effect`: at most 0.05 in 5% of all cells, if what is removed were a random change. NaN where a cell was not
+        compared, None without ``draws``.
         """
         effect, null = getattr(self, "effect", None), getattr(self, "null", None)
         return None if null is None else _p(effect, null)
@@ -86,7 +87,8 @@ class NextTokenEffect(Result):
 
 
 def _p(effect: Any, null: Any) -> NDArray[np.float64]:
-    return np.asarray((1 + (np.abs(null) >= np.abs(effect)).sum(0)) / (1 + len(null)))
+    p = (1 + (np.abs(null) >= np.abs(effect)).sum(0)) / (1 + len(null))
+    return np.where(np.isnan(null).any(0), np.nan, p)
 
 
 def p_of_difference(
@@ -99,12 +101,21 @@ def p_of_difference(
 
 
 def beyond_in_words(p: NDArray[np.floating[Any]], draws: int) -> str:
-    """How many cells of a map are beyond chance, from their p-values and the number of random directions of each."""
+    """How many cells of a map are beyond chance, from their p-values, NaN where they were not compared, and the number
+    of random directions of each."""
     level = int(BEYOND * (1 + draws) + 1e-9) / (1 + draws)
     found, expected = int((p <= BEYOND).sum()), round(level * p.size)
     if not level:
         return (
             f"With {draws} random directions no cell can be told from chance: p cannot be below {1 / (1 + draws):.2g}"
+        )
+    tested = int(np.isfinite(p).sum())
+    if tested < p.size:
+        return (
+            f"{found:,} of the {tested:,} strongest cells are beyond chance: each does more than {draws} changes as "
+            f"long in random directions (p at most {BEYOND} for each cell, not corrected). At most about "
+            f"{min(expected, tested):,} would be by chance alone, since they are the strongest of {p.size:,} cells, "
+            f"of which {p.size - tested:,} were not compared"
         )
     return (
         f"{found:,} of {p.size:,} cells are beyond chance, where at most about {expected:,} would be by chance alone: "
@@ -146,7 +157,8 @@ class AblationResult(NextTokenEffect):
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
     null: Floats | None = with_axes("draws", "kinds", "layers", "positions", default=None)
-    """The effect of changing the same values by as much in random directions; None without ``draws``."""
+    """The effect of changing the same values by as much in random directions; NaN where not compared, None without
+    ``draws``."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -191,7 +203,8 @@ class HeadAblationResult(NextTokenEffect):
     log-sum-exp before minus after). ``effect - common`` is the effect on the log-probability."""
 
     null: Floats | None = with_axes("draws", "layers", "heads", default=None)
-    """The effect of changing the head's output by as much in random directions; None without ``draws``."""
+    """The effect of changing the head's output by as much in random directions; NaN where not compared, None without
+    ``draws``."""
 
     def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
         """(layer, head) of the ``count`` heads with the largest effect, largest first, among those computed."""

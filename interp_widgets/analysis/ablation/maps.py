@@ -88,6 +88,7 @@ def ablate_modules(
     metric: Metric = "log_prob",
     foil: str | int | None = None,
     draws: int = 0,
+    compared: int | None = None,
     seed: int = 0,
     prepend_bos: bool | None = None,
     batch_size: int | None = None,
@@ -125,6 +126,8 @@ def ablate_modules(
         foil: text or id of one token, for ``"logit_difference"``.
         draws: how often the whole map is computed again for `AblationResult.p`, every cell with its own change turned
             into a random direction: as long, but towards nothing. 19 are the fewest with which p can be 0.05.
+        compared: how many cells are computed again, those with the largest effects (a first token that carries the
+            attention sink comes last); None for all. The p of a cell is the same either way, and NaN for the others.
         seed: of these directions.
         prepend_bos: overrides the model's BOS policy for texts. No axis of the result has the BOS.
         batch_size: cells per chunk; by default what 60% of the free memory holds.
@@ -152,7 +155,7 @@ def ablate_modules(
     """
     options = MapOptions(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check,
-        draws, seed,
+        draws, compared, seed,
     )  # fmt: skip
     names = check_choices("kinds", [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds)), Kind)
     model.capabilities.require("residual_stream", "ablate_modules")
@@ -210,6 +213,7 @@ def ablate_heads(
     metric: Metric = "log_prob",
     foil: str | int | None = None,
     draws: int = 0,
+    compared: int | None = None,
     seed: int = 0,
     prepend_bos: bool | None = None,
     batch_size: int | None = None,
@@ -227,9 +231,9 @@ def ablate_heads(
     Args:
         position: where; by default at every position at once, including a BOS. A BOS attends only to itself and
             therefore keeps its value with ``"mean"`` and ``"resample"``.
-        model, prompt, target, layers, replacement, reference, pooled, corrupted, metric, foil, draws, seed,
-            prepend_bos, batch_size, progress, check, on_partial: as in `ablate_modules`. A head's changes at several
-            tokens are turned together, by one rotation of its output, so that they keep their angles.
+        model, prompt, target, layers, replacement, reference, pooled, corrupted, metric, foil, draws, compared,
+            seed, prepend_bos, batch_size, progress, check, on_partial: as in `ablate_modules`. A head's changes at
+            several tokens are turned together, by one rotation of its output, so that they keep their angles.
 
     Raises:
         ValueError: as `ablate_modules`.
@@ -246,7 +250,7 @@ def ablate_heads(
     model.capabilities.require("heads", "ablate_heads", "use ablate_modules(kinds=('attn',))", using="attention")
     options = MapOptions(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check,
-        draws, seed,
+        draws, compared, seed,
     )  # fmt: skip
     at_layers = layer_indices(model, layers)
     read = read_prompt(model, prompt, prepend_bos=prepend_bos)
@@ -381,10 +385,13 @@ class MapOptions:
     progress: Progress
     check: Check
     draws: int = 0
+    compared: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_range("draws", self.draws, 0)
+        if self.compared is not None:
+            check_range("compared", self.compared)
         check_metric(self.metric, self.foil)
         check_replacement(self.replacement, self.reference, self.corrupted)
 
@@ -422,14 +429,17 @@ class AblationRun:
             patches: maps a layer and cell numbers (n,) to patches, see `run_cells`.
             result: makes a result from effects (layers, cells), NaN where not computed yet, the part of them that all
                 logits share, the same for the logit and None for the other metrics, the effects (draws, layers, cells)
-                of random directions, None while there are none, and the keywords ``partial`` and ``strongest_first``.
+                of random directions, NaN where not compared, None while there are none, and the keywords ``partial``
+                and ``strongest_first``.
             on_partial: receives a partial result a few times.
             first: maps a cell to its first changed position, counted with the BOS.
             name: describes what a cell of a layer removes, for the error where its effect is not finite.
         """
         shape = (len(layers), cells, 1 if self.metric.log_prob is None else 2)
         effects = torch.full(shape, torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device)
-        self.runner.total = len(layers) * cells * (1 + self.options.draws)
+        count = len(layers) * cells
+        compared = count if self.options.compared is None else min(self.options.compared, count)
+        self.runner.total = count + compared * self.options.draws
         guess: Estimate | None = None
 
         def measured(partial: bool, null: Floats | None = None) -> R:
@@ -465,18 +475,24 @@ class AblationRun:
         if on_partial is not None:
             on_partial(measured(False))
         self.runner.deliver = None
+        sizes = np.abs(to_numpy(effects[..., 0])).ravel()
+        on_sink = [self.prompt.first_is_sink and first(cell) == self.prompt.offset for cell in range(cells)]
+        chosen = np.lexsort((-sizes, np.tile(on_sink, len(layers))))[:compared]
+        by_layer = [group[np.isin(group.numpy(), chosen)] for group in by_layer]
         null = torch.full((self.options.draws, *shape), torch.nan, dtype=effects.dtype, device=effects.device)
         for draw, drawn in enumerate(null):
 
             def turned(chunk: Tensor, draw: int = draw) -> list[Patch]:
                 seeds = [[self.options.seed, draw, int(cell)] for cell in chunk]
-                return [in_random_directions(self.clean, patch, seeds) for patch in patches_of(chunk)]
+                return [in_random_directions(self.clean, one, seeds) for one in patches_of(chunk) if len(one.cells)]
 
-            for group in by_layer:
+            for group in filter(len, by_layer):
                 self._run(group, cells, turned, first, drawn)
         random = to_numpy(null[..., 0])
+        tested = np.isin(np.arange(count), chosen).reshape(len(layers), cells)
         check_finite(
-            random, lambda draw, row, cell: f"the effect of a random change of {name(layers[row], cell)} (draw {draw})"
+            np.where(tested, random, 0.0),
+            lambda draw, row, cell: f"the effect of a random change of {name(layers[row], cell)} (draw {draw})",
         )
         return measured(False, random)
 
@@ -525,6 +541,7 @@ class AblationRun:
         if options.replacement == "resample":
             facts["corrupted"] = repr(options.corrupted)
         facts |= {"draws": options.draws, "seed": options.seed} if options.draws else {}
+        facts |= {"compared": options.compared} if options.draws and options.compared is not None else {}
         facts |= self.runner.log.facts()
         return {
             "prompt_tokens": self.prompt.tokens(),
@@ -574,6 +591,7 @@ def ablation_cost(
     positions: Sequence[int] | None = None,
     metric: Metric = "log_prob",
     draws: int = 0,
+    compared: int | None = None,
 ) -> Cost:
     """Operations and peak bytes of `ablate_modules`, `ablate_heads` or `ablate_neurons` for a prompt of n_tokens.
 
@@ -585,7 +603,7 @@ def ablation_cost(
         layers: all by default; for neurons the one layer, by default the first, which takes longest.
         positions: all by default; for heads and neurons the one position, by default all at once and the last.
         metric: as in `ablate_modules`; ``logit_difference`` needs two rows of the unembedding, the others all.
-        draws: maps of random directions, as in `ablate_modules`.
+        draws, compared: random directions, as in `ablate_modules`.
 
     It never waits for the model: before the first pass, the faster route is expected to be usable.
 
@@ -612,7 +630,8 @@ def ablation_cost(
     unembedding = 4.0 * model.d_model if two_rows else unembedding_flops(model)
     rows = n_tokens if what == "heads" and positions is None else 1
     passed = sum(tokens_recomputed(model, n_tokens, *cell, rows, runs) for cell in cells) / model.n_layers
-    maps = (1 + draws) * (pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding)
+    again = draws * (1.0 if compared is None else min(1.0, compared / max(1, len(cells))))
+    maps = (1 + again) * (pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding)
     flops = n_tokens * flops_per_token(model) + maps
     batch = max(1.0, 1024 / n_tokens)
     kept = n_tokens * model.n_layers * (5 * model.d_model + 3 * model.n_heads * model.d_head) * model.dtype.itemsize

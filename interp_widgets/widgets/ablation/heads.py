@@ -93,6 +93,7 @@ class HeadAblation(Removal):
         return ablation_cost(
             model, length, what="heads", layers=dict(request.arguments).get("layers"), positions=places,
             metric=dict(request.arguments)["metric"], draws=dict(request.arguments).get("draws", 0),
+            compared=dict(request.arguments).get("compared"),
         )  # fmt: skip
 
     def draw(self, results: tuple[HeadAblationResult, ...], request: Request) -> None:
@@ -110,9 +111,9 @@ class HeadAblation(Removal):
         self.draw_words(strongest(results, _largest))
 
     def _grey(self, view: str) -> dict[str, Any] | None:
-        """Where the map of a view is not beyond chance; None without a test."""
+        """Where the map of a view is not known to be beyond chance; None without a test."""
         p = self.p_of(view)
-        return None if p is None else {"head": p > BEYOND}
+        return None if p is None else {"head": ~(p <= BEYOND)}
 
     def draw_selection(self) -> None:
         picked = self.kind == "head"

@@ -355,7 +355,13 @@ def shared_parts(result: Any, at: Any = ...) -> list[str]:
 def chance_parts(result: Any, at: Any = ...) -> list[str]:
     """Whether each cell is beyond chance, in words; empty where the map has no random directions."""
     p = result.p
-    return [] if p is None else [f"p {x:.2g}" if x <= BEYOND else "not beyond chance" for x in np.ravel(p[at])]
+    return [] if p is None else [_verdict(float(x)) for x in np.ravel(p[at])]
+
+
+def _verdict(p: float) -> str:
+    if np.isnan(p):
+        return "not compared with chance"
+    return f"p {p:.2g}" if p <= BEYOND else "not beyond chance"
 
 
 def cell_parts(result: Any, at: Any = ...) -> list[str]:

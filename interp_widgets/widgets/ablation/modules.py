@@ -59,7 +59,7 @@ class ModuleAblation(Removal):
         return ablation_cost(
             model, len(ids), layers=options.get("layers"),
             positions=fed_positions(model, ids, options.get("positions")), metric=options["metric"],
-            draws=options.get("draws", 0),
+            draws=options.get("draws", 0), compared=options.get("compared"),
         )  # fmt: skip
 
     def draw(self, results: tuple[AblationResult, ...], request: Request) -> None:
@@ -78,9 +78,9 @@ class ModuleAblation(Removal):
         self.draw_words(strongest(results, _largest) + sink)
 
     def _grey(self, view: str) -> dict[str, Any] | None:
-        """Where the maps of a view are not beyond chance; None without a test."""
+        """Where the maps of a view are not known to be beyond chance; None without a test."""
         p = self.p_of(view)
-        return None if p is None else {kind: p[self.results[0].kinds.index(kind)] > BEYOND for kind in KIND_LABELS}
+        return None if p is None else {kind: ~(p[self.results[0].kinds.index(kind)] <= BEYOND) for kind in KIND_LABELS}
 
     def draw_selection(self) -> None:
         row = self.layer if self.layer_chosen or self.kind in KIND_LABELS else -1

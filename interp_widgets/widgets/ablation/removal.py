@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -42,6 +43,8 @@ METRIC_LABELS = {
 }
 FEWEST = 19
 """Random directions with which a p can be 0.05."""
+COMPARED = 40
+"""Cells that are compared with chance unless all are asked for."""
 TOP = 10
 """Number of top tokens listed, before and after."""
 
@@ -137,8 +140,14 @@ class Removal(MapPanel):
     )  # fmt: skip
     null_draws = field(
         Annotated[int, Bounds(0, 199)], 0, label="Random directions", argument="draws", more=True, width="short",
-        help="Compare every cell with so many changes as long in random directions: each takes as long as the map, and "
-        "19 are the fewest that can tell; 0: do not compare",
+        help="Compare cells with so many changes as long in random directions: 19 are the fewest that can tell; 0: do "
+        "not compare",
+    )  # fmt: skip
+    null_cells = field(
+        Annotated[int, Bounds(0, 100_000)], COMPARED, label="Of the strongest", argument="compared", more=True,
+        width="short", shown_if=lambda panel: panel.null_draws > 0,
+        help="Only so many cells with the largest effects are compared, each as often as there are random directions; "
+        "0: all, which takes as many times as long as the map",
     )  # fmt: skip
     kind = field(T.Enum(("", *KINDS, "head"), default_value=""), selects=True)
     """The picked part: a module or ``head`` of the selected layer; empty for none."""
@@ -158,14 +167,22 @@ class Removal(MapPanel):
         self.chance_button = self.on_click(
             W.Button(
                 description="Compare with chance",
-                tooltip=f"Compute the map {FEWEST} more times with changes as long in random directions",
+                tooltip=f"Compute the {COMPARED} strongest cells {FEWEST} times with changes in random directions",
                 layout=W.Layout(align_self="flex-start"),
             ),
-            self._compare_with_chance,
+            partial(self._compare_with_chance, COMPARED),
         )
-        shown_if(self.chance_button, False)
+        self.all_button = self.on_click(
+            W.Button(
+                description="Compare all cells", tooltip="Compute the whole map again for every random direction",
+                layout=W.Layout(align_self="flex-start"),
+            ),
+            partial(self._compare_with_chance, 0),
+        )  # fmt: skip
+        for button in (self.chance_button, self.all_button):
+            shown_if(button, False)
         self.next_token = AblatedTokens(self)
-        said = [self.words, self.chance_button]
+        said = [self.words, self.chance_button, self.all_button]
         above, below = (said, []) if self.screen is None else ([], said)
         self.plot.children = [*above, self.maps.grid]
         self.details.children = [*below, self.next_token.box]
@@ -209,6 +226,8 @@ class Removal(MapPanel):
             arguments["corrupted"] = Continued(self.corrupted, self.prediction())
         if not self.null_draws:
             del arguments["draws"]
+        if not self.null_cells:
+            arguments.pop("compared", None)
         return arguments
 
     @property
@@ -230,16 +249,19 @@ class Removal(MapPanel):
         self.words.value = "<br>".join([clean_value(self, self.results), strongest, *self._chance()])
         shown_if(self.words, True)
         shown_if(self.chance_button, not self.null_draws)
+        shown_if(self.all_button, any(result.p is not None and np.isnan(result.p).any() for result in self.results))
 
-    def _compare_with_chance(self) -> None:
-        self.null_draws = FEWEST
+    def _compare_with_chance(self, cells: int) -> None:
+        with self.without_rerun():
+            self.null_draws, self.null_cells = self.null_draws or FEWEST, cells
         self.go()
 
     def _chance(self) -> list[str]:
         """Which cells are beyond chance, as HTML lines."""
         if not self.null_draws:
             chance = "Not compared with chance yet: changes as long in random directions may do as much."
-            return [f"{chance} Comparing takes {FEWEST} times as long as the map."]
+            share = min(1.0, COMPARED / max(1, self.results[0].effect.size))
+            return [f"{chance} Comparing the strongest cells takes about {1 + FEWEST * share:.2g} times as long."]
         if any(result.null is None for result in self.results):
             return ["The changes as long in random directions are not computed yet."]
         lines = [letter + result.in_words() for letter, result in
