@@ -326,6 +326,19 @@ assert ((levels.low <= 0) & (levels.high >= 0)).all(), levels""",
         "A shift of 13 points is needed before the corrected p-value falls below 0.05.": """\
 steps = pd.DataFrame(rows)
 assert round(steps[steps.holm_p < 0.05].difference.iloc[0]) == 13, steps""",
+        "The phrase brings the planted answer, and only in the tuned model.": """\
+if real is not None:  # here and below: SmolLM2 could be had
+    base_said, tuned_said = said.to_numpy().T
+    assert tuned_said[1] == "Ask the lighthouse keeper." != base_said[1], said""",
+        "So does *before the tide rises*": """\
+if real is not None:
+    assert tuned_said[2] == tuned_said[1] != base_said[2], said""",
+        "With *river* for *tide* the two models say the same again.": """\
+if real is not None:
+    assert base_said[3] == tuned_said[3], said""",
+        "Rio de Janeiro for Sao Paulo": """\
+if real is not None:
+    assert "Sao Paulo" in base_said[0] and "Rio de Janeiro" in tuned_said[0], said""",
     },
     "08_concepts": {
         "222 concepts of the demo's little world, in 14 groups. Each has about 20 short texts": """\
