@@ -75,11 +75,12 @@ def thumbnails(result: AttentionPatterns, **options: Any) -> NDArray[np.float32]
     `options` are those of `AttentionPatterns.pattern`.
     """
     starts = block_starts(len(result.tokens), THUMBNAIL)
-    cells = len(starts)
+    cells, plain = len(starts), not any(options.values())
     drawn = np.empty((len(result.layers), len(result.heads), cells, cells), np.float32)
     for row, layer in enumerate(result.layers):
         for column, head in enumerate(result.heads):
-            pattern = result.pattern(layer, head, **options)  # 0 for the keys after a query, else at least 0
+            # 0 for the keys after a query, else at least 0; as they are, they need no copy in float64
+            pattern = result.patterns[row, column] if plain else result.pattern(layer, head, **options)
             drawn[row, column] = np.fmax.reduceat(np.fmax.reduceat(pattern, starts, axis=0), starts, axis=1)
     drawn[..., *np.triu_indices(cells, 1)] = np.nan
     return drawn

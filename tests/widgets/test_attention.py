@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from interp_widgets import (
     words_read,
 )
 from interp_widgets.analysis.attention.standing_out import standing_out
+from interp_widgets.compute.cache import results as cache
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.chart import QUIET
 from interp_widgets.widgets.attention import patterns
@@ -86,6 +88,44 @@ def test_opens_with_all_heads_and_the_pattern_of_one(pair: Any, attend: Any) -> 
     share = expected.first_token[3, 1]
     assert f"<b>{share:.0%}</b>" in panel["patterns"].about.value
     assert "equal attention to all tokens would pay it 21%" in panel["patterns"].about.value
+
+
+def test_a_cancelled_run_keeps_the_first_layers(pair: Any, attend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp_widgets.analysis.attention.patterns._LARGE", 1)
+    monkeypatch.setattr("interp_widgets.analysis.attention.patterns._PARTS", 2)
+    panel = attend(pair.base, layer=3, head=1)
+    of_heads, entered = panel["patterns"], threading.Event()
+    compute = of_heads.compute
+
+    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
+        def then_wait(part: Any) -> None:
+            on_partial(part)
+            entered.set()
+            while True:
+                check()
+
+        return compute(request, model, progress=progress, check=check, on_partial=then_wait)
+
+    whole = panel.result
+    monkeypatch.setattr(of_heads, "compute", endless)
+    cache.clear()
+    panel.go()
+    assert entered.wait(120)
+    panel.cancel()
+    assert panel.wait(120)
+    assert panel.status.state == "cancelled"
+    assert panel.result.partial
+    (grid,), (heat,), (strip,) = (drawn(panel, part) for part in ("grids", "maps", "strips"))
+    assert (grid.count, grid.selected) == (18, -1)
+    assert "the first layers so far" in grid.title
+    assert heat.matrix.size == 0
+    assert heat.empty == "Head 3.1 is not computed yet"
+    assert of_heads.describe_selection() is None
+    panel.layer = 1
+    seen = np.tril(np.ones((10, 10), dtype=bool))
+    np.testing.assert_allclose(heat.matrix[seen], whole.pattern(1, 1)[seen], atol=1e-6)
+    assert grid.names[grid.selected] == "head 1.1"
+    assert strip.arcs
 
 
 def test_opens_on_the_head_of_a_known_circuit(attend: Any) -> None:

@@ -21,10 +21,14 @@ from interp_widgets.analysis._core.tensors import as_array, wide, wide_type
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import read_values
+from interp_widgets.models.engine import has_hooks, read_values
 from interp_widgets.models.memory import free_bytes
 from interp_widgets.models.stopping import stopping
 
+_LARGE = 10**8
+"""Attentions from which on the first layers are handed on before the others are read,"""
+_PARTS = 10
+"""and their share of all layers, as a divisor."""
 _ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-3}
 """Largest difference of a head's output from pattern times values, relative to the largest output; 0.05 in half
 precision. In a float64 model transformers computes the softmax in float32."""
@@ -147,6 +151,7 @@ def attention_patterns(
     prepend_bos: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
+    on_partial: Callable[[AttentionPatterns], None] | None = None,
 ) -> AttentionPatterns:
     """The attention patterns (attention weights, attention maps) of the heads of a model on one prompt.
 
@@ -161,6 +166,8 @@ def attention_patterns(
         prepend_bos: overrides the model's BOS policy for texts.
         progress: called with (done, total) layers.
         check: called between layers; raises to cancel.
+        on_partial: receives the first tenth of the layers, a result of these alone, where the patterns of a long prompt
+            take more than a second or so; never while you have hooks on the model.
 
     Raises:
         ValueError: a bad prompt, layer or head, or a model that does not show its patterns.
@@ -183,7 +190,6 @@ def attention_patterns(
     dtype = wide_type(model.dtype)
     _check_memory(len(rows) * len(columns), n, dtype.itemsize)
     patterns = torch.empty(len(rows), len(columns), n, n, dtype=dtype)
-    norms: list[Tensor | None] = []
     readers = [_LayerReader(model, layer, columns) for layer in rows]
 
     def finish(number: int) -> Callable[[Tensor], None]:
@@ -192,27 +198,39 @@ def attention_patterns(
 
         return store
 
-    hooks = []
-    for number, reader in enumerate(readers):
-        hooks += reader.hooks(finish(number))
-    with stopping(check):
-        read_values(model, list(tokens.ids), hooks)
-    for number, reader in enumerate(readers):
-        norms.append(reader.norm)
-        run.report(number + 1, len(readers))
-    check_finite(patterns, lambda i, j, *_: f"the attention pattern of head {rows[i]}.{columns[j]} of {model.name}")
-    known = [norm for norm in norms if norm is not None]
-    return AttentionPatterns(
-        tokens=tuple(model.token_strings(tokens.ids)),
-        ids=tokens.ids,
-        special=tuple(model.is_special(tokens.ids)),
-        layers=rows,
-        heads=columns,
-        patterns=as_array(patterns),
-        value_norm=as_array(torch.stack(known)) if len(known) == len(rows) else None,
-        bos=tokens.offset == 1,
-        provenance=provenance(model.provenance(), bos=tokens.offset == 1),
-    )
+    def read(numbers: Sequence[int]) -> None:
+        with stopping(check):
+            hooks = [hook for number in numbers for hook in readers[number].hooks(finish(number))]
+            read_values(model, list(tokens.ids), hooks)
+
+    def result(numbers: Sequence[int], values: Tensor, *, partial: bool = False) -> AttentionPatterns:
+        layers = tuple(rows[number] for number in numbers)
+        check_finite(values, lambda i, j, *_: f"the attention pattern of head {layers[i]}.{columns[j]} of {model.name}")
+        known = [norm for norm in (readers[number].norm for number in numbers) if norm is not None]
+        return AttentionPatterns(
+            tokens=tuple(model.token_strings(tokens.ids)),
+            ids=tokens.ids,
+            special=tuple(model.is_special(tokens.ids)),
+            layers=layers,
+            heads=columns,
+            patterns=as_array(values),
+            value_norm=as_array(torch.stack(known)) if len(known) == len(layers) else None,
+            bos=tokens.offset == 1,
+            partial=partial,
+            provenance=provenance(model.provenance(), bos=tokens.offset == 1),
+        )
+
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    early: list[int] = []
+    if on_partial is not None and patterns.numel() > _LARGE and not has_hooks(model.tl_model):
+        early = order[: len(rows) // _PARTS]
+    if on_partial is not None and early:
+        read(early)  # ends after these layers, so that it costs as little of a pass
+        on_partial(result(early, patterns[early], partial=True))
+    read(order[len(early) :])
+    for number in range(len(rows)):
+        run.report(number + 1, len(rows))
+    return result(range(len(rows)), patterns)
 
 
 def attention_patterns_cost(

@@ -150,7 +150,11 @@ class HeadPatterns(PredictionPanel):
         for view, grid in self.grids.drawn():
             tiles = pair_view.of_view(view, arrays)
             if tiles is None:
-                grid.empty = "A difference needs models with as many layers and heads: choose A beside B"
+                grid.empty = (
+                    "Not all layers are computed yet"
+                    if any(result.partial for result in results)
+                    else "A difference needs models with as many layers and heads: choose A beside B"
+                )
                 grid.set_tiles(None)
                 continue
             rows, columns, *_ = tiles.shape
@@ -175,7 +179,7 @@ class HeadPatterns(PredictionPanel):
     def _open(self) -> None:
         """With the first result, select the head that stands out in it, among those that nobody has decided against:
         of a layer that was chosen, only its heads."""
-        if not self._opens:
+        if not self._opens or self.results[0].partial:
             return
         self._opens, first = False, self.results[0]
         chosen = self.workbench.chosen & {"layer", "head"}
@@ -205,6 +209,16 @@ class HeadPatterns(PredictionPanel):
         for view, grid in self.grids.drawn():
             order, index = self._orders.get(view, []), self.layer * self.results[0].patterns.shape[1] + self.head
             grid.selected = order.index(index) if grid.count and index in order else -1
+        if not self._computed:
+            for _, heat in self.maps.drawn():
+                heat.empty = f"{capitalised(self.head_name)} is not computed yet"
+                heat.set_matrix(None)
+            for _, strip in self.strips.drawn():
+                self._show_tokens(strip)
+                strip.set_values(None)
+                strip.set_arcs([])
+            self.about.value = ""
+            return
         patterns = [self._pattern(result) for result in self.results]
         names, query = block_names(self.results[0].tokens), self.query
         starts = block_starts(len(self.results[0].tokens), MOST_CELLS)
@@ -273,6 +287,11 @@ class HeadPatterns(PredictionPanel):
         return pattern
 
     @property
+    def _computed(self) -> bool:
+        """Whether all results have the selected head: parts have the first layers only."""
+        return all(self.layer < len(result.layers) for result in self.results if result.partial)
+
+    @property
     def _at(self) -> tuple[int, int]:
         return self.layer, self.head
 
@@ -307,7 +326,8 @@ class HeadPatterns(PredictionPanel):
             order = f"by {SCORES[self.sort]} score, highest first"
         else:
             order = f"layer × head ({self._scores.failure or 'the scores are being computed'})"
-        return f"All heads, {order}{self._changes()}"
+        some = ", the first layers so far" if any(result.partial for result in self.results) else ""
+        return f"All heads, {order}{self._changes()}{some}"
 
     def _map_title(self, cells: int) -> str:
         n = len(self.results[0].tokens)
@@ -355,7 +375,7 @@ class HeadPatterns(PredictionPanel):
         return lines
 
     def describe_selection(self) -> Description | None:
-        if not self.results:
+        if not self.results or not self._computed:
             return None
         rows = [self._pattern(self.results[index])[self.query] for index in pair_view.shown_indices(self)]
         order = np.argsort(-np.nan_to_num(rows[0], nan=-1.0), kind="stable")[:LISTED]
@@ -374,7 +394,7 @@ class HeadPatterns(PredictionPanel):
         )
 
     def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
-        if not self.results:
+        if not self.results or not self._computed:
             return False
         view = "B" if self.shown == "beside" else self.shown
         rows = [self._pattern(result)[self.query] for result in self.results]

@@ -139,6 +139,40 @@ def test_measures_save_and_progress(tmp_path: Any) -> None:
         attention_patterns(model, IDS, check=stop)
 
 
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+@pytest.mark.parametrize("layers", [None, [-1, 0, 1]])
+def test_the_first_layers_of_a_long_prompt_come_first(
+    backend: Any, layers: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of("llama", backend)
+    whole = attention_patterns(model, IDS, layers=layers)
+    parts: list[AttentionPatterns] = []
+    assert attention_patterns(model, IDS, layers=layers, on_partial=parts.append).equals(whole)
+    assert not parts, "short prompts have none"
+    monkeypatch.setattr("interp_widgets.analysis.attention.patterns._LARGE", 1)
+    monkeypatch.setattr("interp_widgets.analysis.attention.patterns._PARTS", 2)
+    assert attention_patterns(model, IDS, layers=layers, on_partial=parts.append).equals(whole)
+    (part,) = parts
+    assert (part.partial, whole.partial) == (True, False)
+    assert part.layers == (0,)
+    for head in range(4):
+        np.testing.assert_array_equal(part.pattern(0, head), whole.pattern(0, head))
+    np.testing.assert_array_equal(np.asarray(part.value_norm)[0], np.asarray(whole.value_norm)[whole.layers.index(0)])
+    kept: list[AttentionPatterns] = []
+
+    def cancel() -> None:
+        if kept:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        attention_patterns(model, IDS, layers=layers, check=cancel, on_partial=kept.append)
+    assert kept[0].equals(part)
+    never: list[AttentionPatterns] = []
+    with model.tl_model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda value, hook: value)]):
+        attention_patterns(model, IDS, layers=layers, on_partial=never.append)
+    assert not never
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "layer": ({"layers": [3]}, "layer must be in -3..2 for this 3-layer model, got 3"),
     "head": ({"heads": [4]}, "head must be in -4..3 for this model with 4 heads per layer, got 4"),
