@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 import interp_widgets as iw
+from interp_widgets.analysis.concepts.maps import align_to_main_axis
+from interp_widgets.analysis.layer_similarity import projections
 from interp_widgets.analysis.layer_similarity.cka import (
     alignments,
     cheaper_form,
@@ -502,7 +504,7 @@ def test_sections_of_two_results() -> None:
 # ---- projections and readability
 
 
-@pytest.mark.parametrize("method", ["pca", "tsne", pytest.param("umap", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["pca", "tsne"])
 def test_projections(method: Any) -> None:
     tasks = iw.demo_task_texts(8, names=["plural", "sum", "story"])
     found = iw.layer_projections(demo_pair().base, tasks, method=method, layers=[0, 3])
@@ -517,6 +519,26 @@ def test_projections(method: Any) -> None:
         np.testing.assert_allclose(np.abs(found.xy[1]), np.abs(expected[0] * expected[1])[:, :2], rtol=1e-3, atol=1e-4)
     again = iw.layer_projections(demo_pair().base, tasks, method=method, layers=[0, 3])
     np.testing.assert_array_equal(found.xy, again.xy)
+
+
+def test_umap_lays_out_the_components_of_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UMAP itself, which compiles for many seconds, is that of concept maps: `tests/analysis/test_concepts.py`."""
+    seen: list[tuple[Any, int, int]] = []
+
+    def lay_out(parts: Any, near: int, seed: int) -> Any:
+        seen.append((parts, near, seed))
+        return parts[:, :2]
+
+    monkeypatch.setattr(projections, "umap_places", lay_out)
+    tasks = iw.demo_task_texts(8, names=["plural", "sum", "story"])
+    found = iw.layer_projections(demo_pair().base, tasks, method="umap", layers=[0, 3, 4], n_neighbors=5, seed=2)
+    assert [(near, seed) for _, near, seed in seen] == [(5, 2)] * 2
+    states = iw.last_states(demo_pair().base, found.texts, [3, 4])
+    for place, (parts, _, _) in enumerate(seen):
+        centred = states[:, place] - states[:, place].mean(axis=0)
+        np.testing.assert_allclose(parts @ parts.T, centred @ centred.T, rtol=1e-2, atol=1e-2)
+        np.testing.assert_allclose(found.xy[place + 1], align_to_main_axis(parts[:, :2]), rtol=1e-4, atol=1e-5)
+    assert np.isnan(found.xy[0]).all()
 
 
 def test_readability_by_hand() -> None:
