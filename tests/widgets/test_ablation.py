@@ -1017,6 +1017,12 @@ def test_a_part_that_is_not_there_is_a_hint(pair: Any, ablate: Any, option: str,
     assert hint in panel["modules"].controls.hints[option]
 
 
+def more_buttons(box: Any) -> list[bool]:
+    """Whether each More button in a box is pressed."""
+    inner = [value for child in getattr(box, "children", ()) for value in more_buttons(child)]
+    return [box.value, *inner] if getattr(box, "description", "") == "More" else inner
+
+
 def test_a_long_map_opens_on_its_last_tokens_and_says_so(
     pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1027,6 +1033,7 @@ def test_a_long_map_opens_on_its_last_tokens_and_says_so(
     assert tab.positions == "last 8"
     assert len(long.result.positions) == 8
     assert "Only the last 8 tokens" in tab.forecast_label.value
+    assert more_buttons(long["tracing"].inputs) == [False], "a part that nobody has chosen opens no More"
     tab.positions = ""
     assert tab.positions == "", "the whole is one change away"
     assert ablate(pair.base, prompt=prompt, positions="last", live_seconds=0)["modules"].positions == "last"

@@ -602,6 +602,7 @@ def test_words_stand_beside_the_attention_that_they_pay(pair: Any, attend: Any, 
     assert known.any()
     assert ("★" in heat.column_labels[0]) == expected.beyond_chance(4, 0)
     assert "<b>not beyond chance</b>" in part.about.value or not expected.in_words(4, 0).endswith("chance")
+    assert (heat.notes, part.describe_selection().sentences) == ([], ()), "the panel says its sentence once"
     other = int(np.nanargmax(expected.auc[0]))
     wire.type(heat, pinned=[0, other])
     settle(panel)

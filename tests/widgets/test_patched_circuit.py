@@ -85,7 +85,8 @@ def test_a_part_that_is_clicked_is_selected_everywhere(pair: Any, patch: Any, wi
         assert tab.tables[0].selected == 1
         wire.type(tab.tables[0], selected=0)
         assert (panel.picked_part, tab.tables[0].selected) == ("", -1)
-        assert "Smallest circuit beyond chance" in tab.described().sentences[0]
+        assert "Smallest circuit beyond chance" in tab.verdicts[0].value
+        assert tab.described().sentences == (), "the panel says it once"
     finally:
         panel.close()
         bench.close()

@@ -148,7 +148,7 @@ def test_an_alignment_is_mended_on_the_tokens(pair: Any, patch: Any, wire: Any) 
         ({"target": " Paris", "foil": " Paris"}, "foil", "must differ"),
         ({"foil": " Paris"}, "foil", "answer and foil are the same token, ' Paris'"),
         ({"foil": "two words"}, "foil", "the foil must be one token"),
-        ({"target": "two words"}, "target", "the target must be one token"),
+        ({"target": "two words"}, "target", "the answer must be one token"),
         ({"alignment": "0-0"}, "alignment", "pairs clean:corrupted"),
         ({"alignment": "0:9"}, "alignment", "alignment's position in corrupted must be"),
         ({"alignment": "2:3 3:3"}, "alignment", "alignment has position 3 of the corrupted prompt twice"),

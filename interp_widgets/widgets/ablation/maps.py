@@ -96,6 +96,11 @@ class MapPanel(PredictionPanel):
             with self.without_rerun():
                 self.positions = PART
 
+    def default_of(self, name: str) -> Any:
+        """The part on which a map of the stack has opened is nobody's choice either."""
+        opened = name == "positions" and self.has_trait(name) and self.positions == PART
+        return PART if opened else super().default_of(name)
+
     @property
     def remark_on_picture(self) -> str:
         part = getattr(self, "positions", "") == PART

@@ -163,10 +163,7 @@ class HeadWordsInTexts(TextListOptions, WordPanel, PredictionPanel):
                 count = result.auc.shape[1]
                 names = [f"{at}{' ★' * result.beyond_chance(result.layers[0], at)}" for at in range(count)]
                 known = np.where(np.isfinite(result.interval[0]), result.auc, np.nan)
-                heat.set_matrix(
-                    known, rows=["AUC"], columns=names, vmin=0.0, vmax=1.0,
-                    notes=[result.in_words(result.layers[0], at) for at in range(count)],
-                )  # fmt: skip
+                heat.set_matrix(known, rows=["AUC"], columns=names, vmin=0.0, vmax=1.0)
                 heat.cross = heat.pinned = [0, min(self.head, count - 1)]
         for view, table in self.tables.drawn():
             reading = self.results[pair_view.LETTERS.index(view)]
@@ -241,7 +238,7 @@ class HeadWordsInTexts(TextListOptions, WordPanel, PredictionPanel):
         pairs = found.pairs(found.layers[0], head)[:DESCRIBED]
         return Description(
             f"Words of head {found.layers[0]}.{head}",
-            (f"{found.in_words(found.layers[0], head)}.",),
+            (),
             ("query → key", "attention", "others"),
             tuple((f"{pair.query} → {pair.key}", decimals(pair.attention), decimals(pair.matched)) for pair in pairs),
             (Step("head_words", "Which words does it relate?", {"tab": "heads"}),),

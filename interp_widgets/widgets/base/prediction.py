@@ -215,11 +215,14 @@ class Swapped(PerModel):
         return [f"before, after = {name}.split({self.prompt!r}, {swapped})"], "[*before, *after]"
 
 
-def checked(prediction: Prediction, model: Model) -> Prompt:
-    """The context of a prediction; `Incomplete` for a target of several tokens or a prompt that does not fit."""
+def checked(prediction: Prediction, model: Model, *, what: str = "target") -> Prompt:
+    """The context of a prediction; `Incomplete` for a target of several tokens or a prompt that does not fit.
+
+    `what` is the target's name on the panel.
+    """
     if prediction.target:
         with hint_at("target"):
-            single_token(model, prediction.target)
+            single_token(model, prediction.target, what=what)
     with hint_at("response" if prediction.response else "prompt"):
         return read_prompt(model, prediction.read(model)[0])
 

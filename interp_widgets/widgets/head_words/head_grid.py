@@ -116,7 +116,7 @@ class HeadGrid:
             ), alike=lambda: panel.color == "change",  # one picture for both models
         )  # fmt: skip
         self.heat = self.maps.views[0]
-        self.heads = Table(empty="No head has a pair.", height=244)
+        self.heads = Table(empty="No heads yet.", height=244)
         both = W.VBox([*self.maps.boxes, W.VBox([self.heads])])
         both.add_class("iw-beside")
         self.chance = W.HTML("")

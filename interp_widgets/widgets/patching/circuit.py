@@ -25,7 +25,7 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import row, shown_if
-from ..base.description import Description, plain
+from ..base.description import Description
 from ..base.fields import Bounds, Seed, field, hint_at, variant
 from ..base.jobs import Derived
 from ..base.request import Request
@@ -280,11 +280,7 @@ class PatchedCircuit(PromptsOrPairs):
         self._measure_kept()
 
     def describe_selection(self) -> Description | None:
-        if not self.results:
-            return None
-        sentences = [plain(self.verdicts[index].value) for index in pair_view.shown_indices(self)
-                     if index < len(self.results)]  # fmt: skip
-        return Description("Circuit", tuple(sentences), steps=self.next_steps)
+        return Description(steps=self.next_steps) if self.results else None  # the sentences stand in the panel
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

@@ -242,7 +242,7 @@ class PatchPanel(MapPanel):
         """Both contexts as the first model reads them, and which positions belong together; hints where they do not
         fit."""
         prediction, model = self.prediction(), self.models[0]
-        clean = checked(prediction, model)
+        clean = checked(prediction, model, what="answer")
         with hint_at("corrupted" if self.corrupted else "swap"):
             ids = self.corrupted_context().read_by(model)
             corrupted = read_prompt(model, ids, what="corrupted prompt")

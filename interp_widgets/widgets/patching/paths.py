@@ -16,7 +16,7 @@ from interp_widgets.models import Model
 from ..ablation.maps import MapPanel, Maps, amount
 from ..base import pair_view
 from ..base.controls import shown_if
-from ..base.description import Description, plain
+from ..base.description import Description
 from ..base.fields import Seed, field, hint_at, variant
 from ..base.request import Request
 from ..views import Table
@@ -220,9 +220,7 @@ class PatchedPaths(PromptsOrPairs):
         self.maps.select(layer, head if head >= 0 else self.columns.index(self.picked_part.split()[0]), "paths")
 
     def describe_selection(self) -> Description | None:
-        if not self.results:
-            return None
-        return Description("Paths", (plain(self.verdict.value.replace("<br>", " ")),), steps=self.next_steps)
+        return Description(steps=self.next_steps) if self.results else None  # the sentences stand in the panel
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
