@@ -51,8 +51,7 @@ def test_load(architecture: str, backend: Backend) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("architecture", by_architecture(list(ARCHITECTURES)))
 def test_cells(architecture: str, backend: Backend) -> None:
-    """One test for the cells of all functions: pytest would take a fifth of the time for the 10,000 cells by
-    themselves."""
+    """One test for the cells of all functions, which says all that are wrong: 10,000 tests take pytest long to handle."""
     faults = [
         fault(
             (architecture, function, backend),

@@ -90,7 +90,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 @pytest.fixture(scope="module", autouse=True)
 def nothing_of_other_files() -> None:
     """Which files share a process depends on how fast the others were: what they have asked is no answer here, and a
-    panel that they left open is not compared with its models after every handler (a fifth of the time)."""
+    panel that they left open is not compared with its models after every handler."""
     results.clear()
     freshness._open.clear()
 
