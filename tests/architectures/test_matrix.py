@@ -51,7 +51,7 @@ def test_load(architecture: str, backend: Backend) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("architecture", by_architecture(list(ARCHITECTURES)))
 def test_cells(architecture: str, backend: Backend) -> None:
-    """One test for the cells of all functions, which says all that are wrong: 10,000 tests take pytest long to handle."""
+    """One test for the cells of all functions, which says all that are wrong: 10,000 tests are many to handle."""
     faults = [
         fault(
             (architecture, function, backend),
