@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.checks import check_finite, check_top
 from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
-from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.result import Scalar, provenance
 from interp_widgets.analysis._core.run import RunOptions, in_threads
 from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.analysis.logit_lens.lens_result import ABSENT, LogitLensResult
@@ -105,6 +106,7 @@ def logit_lens(
     )
     read = read_out(model)
     read_all = _in_blocks if read.in_blocks else _by_modules
+    facts = functools.cache(model.provenance)  # for all parts: it reads the whole tokenizer
     due, apart = 1, max(1, tokens.n_shown // _DELIVERIES)
     for done, total in read_all(read, streams, readings, tokens.offset):
         run.report(done, total)
@@ -114,8 +116,8 @@ def logit_lens(
         complete = int(readings.complete.sum())
         if on_partial is not None and readings.complete[-1] and due <= complete < tokens.n_shown:
             due = complete + min(complete, apart)
-            on_partial(_result(tokens, readings, token, maps, read.in_blocks, partial=True))
-    return _result(tokens, readings, token, maps, read.in_blocks)
+            on_partial(_result(tokens, readings, token, maps, read.in_blocks, facts(), partial=True))
+    return _result(tokens, readings, token, maps, read.in_blocks, model.provenance())
 
 
 def _translators(model: Model, source: str | os.PathLike[str] | Translators | None) -> Translators | None:
@@ -202,6 +204,7 @@ def _result(
     target: int | None,
     maps: Translators | None,
     in_blocks: bool,
+    facts: Mapping[str, Scalar],
     *,
     partial: bool = False,
 ) -> LogitLensResult:
@@ -245,7 +248,7 @@ def _result(
         names=dict(zip(sorted(named), model.single_token_strings(sorted(named)), strict=True)),
         lens="logit" if maps is None else "tuned",
         partial=partial,
-        provenance=provenance(model.provenance(), **options),
+        provenance=provenance(facts, **options),
         **chosen,
     )
 
