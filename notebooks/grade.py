@@ -1,7 +1,7 @@
 """Grades the notebooks of a course: a line per student and exercise, as CSV.
 
 `python notebooks/grade.py FOLDER` runs every notebook in a folder and its subfolders, each in a kernel of its own, and
-asks the rules of `exercises.py` and `project.py` after each exercise. Nothing that a notebook does ends the grading: a
+asks the rules of `exercises` and `project.py` after each exercise. Nothing that a notebook does ends the grading: a
 cell that raises, runs too long or ends its kernel is a line. The folder is not changed. The kernels run under your
 account, so grade only students whose programs you would run.
 """
@@ -52,16 +52,16 @@ class Stopped(Exception):
 
 def answers_of(sources: list[str]) -> tuple[str, list[str]]:
     """The lesson of a notebook and the names of its answers; ValueError for a notebook of another kind."""
-    from exercises import EXERCISES
+    from exercises import lessons, rules
     from project import POINTS
 
     text = "\n".join(sources)
     if PROJECT in text:
         return "project", list(POINTS)
-    lessons = [name for name in LESSON.findall(text) if name in EXERCISES]
-    if not lessons:
+    called = [name for name in LESSON.findall(text) if name.partition("_")[2] in lessons()]
+    if not called:
         raise ValueError("no lesson of the course: neither judge(...) nor grade_project(...) is called")
-    return lessons[0], [f"answer_{number}" for number in EXERCISES[lessons[0]]]
+    return called[0], [f"answer_{number}" for number in rules(called[0]).EXERCISES]
 
 
 def verdict(lesson: str, name: str, names: dict[str, Any], passphrase: str | None) -> dict[str, Any]:
@@ -82,8 +82,9 @@ def verdict(lesson: str, name: str, names: dict[str, Any], passphrase: str | Non
         }
     if names[name] is None:
         return {"verdict": "empty"}
-    right, note = exercises.verdict(lesson, int(name.rpartition("_")[2]), names[name], exercises.Names(names))
-    return {"verdict": "right" if right else "wrong", "points": float(right), "note": note}
+    exercise = exercises.rules(lesson).EXERCISES[int(name.rpartition("_")[2])]
+    judged = exercise.verdict(names[name], exercises.Names(names))
+    return {"verdict": "right" if judged.right else "wrong", "points": float(judged.right), "note": judged.reply or ""}
 
 
 class Kernel:

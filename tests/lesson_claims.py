@@ -295,6 +295,8 @@ assert abs(notes.described.mean() - 0.1) < 0.04""",
 assert 0 < named - named_random < 0.2""",
     },
     "07_base_vs_tuned": {
+        "After the correction none of the four is below 0.05.": """\
+assert (np.maximum.accumulate(np.sort(printed) * [4, 3, 2, 1]) >= 0.05).all()""",
         "Nine tenths of all pairs changed.": """\
 assert abs(np.nanmean(compared.head_change) - 0.9) < 0.03""",
         "(0.89 against 0.995:": """\
@@ -806,30 +808,13 @@ hidden = sealed_truth(sealed).cases[0].heads
 assert len(hidden) == 1 and not hasattr(sealed.cases[0], "heads") and str(hidden[0]) not in str(grade)
 assert grade.recall == 0 and grade_circuit(sealed, hidden, draws=1).f1 == 1""",
         "A method of your own is judged like the others, on circuits that it has not seen.": """\
-import io
-from contextlib import redirect_stdout
-def reply(number, answer):
-    with redirect_stdout(io.StringIO()) as printed:
-        check(number, answer)
-    return printed.getvalue()
-def of_heads(values):
-    return lambda model, case: {"heads": np.reshape(values(model, case), (model.n_layers, -1))}
+import exercises
+rule, its = exercises.rules("17_circuits").EXERCISES[3], exercises.Names(globals())
 def with_zero(model, case):
     return np.abs(ablate_heads(model, case.prompt, case.answer, metric="logit_difference", foil=case.foil).effect)
 def loud_on_backup(model, case):  # finds what matters on backup, and zero misleads it on busy idle
-    return with_zero(model, case) if "anna" in model.tokenizer.get_vocab() else answer_3(model, case)["heads"]
-told = [reply(1, wrong) for wrong in (1 / 8, 1 / 4.5, 0.5)]
-told += [reply(2, wrong) for wrong in (8, 17, 2)]
-told += [reply(3, of_heads(values)) for values in (
-    lambda model, case: 1 - kept(model, case).min(axis=1),
-    lambda model, case: 1 - np.diag(kept(model, case)),
-    loud_on_backup,
-)]
-others = [place for place in np.ndindex(2, 4) if place not in {hidden[0], *strongest}]
-told += [reply(4, wrong) for wrong in (list(strongest), [hidden[0], others[0]], others[:1])]
-assert len({*told}) == 12 and all(text.startswith("Not yet.") for text in told), told
-assert all(reply(1, right) == "Right.\\n" for right in (0.34, 0.3397, answer_1))
-assert all(reply(3, wrong).startswith("Not yet.") for wrong in (5, [1], lambda model, case: {"heads": [1]}))""",
+    return {"heads": with_zero(model, case)} if "anna" in model.tokenizer.get_vocab() else answer_3(model, case)
+assert rule.verdict(answer_3, its).right and not rule.verdict(loud_on_backup, its).right""",
     },
     "project_template": {
         "Model A repeats a colour, except when it does not.": """\

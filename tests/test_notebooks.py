@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,91 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MARKS = {"00_start": pytest.mark.installation}
 WIDGET = "application/vnd.jupyter.widget-view+json"
-WRONG = {
-    "00_start": {},
-    "01_saliency": {
-        "answer_1": "int(result.importance[:, 0].argmax())",
-        "answer_2": "-1.0",
-        "answer_3": "[5, 4, 2, 0]",
-        "answer_4": "-1.0",
-        "answer_5": "-1",
-    },
-    "02_logit_lens": {
-        "answer_1": "1",
-        "answer_2": "np.mean(depth['indirect objects'] > 3)",
-        "answer_3": "kl['tuned lens'][3] / kl['logit lens'][3]",
-    },
-    "03_ablation": {"answer_1": "(5, 8)", "answer_2": "share_right(pairs[0])", "answer_3": "0"},
-    "04_token_decomposition": {
-        "answer_1": "float(shares.share[1] / shares.logit)",
-        "answer_2": "float(split.share[1])",
-        "answer_3": "1.0",
-    },
-    "05_head_words": {
-        "answer_1": "(same_sign & near & different).mean()",
-        "answer_2": "chance_pairs / real_pairs",
-        "answer_3": "9",
-    },
-    "06_ffn_concepts": {
-        "answer_1": "sum(nearest_cosine(5, component) > limit for component in range(192))",
-        "answer_2": "effects.strongest(1)[0][1] / effects.logit",
-        "answer_3": "named",
-    },
-    "07_base_vs_tuned": {
-        "answer_1": "1 - len(A & B) / 100",
-        "answer_2": "np.linalg.svd(P @ Q.T, compute_uv=False).mean()",
-        "answer_3": "3",
-    },
-    "08_concepts": {
-        "answer_1": "told(base)",
-        "answer_2": "instruments(near_on_the_map('piano'))",
-        "answer_3": "jobs[:, 0].mean()",
-    },
-    "09_mixture_of_depths": {
-        "answer_1": "hit.any(axis=0).mean() - hit[-1].mean()",
-        "answer_2": "before['equal'].mean() / after['router'].mean()",
-        "answer_3": "(found.n_layers - 1 - found.exit_layer).mean()",
-    },
-    "10_your_own_probe": {
-        "answer_1": "(0, 5)",
-        "answer_2": "np.log2(len(model.tokens(prompt)))",
-        "answer_3": "mixed.accuracy - apart.accuracy",
-    },
-    "11_workbench": {
-        "answer_1": "' Japan'",
-        "answer_2": "float(parts[0].share.max() / parts[0].logit)",
-        "answer_3": "60",
-    },
-    "12_bias": {
-        "answer_1": "92.79 * 68.55 / 50",
-        "answer_2": "60",
-        "answer_3": "(100 - rows['LEACE'].domain('gender').ss) / 100",
-    },
-    "13_clusters": {
-        "answer_1": "2 / 3",
-        "answer_2": "float(training.f1_matched[-1, 0, 0, -1])",
-        "answer_3": "2",
-    },
-    "14_layer_similarity": {
-        "answer_1": "1920",
-        "answer_2": "int((tuned.cka > base.cka)[:, -1].sum()) + 3",
-        "answer_3": "found.difference[-1]",
-    },
-    "15_patching": {
-        "answer_1": "(0, 0)",
-        "answer_2": "float(lost.recovered['head'][0, 1, -1])",
-        "answer_3": "7",
-    },
-    "16_attention": {"answer_1": "(0, 0)", "answer_2": "'q'", "answer_3": "6"},
-    "17_circuits": {
-        "answer_1": "1 / 8",
-        "answer_2": "int((pairs[np.tril_indices(8, -1)] < 0.5).sum())",
-        "answer_3": "lambda model, case: {'heads': 1 - kept(model, case).min(axis=1).reshape(model.n_layers, -1)}",
-        "answer_4": "list(strongest)",
-    },
-    "project_template": {},
-}
-"""Notebook → a tempting answer to each of its exercises that is not the right one."""
 TRY = (
     *("*Add, open", "*Find a word*", "*Grid*", "*Map*", "*Quality*", "*Read*", "*Speed*", "*Tune*"),
     *("A `LogitLensExplorer", "Choose", "Click", "Crosses mark", "Find", "Follow", "Open", "Pin", "Press", "Search"),
@@ -137,45 +51,81 @@ def source_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
-def solutions(book: Any) -> dict[str, str]:
-    """Name of every answer → what the folded solution sets it to."""
-    text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
-    blocks = re.findall(r"<details>.*?```python\n(.*?)```", text, re.DOTALL)
-    return dict(line.split(" = ", 1) for block in blocks for line in block.splitlines() if line.startswith("answer_"))
+def solutions(lesson: str) -> dict[str, str]:
+    """Name of every answer → what the lesson's solutions set it to."""
+    path = ROOT / "notebooks" / "solutions" / f"{lesson.partition('_')[2]}.py"
+    if not path.is_file():
+        return {}
+    text = path.read_text(encoding="utf-8")
+    set_here = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
+    return {ast.unparse(node.targets[0]): str(ast.get_source_segment(text, node.value)) for node in set_here}
 
 
-def judged(name: str, names: dict[str, Any]) -> Any:
-    """The judge of a lesson whose names are given."""
-    sys.path.insert(0, str(ROOT / "notebooks"))
-    try:
-        from exercises import judge
-    finally:
-        sys.path.pop(0)
-    return judge(name, names)
+@pytest.fixture
+def exercises(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The judges of the lessons, as the lessons import them."""
+    monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
+    import exercises
+
+    return exercises
 
 
-def test_an_answer_of_another_kind_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
-    check = judged("10_your_own_probe", {"model": SimpleNamespace(tokens=lambda text: [0, 1]), "prompt": ""})
-    for answer in (None, "three", [1, 2], [np.log(2)], 3, np.log(2)):
+def test_a_judge_says_what_is_wrong_and_then_gives_hints(exercises: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    check = exercises.judge(
+        "10_your_own_probe", {"model": SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), "prompt": ""}
+    )
+    for answer in (None, "three", 1.0, 3, 4, 5, 6, np.log(2), 0.693):
         check(2, answer)
-    verdicts = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert verdicts == ["Your", "Not", "Not", "Not", "Not", "Right."]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("Your turn:")
+    assert said[1] == "Not yet. One number is asked for, such as 0.25; 'three' is none."
+    assert said[2] == "Not yet. Those are bits. Nats are of the natural logarithm."
+    assert [line.split(":")[0] for line in said[3:7]] == [f"Not yet. Hint {number} of 3" for number in (1, 2, 3, 3)]
+    assert said[7:] == ["Right.", "Right."]
 
 
-def test_an_exercise_before_its_cells_says_which_name_is_missing() -> None:
+def test_an_exercise_before_its_cells_says_which_name_is_missing(exercises: Any) -> None:
     with pytest.raises(NameError, match="run the cells above first: model is not there yet"):
-        judged("10_your_own_probe", {"prompt": ""})(2, 1.0)
+        exercises.judge("10_your_own_probe", {"prompt": ""})(2, 1.0)
 
 
-@pytest.mark.seconds
+def test_a_picture_opens_when_there_is_a_guess(exercises: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    guess = exercises.Prediction(exercises.answers.Whole(), lambda its: its.layer, "the country has moved by then.")
+    check = exercises.Judge({}, {1: guess}, exercises.Names({"layer": 24}))
+    opened = [check.predict(1, said, lambda: "picture") for said in (None, "late", 12)]
+    assert opened == [None, None, "picture"]
+    assert capsys.readouterr().out.splitlines() == [
+        "Your guess first: replace None, and the picture opens.",
+        "A whole number is asked for, such as 3; 'late' is none.",
+        "You said 12. It is 24: the country has moved by then.",
+    ]
+
+
+def test_an_audit_finds_what_is_wrong_with_an_exercise(exercises: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, wrong = exercises.answers, exercises.Wrong
+    bad = exercises.Exercise(
+        of.Number(), lambda its: 0.25, ("a", "b"),
+        (wrong(lambda its: 0.2501, "near"), wrong(lambda its: 0.5, "half"), wrong(lambda its: 1 / 2, "half again")),
+    )  # fmt: skip
+    monkeypatch.setattr(exercises, "rules", lambda lesson: SimpleNamespace(EXERCISES={1: bad}))
+    assert exercises.audit("any", 1, {}) == [
+        "accepts a wrong way: near",
+        "says 'half' to a wrong way whose reply is 'half again'",
+        "has 2 hints, of 3",
+    ]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_an_exercise_does_not_show_its_answer(path: Path) -> None:
-    """What the folded solution says stands nowhere else, and the cell that asks holds the question alone."""
-    book = nbformat().read(path, as_version=4)
-    shown = "\n".join(re.sub(r"<details>.*?</details>", "", cell.source, flags=re.DOTALL) for cell in book.cells)
-    for name, solution in solutions(book).items():
-        assert solution.split("#")[0].strip() not in shown, f"{name} of {path.name}"
-        assert f"{name} = None\n\ncheck({name[-1]}, {name})" in [cell.source for cell in book.cells]
+def test_an_exercise_does_not_show_its_answer(path: Path, exercises: Any) -> None:
+    """What solves it stands nowhere in the lesson, and the cell that asks holds the question alone."""
+    cells = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    solved = solutions(path.stem)
+    asked = sorted(int(number) for cell in cells for number in re.findall(r"^answer_(\d+) = None", cell, re.MULTILINE))
+    rules = exercises.rules(path.stem).EXERCISES if asked else {}
+    assert asked == sorted(rules) == sorted(int(name.partition("_")[2]) for name in solved)
+    for name, solution in solved.items():
+        assert solution not in "\n".join(cells), f"{name} of {path.name}"
+        assert f"{name} = None\n\ncheck({name[-1]}, {name})" in cells
 
 
 def plain(text: str) -> str:
@@ -183,21 +133,21 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def with_claims(book: Any, claims: dict[str, str], *answers: dict[str, str]) -> Any:
-    """The notebook with a cell behind each text that checks what the text claims, and with every exercise cell as it
-    stands and again with each set of answers."""
+def with_claims(book: Any, claims: dict[str, str], lesson: str = "", solved: dict[str, str] | None = None) -> Any:
+    """The notebook with a cell behind each text that checks what the text claims. Every exercise cell stands there as
+    it is and solved, and behind it one that asks what is wrong with the exercise itself."""
     cells = []
     for cell in book.cells:
         cells.append(cell)
         if cell.cell_type == "markdown":
             said = [f"# {text}\n{code}" for text, code in claims.items() if text in plain(cell.source)]
             cells += [nbformat().v4.new_code_cell("\n".join(said))] if said else []
-        asked = re.findall(r"^(answer_\w+) = None", cell.source, re.MULTILINE) if cell.cell_type == "code" else []
-        for given in answers if asked else ():
-            source = cell.source
-            for name in asked:
-                source = source.replace(f"{name} = None", f"{name} = {given[name]}")
-            cells.append(nbformat().v4.new_code_cell(source))
+        asked = re.match(r"(answer_(\d+)) = None", cell.source) if cell.cell_type == "code" and solved else None
+        if solved and asked:
+            name, number = asked.groups()
+            answered = cell.source.replace(f"{name} = None", f"{name} = {solved[name]}")
+            audit = f"faults = exercises.audit({lesson!r}, {number}, globals())\nassert not faults, faults"
+            cells += [nbformat().v4.new_code_cell(code) for code in (answered, f"import exercises\n{audit}")]
     return nbformat().v4.new_notebook(cells=cells, metadata=book.metadata)
 
 
@@ -225,16 +175,15 @@ def test_the_first_cell_prints_nothing_in_red() -> None:
 def test_notebook_runs_and_judges_its_exercises(path: Path, warm_kernel: str) -> None:
     book = nbformat().read(path, as_version=4)
     nbformat().validate(book)
-    right, wrong = solutions(book), WRONG[path.stem]
-    assert set(right) == set(wrong), "every exercise needs a solution in the notebook and a wrong answer here"
-    run = with_claims(book, CLAIMS[path.stem], wrong, right)
+    solved = solutions(path.stem)
+    run = with_claims(book, CLAIMS[path.stem], path.stem, solved)
     execute(run, kernel_name=warm_kernel, resources={"metadata": {"path": str(path.parent)}})
     assert printed_to_stderr(run) == []
     outputs = [output for cell in run.cells for output in cell.get("outputs", [])]
     assert any(WIDGET in output.get("data", {}) for output in outputs), f"{path.name} shows no widget"
     said = [text for output in outputs for text in output.get("text", "").splitlines()]
     verdicts = [text.split()[0] for text in said if text.startswith(("Your turn:", "Not yet.", "Right."))]
-    assert verdicts == ["Your", "Not", "Right."] * len(right)
+    assert verdicts == ["Your", "Right."] * len(solved)
 
 
 def blocks(path: Path) -> list[str]:
@@ -310,7 +259,7 @@ def test_a_lesson_reads_nothing_outside_the_repository(path: Path) -> None:
 
 
 def test_every_notebook_is_listed() -> None:
-    assert [path.stem for path in NOTEBOOKS] == list(WRONG) == list(CLAIMS)
+    assert [path.stem for path in NOTEBOOKS] == list(CLAIMS)
 
 
 @pytest.mark.seconds

@@ -1,0 +1,10 @@
+"""Solutions of the exercises of 16_attention, in the names of the lesson."""
+
+# Exercise 1
+answer_1 = np.unravel_index(known.previous_token.argmax(), known.previous_token.shape)
+
+# Exercise 2
+answer_2 = max("qkv", key=carried)
+
+# Exercise 3
+answer_3 = sum(max(row) >= 0.9 and abs(removed[place]) < 0.01 for place, row in rows.items())

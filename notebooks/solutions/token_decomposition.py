@@ -1,0 +1,10 @@
+"""Solutions of the exercises of 04_token_decomposition, in the names of the lesson."""
+
+# Exercise 1
+answer_1 = float(shares.share[1:3].sum() / shares.logit)
+
+# Exercise 2
+answer_2 = float(split.share[1] / split.share.sum())
+
+# Exercise 3
+answer_3 = np.mean([from_the_answer(one) for one in receivers])
