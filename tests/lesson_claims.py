@@ -41,6 +41,35 @@ assert foils[1] == " was" and opening.importance[:, :2].max(axis=0).min() > 5"""
         "After that no word of the prompt is worth more than about two logits.": """\
 assert opening.importance[:, 2:].max() < 2.2""",
     },
+    "01_transformer": {
+        "The embedding is short beside what came later: hardly a hundredth of the last vector.": """\
+lengths = additions.norm(dim=-1)
+assert lengths[0] < 0.01 * stream.norm()""",
+        "For twenty-two layers almost nothing is paid in.": """\
+assert parts[int(pays.argmax())] == "attention 23"
+assert abs(pays[: parts.index("attention 22")].sum()) < 0.1 * pays.sum()
+assert 0.4 < pays.max() / pays.sum() < 0.5""",
+        "After it the MLPs of layers 24 and 26 pay in most.": """\
+mlps = [parts[place] for place in pays.argsort(descending=True).tolist() if parts[place].startswith("MLP")]
+assert set(mlps[:2]) == {"MLP 24", "MLP 26"}""",
+        "The last MLP takes out more than any other part.": """\
+assert parts[int(pays.argmin())] == f"MLP {model.n_layers - 1}"
+""",
+        "Without the attention of layer 23 far more is lost than it paid in": """\
+at = parts.index("attention 23")
+assert lost[at] > 1.5 * float(pays[at])
+silent = model.run(ids, capture=names, edit=switched_off("blocks.23.hook_attn_out")).activations
+written = torch.stack([silent[name][0, -1].double() for name in names])
+then = written @ (weight * (U[:, first] - U[:, second])) / (written.sum(0).pow(2).mean() + model.norm_epsilon).sqrt()
+later = [place for place in range(at + 1, len(parts)) if parts[place].startswith("MLP")]
+assert then[later].sum() < pays[later].sum()""",
+        "The MLP of layer 0 pays in nothing to speak of, and without it the lead is gone and Rome leads.": """\
+places = [parts.index(name) for name in ("MLP 0", "attention 1")]
+assert abs(pays[places]).max() < 0.2 and without[places].max() < 0
+assert 0.4 < lost[0] / float(pays.sum()) < 0.6""",
+        "And a part that pays nothing in may be needed, as the MLP of layer 0 is.": """\
+assert np.argsort(-lost).tolist().index(parts.index("MLP 0")) < 3""",
+    },
     "01_saliency": {
         "The first word of the answer of `tuned` (B) depends on two tokens: *Japan*, and the colon": """\
 opening = prompt_saliency(pair.tuned, case.prompt, max_new_tokens=12)
@@ -428,10 +457,10 @@ assert after["router"].mean() < min(before["layer 5 alone"].mean(), *single)""",
         "**equal weights do about as well**, and come close before any tuning": """\
 assert abs(after["equal"].mean() - after["router"].mean()) < 0.05
 assert before["equal"].mean() - after["router"].mean() < 0.15""",
-        "The mixture gains 0.38 nats per token and 0.69 per problem": """\
+        "The mixture gains about 0.4 nats per token and about 0.7 per problem": """\
 fall = before["layer 5 alone"] - after["router"]
 by_problem = np.bincount(owner, fall) / np.bincount(owner)
-assert abs(fall.mean() - 0.38) < 0.02 and abs(by_problem.mean() - 0.69) < 0.02""",
+assert abs(fall.mean() - 0.4) < 0.05 and abs(by_problem.mean() - 0.7) < 0.08""",
         "it helps most with the short responses": """\
 assert np.corrcoef(by_problem, np.bincount(owner))[0, 1] < -0.1""",
         "Against equal weights the interval contains 0": """\

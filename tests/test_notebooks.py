@@ -7,6 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
+from textwrap import indent
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,12 +121,17 @@ def test_an_exercise_does_not_show_its_answer(path: Path, exercises: Any) -> Non
     """What solves it stands nowhere in the lesson, and the cell that asks holds the question alone."""
     cells = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
     solved = solutions(path.stem)
-    asked = sorted(int(number) for cell in cells for number in re.findall(r"^answer_(\d+) = None", cell, re.MULTILINE))
-    rules = exercises.rules(path.stem).EXERCISES if asked else {}
-    assert asked == sorted(rules) == sorted(int(name.partition("_")[2]) for name in solved)
+    asked = {name for cell in cells for name in re.findall(r"^((?:answer|guess)_\d+) = None", cell, re.MULTILINE)}
+    assert asked == set(solved)
+    if asked:
+        rules = exercises.rules(path.stem)
+        in_rules = {f"answer_{number}" for number in rules.EXERCISES}
+        assert asked == in_rules | {f"guess_{number}" for number in getattr(rules, "PREDICTIONS", {})}
     for name, solution in solved.items():
-        assert solution not in "\n".join(cells), f"{name} of {path.name}"
-        assert f"{name} = None\n\ncheck({name[-1]}, {name})" in cells
+        kind, _, number = name.partition("_")
+        if kind == "answer":
+            assert solution not in "\n".join(cells), f"{name} of {path.name}"
+            assert f"{name} = None\n\ncheck({number}, {name})" in cells
 
 
 def plain(text: str) -> str:
@@ -135,19 +141,28 @@ def plain(text: str) -> str:
 
 def with_claims(book: Any, claims: dict[str, str], lesson: str = "", solved: dict[str, str] | None = None) -> Any:
     """The notebook with a cell behind each text that checks what the text claims. Every exercise cell stands there as
-    it is and solved, and behind it one that asks what is wrong with the exercise itself."""
+    it is and solved, and behind it one that asks what is wrong with the exercise itself.
+
+    In a lesson on a real model both wait for that model.
+    """
+    on_real = any("real_model()" in cell.source for cell in book.cells if cell.cell_type == "code")
+
+    def test_cell(code: str) -> Any:
+        return nbformat().v4.new_code_cell(f"if real:\n{indent(code, '    ')}" if on_real else code)
+
     cells = []
     for cell in book.cells:
         cells.append(cell)
         if cell.cell_type == "markdown":
             said = [f"# {text}\n{code}" for text, code in claims.items() if text in plain(cell.source)]
-            cells += [nbformat().v4.new_code_cell("\n".join(said))] if said else []
-        asked = re.match(r"(answer_(\d+)) = None", cell.source) if cell.cell_type == "code" and solved else None
+            cells += [test_cell("\n".join(said))] if said else []
+        asked = re.match(r"((answer|guess)_(\d+)) = None", cell.source) if cell.cell_type == "code" and solved else None
         if solved and asked:
-            name, number = asked.groups()
-            answered = cell.source.replace(f"{name} = None", f"{name} = {solved[name]}")
-            audit = f"faults = exercises.audit({lesson!r}, {number}, globals())\nassert not faults, faults"
-            cells += [nbformat().v4.new_code_cell(code) for code in (answered, f"import exercises\n{audit}")]
+            name, kind, number = asked.groups()
+            cells.append(nbformat().v4.new_code_cell(cell.source.replace(f"{name} = None", f"{name} = {solved[name]}")))
+            if kind == "answer":
+                audit = f"faults = exercises.audit({lesson!r}, {number}, globals())\nassert not faults, faults"
+                cells.append(test_cell(f"import exercises\n{audit}"))
     return nbformat().v4.new_notebook(cells=cells, metadata=book.metadata)
 
 
@@ -183,7 +198,7 @@ def test_notebook_runs_and_judges_its_exercises(path: Path, warm_kernel: str) ->
     assert any(WIDGET in output.get("data", {}) for output in outputs), f"{path.name} shows no widget"
     said = [text for output in outputs for text in output.get("text", "").splitlines()]
     verdicts = [text.split()[0] for text in said if text.startswith(("Your turn:", "Not yet.", "Right."))]
-    assert verdicts == ["Your", "Right."] * len(solved)
+    assert verdicts == ["Your", "Right."] * sum(name.startswith("answer") for name in solved)
 
 
 def blocks(path: Path) -> list[str]:

@@ -59,9 +59,7 @@ EXERCISES = {
             "circuit.smallest(0.8) is that circuit: how many parts has it?",
         ),
         (
-            Wrong(
-                lambda its: len(its.circuit.parts), "That is the largest of these circuits. A smaller one is enough."
-            ),
+            Wrong(lambda its: len(its.circuit.parts), "That is the largest of them. A smaller one is enough."),
             Wrong(lambda its: len(its.circuit.smallest(0.5)), "That keeps half. Four fifths are asked for."),
             Wrong(
                 lambda its: len(its.circuit.smallest(0.8)) - 1,

@@ -115,8 +115,8 @@ EXERCISES = {
                 "Those are the cases in which base has more.",
             ),
             Wrong(
-                lambda its: np.sum(its.score_of("tuned") >= its.score_of("base")),
-                "Cases in which both have the same score are among those.",
+                lambda its: np.sum(its.score_of("tuned") > 0),
+                "In those tuned has a score at all. Compare it with that of base on the same prompt.",
             ),
             Wrong(lambda its: len(its.score_of("tuned")), "That is the number of all cases."),
         ),
