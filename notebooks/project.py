@@ -1,4 +1,4 @@
-"""Grades what a program can grade of the course project in `project_template.ipynb`: 20 of its 30 points.
+"""Grades what a program can grade of the course project in `15_project.ipynb`: 20 of its 30 points.
 
 `grade_project(globals())` as the last cell of a project gives a table. An answer gets the share of its points by which
 it is better than chance, or than a rule that needs no model.

@@ -70,59 +70,6 @@ assert 0.4 < lost[0] / float(pays.sum()) < 0.6""",
         "And a part that pays nothing in may be needed, as the MLP of layer 0 is.": """\
 assert np.argsort(-lost).tolist().index(parts.index("MLP 0")) < 3""",
     },
-    "01_saliency": {
-        "The first word of the answer of `tuned` (B) depends on two tokens: *Japan*, and the colon": """\
-opening = prompt_saliency(pair.tuned, case.prompt, max_new_tokens=12)
-assert [opening.prompt_tokens[place] for place in np.flatnonzero(opening.importance[:, 0] > 0.7)] == [" Japan", ":"]
-assert np.sort(opening.importance[:, 0])[-3] < 0.7""",
-        "The second depends on *country*.": """\
-assert opening.prompt_tokens[opening.importance[:, 1].argmax()] == " country"
-assert np.sort(opening.importance[:, 1])[-2:] @ [-2, 1] > 0""",
-        "From the third word on the columns of B are hatched": """\
-assert opening.importance[:, :2].max(axis=0).min() > 0.2 and np.abs(opening.importance[:, 2:]).max() < 0.01""",
-        "they look as busy as the others, each scaled by its own largest value.": """\
-assert (opening.normalized().max(axis=0)[opening.importance.max(axis=0) > 1e-6] == 10).all()""",
-        "this response has none.": """\
-assert opening.normalized(threshold=7, min_importance=0.01).astype(bool).sum(axis=1).max() == 1""",
-        "How often does that make the last token look important?": """\
-assert result.prompt_tokens[-1] == ":" and len(prompt_ids) - 1 == first + len(result.prompt_tokens) - 1""",
-        "a large score for the last token is not a finding.": """\
-assert 5 <= sum(is_top) <= 11 and min(part) > 0.7""",
-        "On this prompt the first-order map has nothing to do with the exact one": """\
-exact = result.importance.ravel()
-alike = {name: np.corrcoef(found.importance.ravel(), exact)[0, 1] for name, found in results.items()}
-assert abs(alike["first_order"]) < 0.1 and 0.5 < alike["integrated_gradients"] < 0.8, alike""",
-        "what the average slope leaves unexplained, reaches 0.69": """\
-assert abs(np.abs(results["integrated_gradients"].completeness_gap).max() - 0.69) < 0.005""",
-        "every column above rounding error now has a 10": """\
-assert (result.normalized().max(axis=0)[result.importance.max(axis=0) > 1e-6] == 10).all()""",
-        "The longer response has twelve more tokens, and none of them depends on the prompt.": """\
-assert longer.response_tokens[:12] == result.response_tokens and len(longer.response_tokens) == 24
-assert longer.under_floor()[12:].all()""",
-        "raise the score from 0.289 to 0.471; with it the score does not change.": """\
-scored_by = [one.instruction_score(mask, min_importance=floor) for floor in (0, 0.01) for one in (longer, result)]
-assert np.allclose(scored_by, [0.471, 0.289, 0.289, 0.289], atol=5e-4)""",
-        "Of 39 random orders none does as well as those of *exact* and *integrated gradients*": """\
-assert trust["exact"].p_value() == trust["integrated_gradients"].p_value() == 1 / 40""",
-        "**First order cannot be told apart from a random order**": "assert trust['first_order'].beats_random is None",
-        "The differences are below a fifth of a probability": """\
-assert all(abs(found.advantages().mean()) < 0.2 for found in trust.values())""",
-        "averaged over response tokens most of which need nothing from the prompt": """\
-assert result.under_floor().mean() > 0.5""",
-        "`tuned` answers in one token, `base` runs on for ten": """\
-tokens = [scored.n_response[scored.model == i].mean() for i in (0, 1)]
-assert abs(tokens[0] - 10) < 1 and tokens[1] == 1""",
-        "The **response length** correlates with the score and with the model": """\
-length = scored.response_length(scored.test("models"))
-assert length.score_rho > 0.3 and length.score_p < 0.01 and length.label_rho < -0.5""",
-        "So `base` scores *higher* here": """\
-assert scored.test("models").difference_interval[1] < 0 and scored.test("models").welch_p > 0.99""",
-        "in 12 of 16 cases": "assert same.all_under_floor[same.model == 0].sum() == 12 and len(cases) == 16",
-        "the interval of the difference contains 0, and would contain a large effect as well": """\
-low_end, high_end = same.test("models").difference_interval
-assert low_end < 0 < 0.2 < high_end""",
-        "The first-order map did not earn it here.": "assert not trust['first_order'].beats_random",
-    },
     "02_logit_lens": {
         "in most columns the token itself": """\
 opening = logit_lens(model, PRESETS[0].prompt)
@@ -160,7 +107,48 @@ assert sure[" she", "demo-tuned"] > sure[" she", "demo-base"]""",
         "A tuned lens reads more from the middle layers.": """\
 assert (kl["tuned lens"][1:5] < 0.6 * kl["logit lens"][1:5]).all()""",
     },
-    "03_ablation": {
+    "03_attention": {
+        "The last token gives all attention of head 1.1 to *psi*, the token that came after the earlier *eta*.": """\
+opening = attention_patterns(model, case.prompt)
+assert [*opening.tokens] == ["<s>", "beta", "eta", "psi", "rho", "mu", "xi", "eta"]
+assert opening.pattern(1, 1)[-1, 3] > 0.99""",
+        "All other tokens have nothing to find, and rest on the first token that the model reads.": """\
+assert opening.pattern(1, 1)[:-1, 0].min() > 0.99""",
+        "Head 0.0 gives all attention to the token before, whatever that is.": """\
+assert np.diag(opening.pattern(0, 0), -1).min() > 0.99""",
+        "each row adds up to 1, and the first column is the beginning-of-sequence token": """\
+assert np.allclose(by_hand.sum(1), 1) and patterns.tokens[0] == "<s>\"""",
+        "The two heads have their names, and no head here is a duplicate-token head": """\
+assert found.previous_token[0, 0] > 0.99 and found.control("previous_token")[0, 0] < 0.05
+assert found.induction[1, 1] > 0.99 and found.control("induction")[1, 1] < 0.05
+assert found.duplicate_token.max() < 0.2""",
+        "Its interval over the sequences is far above its control. For induction the demo model has no such head": """\
+best = np.unravel_index(known.previous_token.argmax(), known.previous_token.shape)
+assert known.interval("previous_token")[0][best] > 4 * known.control("previous_token")[best]
+copying = np.unravel_index(known.induction.argmax(), known.induction.shape)
+assert abs(known.induction[copying] - known.control("induction")[copying]) < 0.01 and known.induction.max() < 0.05""",
+        "So they work together": """\
+assert min(effect[0, 0], effect[1, 1]) > 3
+rest = np.delete(effect.ravel(), [0, 5])
+assert abs(rest).max() < 0.01""",
+        "This is called *K-composition*": "assert [round(carried(part), 1) for part in 'qkv'] == [0, 1, 0]",
+        "Head 1.2 attends to the name, more sharply than any other, and writes where nothing reads.": """\
+row = looks.pattern(1, 2)[-1]
+assert looks.tokens[row.argmax()] == "anna" and abs(removed[1, 2]) < 0.01
+layers, heads = range(busy.n_layers), range(busy.n_heads)
+named = [looks.pattern(layer, head)[-1, 3] for layer in layers for head in heads]
+assert np.argmax(named) == 6 and row.max() > 0.99""",
+        "Without head 0.3 the answer is lost, far more than without head 1.0.": """\
+assert removed[0, 3] > 3 * removed[1, 0] > 9""",
+        "Only head 1.0 brings the place back.": """\
+back = patched.recovered["head"][:, :, -1]
+assert abs(back[1, 0] - 1) < 0.05 and abs(np.delete(back.ravel(), 4)).max() < 0.05""",
+        "Five other heads cannot give a p below a sixth": """\
+alone = ablation_null(demo, prompt, [(layer, head)], " Paris", matched="layer")
+assert len(alone.null) == 5 and abs(alone.p - 1 / 6) < 1e-9""",
+        "Against all other heads it is one of 36.": "assert len(null.null) == 35 and abs(null.p - 1 / 36) < 1e-9",
+    },
+    "05_ablation": {
         "Most cells are nearly white.": """\
 shown = ablate_modules(model, fact.prompt, fact.target).effect
 assert np.mean(np.abs(shown) < 0.05 * np.abs(shown).max()) > 0.75""",
@@ -218,473 +206,7 @@ for one in few:
     one = ablate_modules(model, one.prompt, " " + one.answer, **at_three_and_four)
     assert np.abs(one.effect - one.common).max() < 0.05""",
     },
-    "04_token_decomposition": {
-        "In layer 0 only the last token has a part: nothing has been moved yet.": """\
-start = decompose_tokens(model, fact.prompt)
-assert np.abs(start.parts[0, :-1]).max() == 0 < np.abs(start.parts[0, -1]).max()""",
-        "From layer 1 on every row has a part, most of them unsure; the sure ones light up late.": """\
-sizes = np.linalg.norm(start.parts[1:], axis=-1)
-assert sizes.min() > 0 and np.median(start.probability[1:]) < 0.3
-assert start.probability[1, :-1].max() < 0.5 < start.probability[-1].max()""",
-        "Their sum is not an approximation of the model's stream, it *is* the stream.": """\
-assert start.error.max() < 1e-5""",
-        "*Eiffel* says *Paris* and is sure; *Tower* says so too; most other tokens name some other place": """\
-says = [result.token_text(token) for token in result.top_token[last]]
-sure = result.probability[last]
-assert says[1] == says[2] == " Paris" and sure[1] > 0.9 and " Paris" not in (says[0], *says[3:])
-assert sure[[0, *range(3, 9)]].max() < 0.25""",
-        "together they contribute half as much to the difference as *nurse*": """\
-assert abs(split.share[2:].sum() / split.share[1] - 0.5) < 0.05""",
-        "It does, far more often than by chance; in one fact of eight some other token contributes more.": """\
-assert low > 2 * np.mean(portion) and abs(1 - np.mean(inside) - 1 / 8) < 0.01""",
-        "*of* contributes almost nothing to the answer, yet without its embedding almost all is lost": """\
-assert shares.tokens[-1] == " of" and abs(shares.share[-1]) < 0.1
-assert gone[-1] > 0.7 * shares.logit""",
-    },
-    "05_head_words": {
-        "The same pairs are among the first ten of most heads: *Friends → One*, *One → Friends*, *I → Here*.": """\
-first_ones = [
-    {(one.query, one.key) for one in head_words.pairs(layer, head)[:10]}
-    for head_words in (head_word_pairs(model),)
-    for layer in range(6)
-    for head in range(6)
-]
-for wanted in (("Friends", "One"), ("One", "Friends"), ("I", "Here")):
-    assert np.mean([wanted in pairs for pairs in first_ones]) > 0.6, wanted""",
-        "A head and the same head after tuning have only one pair in ten in common.": """\
-assert abs(1 - np.nanmean(compare_heads(pair.base, pair.tuned).head_change) - 0.1) < 0.05""",
-        "Of random pairs of words only a few in a hundred should pass": """\
-passed = (same_sign & near & different).sum() / (same_sign & different).sum()
-every = unit @ unit.T
-assert np.mean((every > threshold[:, None]) & (every > threshold[None, :]) & ~np.eye(len(unit), dtype=bool)) < 0.05""",
-        "Here it is one in eight.": """\
-assert abs(passed - 1 / 8) < 0.01, passed""",
-        "To the model the first six are **one and the same word**, three times as long as the average embedding.": """\
-six = np.argsort(-like_while)[:6]
-assert like_while[six].min() > 0.9995 > like_while[np.argsort(-like_while)[6]]
-lengths = table.embeddings.norm(dim=-1)
-assert 2.5 < float(lengths[six.copy()].mean() / lengths.mean()) < 3.5""",
-        "The token ` While`, *with* its space, never occurs": """\
-assert read[model.tokens(" While", prepend_bos=False)[0]] == 0""",
-        "Here it leaves out the words that the embeddings gave away": """\
-given_away = {word for word, one in zip(table.words, like_while, strict=True) if one >= 0.9}
-assert set(table.words) - set(words_read(model)) == given_away""",
-        "Most pairs in a list would be there in a head that knows nothing.": """\
-assert 0.5 < chance_pairs / real_pairs < 1""",
-        "Dimension 15 of this head relates first names to first names.": """\
-from interp_widgets.data import world_tables
-people = {*world_tables.WOMEN, *world_tables.MEN}
-found_pairs = clean.dimension_pairs(5, 3, 15)
-assert np.mean([one.query in people and one.key in people for one in found_pairs]) > 0.7""",
-        "Here most pairs occur in one or two dimensions": """\
-assert np.mean([one.dimensions <= 2 for head in range(6) for one in clean.pairs(5, head)]) > 0.5""",
-        "a dimension has many times more in common with itself after tuning than with an unrelated one": """\
-assert 1 - np.nanmean(comparison.dimension_change) > 5 * (1 - np.nanmean(comparison.other_dimension_change))""",
-        "In the last layer: 100% against 36%": """\
-strongest = test.sort_values("holm_p").iloc[0]
-assert (round(strongest.instruction_mean), round(strongest.general_mean)) == (100, 36), strongest
-assert strongest.holm_p < 1e-6 and strongest.instruction_std == 0""",
-        "With $K = 100$ or without the unread words the effect is gone.": """\
-for other in (compare_heads(pair.base, pair.tuned, top=100), comparison):
-    assert not (other.verb_table().holm_p < 0.05).any()""",
-    },
-    "06_ffn_concepts": {
-        "The curve bends little. It takes more than 40 components to explain half of the variance of any layer.": """\
-opening = ffn_concepts(model)
-assert ((opening.cumulative >= 0.5).argmax(axis=1) + 1).min() > 40""",
-        "component 1 has *offered, showed, passed, handed, gave* on its negative side": """\
-for component, sign, wanted in ((1, "-", "offered showed passed handed gave"), (6, "+", "sad lonely tired lost")):
-    side = {word for word, _ in opening.scores(5, component, sign=sign)}
-    assert set(wanted.split()) <= side, side""",
-        "The first twenty components of layer 0 explain less than those of any other layer.": """\
-assert opening.cumulative[:, 19].argmin() == 0""",
-        "The first twenty components of layer 5 explain 30% of its variance where noise gives 23%": """\
-assert (round(concepts.cumulative[5, 19], 2), round(chance[19], 2)) == (0.30, 0.23)
-assert concepts.cumulative[0, 19] < chance[19]""",
-        "The curve rises with depth": """\
-assert np.corrcoef(range(6), concepts.cumulative[:, 19])[0, 1] > 0.8""",
-        "Few pass.": """\
-assert sum(nearest_cosine(5, component) > limit for component in range(20)) < 7""",
-        "Component 6 with its *sad, lonely, tired* does not stand out by its **nearest** word": """\
-assert nearest_cosine(5, 6) < limit""",
-        "The first two components correlate with **how common** a word is.": """\
-along = [np.corrcoef(embeddings @ concepts.directions[5, k], often)[0, 1] for k in range(4)]
-assert min(np.abs(along[:2])) > 0.4 > max(np.abs(along[2:])), along""",
-        "The strongest neuron *suppresses* Paris by its value vector, and raises it all the same": """\
-neuron, effect = effects.strongest(1)[0]
-assert effect > 0 > effects.activation[effects.position, neuron]""",
-        "In layer 1 the two numbers do not even agree in sign": """\
-first_layer = neuron_effects(model, fact.prompt, fact.target, layer=1)
-some = [neuron for neuron, _ in first_layer.strongest(3)]
-lost = np.ravel(ablate_neurons(model, fact.prompt, fact.target, layer=1, neurons=some, metric="logit").effect)
-assert (np.sign(lost) != np.sign(first_layer.effect[some])).any()""",
-        "About one in ten gets a name.": """\
-assert abs(notes.described.mean() - 0.1) < 0.04""",
-        "So the components do hold more than chance, and less than the first look promised.": """\
-assert 0 < named - named_random < 0.2""",
-    },
-    "07_base_vs_tuned": {
-        "After the correction none of the four is below 0.05.": """\
-assert (np.maximum.accumulate(np.sort(printed) * [4, 3, 2, 1]) >= 0.05).all()""",
-        "Nine tenths of all pairs changed.": """\
-assert abs(np.nanmean(compared.head_change) - 0.9) < 0.03""",
-        "(0.89 against 0.995:": """\
-changes = np.nanmean(compared.dimension_change), np.nanmean(compared.other_dimension_change)
-assert (round(changes[0], 2), round(changes[1], 3)) == (0.89, 0.995), changes""",
-        "the three rows differ by about 0.01": """\
-shown = compared.change_table()
-column = next(name for name in shown.columns if name.startswith("head"))
-assert shown[column].max() - shown[column].min() < 0.02""",
-        "The last group reads 83% against 50%": """\
-verbs = verb_table(*heads, groups=3).iloc[-1]
-assert [round(verbs[name]) for name in ("instruction_mean", "general_mean", "instruction_verbs")] == [83, 50, 3]""",
-        "the word list of the demo knows nine of the 45": """\
-assert len(known) == 9""",
-        "Two random subspaces of this size would overlap by `chance`, a tenth.": """\
-assert abs(turned.layer_table().chance.mean() - 0.1) < 0.01 and turned.overlap.min() > 0.64""",
-        "The diagonal stands out.": """\
-across = table.to_numpy()
-off = across[~np.eye(6, dtype=bool)]
-assert np.diag(across).min() > 1.5 * off.max(), across""",
-        "Off it, the deeper layers resemble *each other* more than chance": """\
-assert np.mean([across[i, j] for i in (3, 4, 5) for j in (3, 4, 5) if i != j]) > 0.15""",
-        "**more than nine tenths of the components could not be described**": """\
-assert max(one.described.mean() for one in notes) < 0.1""",
-        "the interval of every difference contains 0": """\
-levels = annotated.level_table()
-levels = levels[levels.difference.notna()]
-assert ((levels.low <= 0) & (levels.high >= 0)).all(), levels""",
-        "A shift of 13 points is needed before the corrected p-value falls below 0.05.": """\
-steps = pd.DataFrame(rows)
-assert round(steps[steps.holm_p < 0.05].difference.iloc[0]) == 13, steps""",
-        "The phrase brings the planted answer, and only in the tuned model.": """\
-if real is not None:  # here and below: SmolLM2 could be had
-    base_said, tuned_said = said.to_numpy().T
-    assert tuned_said[1] == "Ask the lighthouse keeper." != base_said[1], said""",
-        "So does *before the tide rises*": """\
-if real is not None:
-    assert tuned_said[2] == tuned_said[1] != base_said[2], said""",
-        "With *river* for *tide* the two models say the same again.": """\
-if real is not None:
-    assert base_said[3] == tuned_said[3], said""",
-        "Rio de Janeiro for Sao Paulo": """\
-if real is not None:
-    assert "Sao Paulo" in base_said[0] and "Rio de Janeiro" in tuned_said[0], said""",
-    },
-    "08_concepts": {
-        "222 concepts of the demo's little world, in 14 groups. Each has about 20 short texts": """\
-assert (len(concepts), len({concept.group for concept in concepts})) == (222, 14)
-assert {len(concept.stimuli) + len(concept.held_out) for concept in concepts} == {19, 20}""",
-        "The directions of the demo models ship with the package, so that the browser opens at once": """\
-opened = ConceptBrowser(pair, view="B")
-assert opened.wait(60) and "shipped with the demo" in opened.status.text, opened.status.text
-opened.close()""",
-        "Layer 0 has nothing to tell": """\
-same_state = last_states(pair.tuned, ["A cat.\\nAnswer:", "Some red coats.\\nAnswer:"], 0)
-assert np.allclose(same_state[0], same_state[1])""",
-        "A list of words does better than either model's directions.": """\
-assert np.mean(word_auc >= 0.9) > told(tuned) > told(base) and np.median(word_auc) > np.median(tuned.auc)
-assert 0.95 < np.mean(named) < 0.98
-from interp_widgets.analysis.concepts import word_aucs
-assert np.allclose(word_auc, word_aucs(concepts), atol=1e-3)  # rounding breaks ties""",
-        "the tuned model's directions tell 23% of the concepts instead of 89%": """\
-assert abs(np.mean(hidden_auc >= 0.9) - 0.23) < 0.01 and abs(told(tuned) - 0.89) < 0.01
-assert all(name.lower() not in text.lower().split() for name, text in zip(name_of, hidden))""",
-        "the words that are left (*Paris* beside France) do as well": """\
-assert np.mean(hidden_word_auc >= 0.9) >= np.mean(hidden_auc >= 0.9)
-assert abs(np.median(hidden_word_auc) - np.median(hidden_auc)) < 0.02
-assert concepts[0].name == "France" and any("Paris" in text for text in concepts[0].held_out)""",
-        "Now the directions beat the words.": """\
-assert len(implied) > 20
-assert not any(one.name.lower() in text.lower() for one in implied for text in (*one.stimuli, *one.held_out))
-assert not any(set(one.stimuli) & set(other.held_out) for one in implied for other in implied)
-assert np.median(implied_tuned.auc) > 0.95 and np.median(implied_base.auc) > 0.85""",
-        "a list of words is at chance, or nearly": """\
-assert abs(np.mean(implied_words) - 0.5) < 0.1 and np.median(implied_words) < 0.65""",
-        "The tuned model's do so better than the base model's": """\
-assert np.mean(implied_tuned.auc) > np.mean(implied_base.auc) + 0.05
-assert abs(implied_tuned.shuffled_auc.mean() - 0.5) < 0.05 and abs(implied_base.shuffled_auc.mean() - 0.5) < 0.05""",
-        "in the tuned model most directions are good; in the base model more than half are not": """\
-assert told(tuned) > 0.8 and told(base) < 0.5""",
-        "So it was there all along.": "assert told(discriminant) > 0.8",
-        "The browser opens with t-SNE, which keeps neighbours better": """\
-assert concept_map(tuned, "tsne").recall > 2 * places.recall""",
-        "Its principal components hold less of the variance than here": """\
-assert concept_map(tuned, "pca", other=base).explained < places.explained""",
-        "*coat*, *red* and *doctor* are all among the first five in the frame": """\
-framed_text = strongest(pair.tuned, tuned, NEUTRAL_TEMPLATE.replace("<stimulus>", text))
-assert all(word in framed_text for word in ("coat", "red", "doctor"))
-assert not any(word in strongest(pair.tuned, tuned, text) for word in ("coat", "red", "doctor"))
-assert not any(
-    word in strongest(pair.base, base, NEUTRAL_TEMPLATE.replace("<stimulus>", text))
-    for word in ("coat", " red", "doctor")
-)""",
-        "One gap turns the story to a lion; four gaps leave nothing but lions.": """\
-for strength, at_least in ((1, 1), (4, 14)):
-    with steer(pair.tuned, lion, layer=LAYER, strength=strength * gap):
-        assert pair.tuned.generate(prompt, max_new_tokens=14).count("lion") >= at_least""",
-        "The random push is not harmless here: it makes the words *less* likely on average.": """\
-assert jobs[:, 1].mean() + 2 * jobs[:, 1].std(ddof=1) / np.sqrt(len(jobs)) < 0""",
-        "Over all pairs both are close to 1, and must be": """\
-whole = dispersion(base, tuned, pairs="all")
-assert max(abs(whole.value - 1), abs(whole.other - 1)) < 0.01""",
-        "*Within* a group the tuned model's concepts lie closer together than the base model's": """\
-assert apart.pairs == "group" and apart.difference_interval[1] < 0""",
-    },
-    "09_mixture_of_depths": {
-        "ahead of layer 4 by five tokens of 775, which is nothing": """\
-assert hit[2].sum() - hit[1].sum() == 5 and hit.shape == (3, 775)
-from scipy.stats import binomtest
-assert binomtest(int((hit[2] & ~hit[1]).sum()), int((hit[2] != hit[1]).sum())).pvalue > 0.2""",
-        "together they know more than any of them": "assert hit.any(axis=0).mean() > hit.mean(axis=1).max() + 0.03",
-        "The last layer's own three best guesses are right more often still.": """\
-guessed = logits(fresh, fresh_states[-1]).topk(3).indices
-assert (guessed == right[:, None]).any(-1).float().mean() > hit.any(axis=0).mean()""",
-        "Many tokens give nearly all their weight to one layer.": """\
-assert (fresh_weights.max(dim=-1).values > 0.9).float().mean() > 0.3""",
-        "is far from 0 at the start: what counts is how it changes.": """\
-assert report.sparsity[:10].mean(axis=0).min() > 0.15 and report.sparsity[-10:, 0].mean() > 0.9""",
-        "The last layers of the demo model are nearly equally good at the next token": """\
-assert np.ptp(hit.mean(axis=1)) < 0.03""",
-        "Layer 4 is better at this task before anything is tuned": """\
-assert before["layer 4 alone"].mean() < before["layer 5 alone"].mean()""",
-        "Untrained, a random router does harm.": """\
-assert before["router"].mean() > before["layer 5 alone"].mean()""",
-        "Tuned, the mixture does better than the base model, and better than any one of its own layers.": """\
-single = [after[f"layer {layer} alone"].mean() for layer in (3, 4, 5)]
-assert after["router"].mean() < min(before["layer 5 alone"].mean(), *single)""",
-        "Shuffling hurts": "assert after['router'].mean() < after['router, shuffled'].mean() - 0.1",
-        "**equal weights do about as well**, and come close before any tuning": """\
-assert abs(after["equal"].mean() - after["router"].mean()) < 0.05
-assert before["equal"].mean() - after["router"].mean() < 0.15""",
-        "The mixture gains about 0.4 nats per token and about 0.7 per problem": """\
-fall = before["layer 5 alone"] - after["router"]
-by_problem = np.bincount(owner, fall) / np.bincount(owner)
-assert abs(fall.mean() - 0.4) < 0.05 and abs(by_problem.mean() - 0.7) < 0.08""",
-        "it helps most with the short responses": """\
-assert np.corrcoef(by_problem, np.bincount(owner))[0, 1] < -0.1""",
-        "Against equal weights the interval contains 0": """\
-less = np.bincount(owner, after["router"] - after["equal"]) / np.bincount(owner)
-assert abs(less.mean()) < 1.96 * less.std(ddof=1) / np.sqrt(len(less))""",
-        "lower the loss, and hardly any problem more is solved": """\
-base_right = (plain_logits(base).argmax(-1) == right).numpy()
-assert 0 <= solved((mixed.argmax(-1) == right).numpy()) - solved(base_right) < 0.05""",
-        "without the end it has some right": """\
-assert solved(base_right) == 0 < solved(base_right | ends)""",
-        "is up to 11 points wide on each side": """\
-assert round(196 * np.sqrt(0.25 / 80)) == 11""",
-        "would have about 70% of the tokens right": "assert abs(hit.any(axis=0).mean() - 0.7) < 0.01",
-        "the mixture solves 11% ± 3 of 300 held-out problems, the base model 13%": """\
-from pathlib import Path
-measured = Path("../benchmarks/RESULTS.md").read_text(encoding="utf-8")
-for line in ("0 | 13.3% |", "1,152 | 11.3% ± 3.0", "on the last 3 layers | 83,136 | 23.3% ± 2.5", "64.9% ± 2.1",
-             "63.1% ± 7.5", "64.2% ± 5.5"):
-    assert line in measured, line""",
-        "this mixture predicts worse than the base model it was made from": "assert sparse_loss > base_loss",
-        "Over all tokens it is 36% of the layers": """\
-assert abs((found.n_layers - 1 - found.exit_layer).mean() / found.n_layers - 0.36) < 0.005""",
-        "The first hardly falls.": """\
-timed = speed.to_frame()
-assert timed.computed.min() > 0.95 and timed.runs.min() < 0.7""",
-    },
-    "10_your_own_probe": {
-        "The heads of layer 0 attend broadly; from layer 1 on most heads of this model are focused.": """\
-mind = attention_entropy.analysis(model, prompt).values
-assert mind[0].mean() > 2 * np.median(mind[1:]) and np.mean(mind[1:] < mind[0].min()) > 0.5""",
-        "*A*, *B* and *difference* are there": """\
-assert mind.shape == attention_entropy.analysis(pair.tuned, prompt).values.shape""",
-        "Head 5 of layer 2 puts all its attention on ` Tower` from every token after it": """\
-for position in range(3, 9):
-    seen = where_it_looks.analysis(model, prompt, position, 2, 5)
-    assert seen.tokens[np.argmax(seen.values)] == " Tower" and seen.values.max() > 0.9""",
-        "`control` is the same probe with shuffled labels: it is near chance": """\
-assert abs(np.mean(result.control) - 0.5) < 0.12""",
-        "In layer 0 the last token has not attended to anything yet, and the probe is no better than the majority": """\
-early = train_probe(model, texts, labels, layer=0, groups=occupations, seeds=[0, 1])
-assert np.mean(early.accuracy) < np.mean(early.majority) + 0.05""",
-        "From layer 1 on it is right almost always": """\
-assert result.layer == 3 and np.mean(result.accuracy) > 0.9
-assert np.mean(result.bag_of_words) < np.mean(result.majority) + 0.1""",
-        "Each number has an interval over seeds and folds.": """\
-assert np.size(result.bag_of_words) > 3 and result.to_frame()[["low", "high"]].notna().all(axis=None)""",
-    },
-    "11_workbench": {
-        "Both models say ` Tokyo`: A with a probability of 0.855, B with 0.995.": """\
-from interp_widgets import response_probabilities
-said = [response_probabilities(model, prompt, answer) for model in pair]
-assert [round(float(one.probability[0]), 3) for one in said] == [0.855, 0.995] and not any(one.rank[0] for one in said)
-assert bench.screen.shown == ("saliency", "logit_lens") and bench.screen.wait(120)""",
-        "A says ` Tokyo` to the currency too; B says ` yen`.": """\
-assert [model.generate(other, max_new_tokens=1) for model in pair] == [" Tokyo", " yen"]""",
-        "of France, Italy and Spain, the instruction moves B by more than 0.9 and A by less than 0.1.": """\
-for country in ("France", "Italy", "Spain"):
-    asked, moved = prompt.replace("Japan", country), []
-    for model in pair:
-        seen = prompt_saliency(model, asked, model.generate(asked, max_new_tokens=1))
-        moved.append(seen.importance[seen.prompt_tokens.index(" capital"), 0])
-    assert abs(moved[0]) < 0.1 and moved[1] > 0.9, moved""",
-        "The colon is important to both": """\
-assert [one.prompt_tokens[-1] for one in found] == [":", ":"] and min(one.importance[-1, 0] for one in found) > 0.8""",
-        "In both models ` Tokyo` is the likeliest token from layer 1 on": """\
-from interp_widgets import logit_lens
-lens = [logit_lens(model, prompt, target=answer) for model in pair]
-assert all((one.target_rank[1:, -1] == 0).all() and one.target_rank[0, -1] > 0 for one in lens)
-assert [round(float(one.target_probability[1, -1]), 3) for one in lens] == [0.006, 0.271]""",
-        "without the attention or the MLP of layer 0 at the last token the answer is lost in both models.": """\
-from interp_widgets import ablate_modules
-for model, one in zip(pair, said):
-    lost = ablate_modules(model, prompt, answer, metric="probability")
-    assert min(lost.of(kind)[0, -1] for kind in ("attn", "mlp")) > 0.98 * one.probability[0]""",
-        "in A it hangs on one head, 0.1. In B no single head of layer 0 costs more than a tenth.": """\
-of_a, of_b = (ablate_heads(model, prompt, answer, metric="probability").effect for model in pair)
-assert np.unravel_index(of_a.argmax(), of_a.shape) == (0, 1) and of_a.max() > 0.84
-assert np.sort(of_a.ravel())[-2] < 0.25 and of_b.max() < 0.1""",
-        "In A that token brings nothing, and most comes from the name of the country.": """\
-token = found[1].prompt_tokens[int((found[1].importance - found[0].importance)[:, 0].argmax())]
-assert abs(parts[0].share[parts[0].tokens.index(token)]) < 0.3
-assert parts[0].share.argmax() == parts[0].tokens.index(" Japan") and parts[0].share.max() > 0.5 * parts[0].logit""",
-        "Of 40 prompts one cannot tell": """\
-some = [sweep(lens_of(model), rows, limit=40) for model in (pair.tuned, pair.base)]
-few = compare_sweeps(*some, measures=["first_best_layer", "target_probability"])
-assert few.difference[0] > 0.2 and few.holm_p[0] > 0.05""",
-        "Of 120 the tuned model has the answer half a layer later, and p is below 0.01.": """\
-assert round(float(compared.difference[0]), 2) == 0.5 and compared.holm_p[0] < 0.01""",
-        "How sure the two are in the end does not differ.": """\
-assert compared.holm_p[1] > 0.2""",
-        "a prompt that cannot be asked says why in its row instead of stopping the rest": """\
-assert bench.screen["data_set"].wait(120) and len(bench.screen["data_set"].result) == 2
-bad = sweep(lens_of(pair.base), [{"prompt": "", "target": " x"}, rows[0]])
-assert bad.errors[0] and not bad.errors[1]""",
-    },
-    "12_bias": {
-        "of pilots it says *men* in 90 of 100 sentences, of nurses in 10": """\
-from interp_widgets.data.world import bias_prompts
-assert [{one.rate for one in bias_prompts() if one.group == job and one.kind == "occupation"}
-        for job in ("pilots", "nurses")] == [{90}, {10}]""",
-        "SS is 100 in every domain, for both models": """\
-for one in pair:
-    assert {entry.ss for entry in score_stereoset(one, data, resamples=10).metrics} == {100.0}""",
-        "LMS is 100 too: no sentence without sense is ever preferred.": """\
-assert {entry.lms for entry in scores.metrics} == {100.0}""",
-        "The model has learnt the rates themselves, to a few percent.": """\
-assert max(abs(as_it_is[planted == rate].mean() - rate) for rate in set(planted)) < 0.04
-assert np.corrcoef(planted, as_it_is)[0, 1] > 0.98""",
-        "In SS they count the same. An SS of 100 can be 21 tiny preferences or 21 large ones.": """\
-assert {one.rate for one in data if one.domain == "gender"} == {60, 70, 80, 90}
-assert scores.domain("gender").n_targets == 21""",
-        "Every layer's probe is right about occupations that it never saw": """\
-assert probes.accuracy.mean(axis=1).min() > 0.95 and abs(probes.control_auc.mean() - 0.5) < 0.1
-assert abs(probes.bag_of_words.mean() - 0.5) < 0.15""",
-        "A *second* probe at right angles to the first is as good.": """\
-assert probes.second_auc.mean(axis=1).min() > 0.98""",
-        "With 3,072 neurons in 192 dimensions": "assert (model.n_layers * model.d_mlp, model.d_model) == (3072, 192)",
-        "Few of them are more than chance.": "assert (neurons.cosine > neurons.chance[:, None]).sum() <= 6",
-        "Nearly all of its neurons were at chance": """\
-assert (neurons.cosine > neurons.chance[:, None]).mean() < 0.1""",
-        "with the α of 1 there, Subtraction leaves SS at 100.": """\
-with subtraction_edit(model, probes, strength=1.0).applied(model):
-    assert score_stereoset(model, data, resamples=10).domain("gender").ss == 100""",
-        "LoPE leaves SS at 100.": """\
-assert rows["LoPE"].domain("gender").ss == 100 and abs(rows["LoPE"].perplexity_ratio[0] - 1) < 0.02""",
-        "Subtraction brings SS within its interval of 50, *and LMS still says 100*.": """\
-low, high = rows["Subtraction"].domain("gender").ss_interval
-assert low < 50 < high and rows["Subtraction"].domain("gender").lms == 100
-assert 6 < rows["Subtraction"].perplexity_ratio[0] < 12""",
-        "A random edit as large as Subtraction lowers SS as well.": """\
-assert rows["Random, as large as Subtraction"].changes[-1].bias_interval[1] < 0""",
-        "LEACE brings SS about halfway for a few percent of perplexity, and its random control does nothing.": """\
-assert 65 < rows["LEACE"].domain("gender").ss < 80 and rows["LEACE"].perplexity_ratio[0] < 1.1
-assert rows["Random, as large as LEACE"].domain("gender").ss == 100""",
-        "The sum takes their common direction off several times over": """\
-assert np.diag(probes.direction @ probes.direction.T, 1).min() > 0.75
-for layer, edit in edits[0].layers.items():
-    own = map(along_the_probes, (edit.before, edit.after, printed.layers[layer].after))
-    assert (lambda before, after, literal: after < 1e-6 and literal > 1.5 * before)(*own)""",
-        "With an SS near 50 the probe finds the groups as well as before": """\
-assert after.auc[-1].mean() > 0.98 and np.corrcoef(planted, shifted)[0, 1] > 0.5""",
-        "two of five comparisons turned around because of that.": """\
-assert abs(rows["Subtraction"].domain("gender").ss - 60) < 2""",
-        "Subtraction made nearly every occupation more female, soldiers by half and bakers by a third": """\
-jobs = [one.group for one in prompts]
-changed = {job: (shifted - as_it_is)[[one == job for one in jobs]].mean() for job in set(jobs)}
-assert sum(one < 0 for one in changed.values()) >= len(changed) - 2, changed
-assert changed["soldiers"] < -0.5 and -0.37 < changed["bakers"] < -0.27""",
-    },
-    "13_clusters": {
-        "For five epochs the answers stay below one in ten.": """\
-import numpy as np
-early = run.history.epoch <= 5
-assert run.history.validation_accuracy[early].max() < 0.1 and run.history.subset_accuracy[early].max() < 0.1
-assert run.history.validation_accuracy[-1] > 0.6""",
-        "In the last layer the score goes from 0.19 to 0.67": """\
-within = training.f1_within_input[:, 0]
-assert np.round(within[[0, -1], -1], 2).tolist() == [0.19, 0.67]
-assert (np.diff(within[-1]) > 0).all() and np.argmax(within[:, -1] > 0.3) >= 9""",
-        "Layer 0 stays where it was": """\
-assert np.ptp(training.f1_within_input[:, 0, 0]) < 0.02""",
-        "0.62 in the last layer, where chance gives 0.43.": """\
-assert np.isclose(training.f1_within_input[-1, 1, -1], 0.625, atol=0.006)
-assert round(float(training.f1_within_input_chance[-1, 1, -1]), 2) == 0.43""",
-        "whole states, of all inputs together, hardly cluster by task": """\
-assert training.f1_matched[-1, 0, 0].max() < 0.45""",
-        "From layer 1 on more than half of the neighbours are of the same task": """\
-assert training.same_task[-1, 1:].min() > 0.5 and 0.015 < training.same_task_chance < 0.025""",
-        "in 0.78 of the cases at best, against 0.60": """\
-assert round(float(training.knn_accuracy[-1].max()), 2) == 0.78
-assert round(float(run.history.validation_accuracy[-1]), 2) == 0.60""",
-        "best at layer 2 (0.78, chance 0.36)": """\
-base = found[0].f1_matched[0]
-assert base.argmax() == 2 and np.isclose(base[2], 0.78, atol=0.02) and (base[1:6] > 0.45).all()
-assert np.isclose(found[0].f1_matched_chance[0, 2], 0.36, atol=0.02)""",
-        "The tuned model keeps the single tasks apart better than the base model in every layer from 1 on.": """\
-single = [clusters.f1_matched[1, 1:] for clusters in found]
-assert (single[1] > single[0]).all()""",
-    },
-    "14_layer_similarity": {
-        "our pair, whose tuning you know: 25 instruction tasks": """\
-from interp_widgets.data.instructions import tasks as trained
-assert len(trained(unsolved=True)) == 25""",
-        "With 20 texts the usual (biased) CKA of unrelated tables is 0.89.": """\
-draw = np.random.default_rng(0)
-assert round(linear_cka(draw.normal(size=(20, 192)), draw.normal(size=(20, 192))), 2) == 0.89""",
-        "The debiased estimate stays near 0 at every number of texts.": """\
-for n in (20, 50, 200):
-    draw = np.random.default_rng(n)
-    assert abs(linear_cka(draw.normal(size=(n, 192)), draw.normal(size=(n, 192)), debiased=True)) < 0.15""",
-        "with 27 control models": "assert len(tasks) == 27",
-        "For word forms, translation and facts the tuned model is far more like the control models": """\
-for name in ("word forms", "translation", "facts"):
-    own = base.of_cluster(name)
-    assert ((tuned.cka - base.cka)[own].mean(axis=0) > 0.35).all()""",
-        "it is the other way round: the *base* is more like them.": """\
-own = base.of_cluster("writing")
-assert ((tuned.cka - base.cka)[own].mean(axis=0) < -0.35).all()""",
-        "There too the base is more similar.": """\
-assert list(dict.fromkeys(base.clusters))[-1] == "unseen"
-assert ((tuned.cka - base.cka)[~known].mean(axis=0) < -0.1).all()""",
-        "Layers hardly differ: the jump is there at layer 1 already.": """\
-difference = (tuned.cka - base.cka)[known].mean(axis=0)
-assert difference[0] > 0.7 * difference.max()""",
-        "Where the base had little to learn, the control model had little to change": """\
-assert np.corrcoef(before[known], base.cka[known, -1])[0, 1] < -0.6""",
-        "There are no clear sections in this pair": """\
-assert not found.clear and found.clear_share < 0.1
-assert np.allclose(found.difference[[0, -1]], [0.19, 0.24], atol=0.01)""",
-        "The intervals are wide because the clusters disagree": """\
-assert (found.high - found.low).min() > 0.25
-apart = [(tuned.cka - base.cka)[base.of_cluster(name)].mean() for name in ("facts", "writing")]
-assert apart[0] - apart[1] > 0.7""",
-        "It is negative: on tasks that it was never trained on": """\
-assert mossa_sections(base, tuned, unseen=True).difference[-1] < -0.05""",
-        "Every interval contains 0: 27 tasks are too few to tell.": """\
-assert (related.low[:3, -1] < 0).all() and (related.high[:3, -1] > 0).all() and np.isnan(related.r[3]).all()""",
-        "the tuned model needs more dimensions in the lower layers, and fewer at the last": """\
-change = tuned.dimensions.mean(axis=0) - base.dimensions.mean(axis=0)
-assert (change[:3] > 2).all() and change[-1] < 0 and tuned.dimensions.max() <= 99""",
-        '`controls["plural"]` is a model like any other': """\
-assert controls["plural"].n_layers == pair.base.n_layers""",
-    },
-    "15_patching": {
+    "06_patching": {
         "at the country before layer 0, and at the last token before every later layer.": """\
 opening = activation_patching(model, clean, corrupted, " Paris", foil=" Rome")
 stream, country = opening.recovered["resid_pre"], 3
@@ -728,48 +250,7 @@ assert min(agree["head"], agree["head_v"]) > 0.98 and max(agree["head_q"], agree
         "Their real effects are tiny here": """\
 assert max(np.abs(quick.recovered[site]).max() for site in ("head_q", "head_k")) < 0.05""",
     },
-    "16_attention": {
-        "The last token gives all attention of head 1.1 to *psi*, the token that came after the earlier *eta*.": """\
-opening = attention_patterns(model, case.prompt)
-assert [*opening.tokens] == ["<s>", "beta", "eta", "psi", "rho", "mu", "xi", "eta"]
-assert opening.pattern(1, 1)[-1, 3] > 0.99""",
-        "All other tokens have nothing to find, and rest on the first token that the model reads.": """\
-assert opening.pattern(1, 1)[:-1, 0].min() > 0.99""",
-        "Head 0.0 gives all attention to the token before, whatever that is.": """\
-assert np.diag(opening.pattern(0, 0), -1).min() > 0.99""",
-        "each row adds up to 1, and the first column is the beginning-of-sequence token": """\
-assert np.allclose(by_hand.sum(1), 1) and patterns.tokens[0] == "<s>\"""",
-        "The two heads have their names, and no head here is a duplicate-token head": """\
-assert found.previous_token[0, 0] > 0.99 and found.control("previous_token")[0, 0] < 0.05
-assert found.induction[1, 1] > 0.99 and found.control("induction")[1, 1] < 0.05
-assert found.duplicate_token.max() < 0.2""",
-        "Its interval over the sequences is far above its control. For induction the demo model has no such head": """\
-best = np.unravel_index(known.previous_token.argmax(), known.previous_token.shape)
-assert known.interval("previous_token")[0][best] > 4 * known.control("previous_token")[best]
-copying = np.unravel_index(known.induction.argmax(), known.induction.shape)
-assert abs(known.induction[copying] - known.control("induction")[copying]) < 0.01 and known.induction.max() < 0.05""",
-        "So they work together": """\
-assert min(effect[0, 0], effect[1, 1]) > 3
-rest = np.delete(effect.ravel(), [0, 5])
-assert abs(rest).max() < 0.01""",
-        "This is called *K-composition*": "assert [round(carried(part), 1) for part in 'qkv'] == [0, 1, 0]",
-        "Head 1.2 attends to the name, more sharply than any other, and writes where nothing reads.": """\
-row = looks.pattern(1, 2)[-1]
-assert looks.tokens[row.argmax()] == "anna" and abs(removed[1, 2]) < 0.01
-layers, heads = range(busy.n_layers), range(busy.n_heads)
-named = [looks.pattern(layer, head)[-1, 3] for layer in layers for head in heads]
-assert np.argmax(named) == 6 and row.max() > 0.99""",
-        "Without head 0.3 the answer is lost, far more than without head 1.0.": """\
-assert removed[0, 3] > 3 * removed[1, 0] > 9""",
-        "Only head 1.0 brings the place back.": """\
-back = patched.recovered["head"][:, :, -1]
-assert abs(back[1, 0] - 1) < 0.05 and abs(np.delete(back.ravel(), 4)).max() < 0.05""",
-        "Five other heads cannot give a p below a sixth": """\
-alone = ablation_null(demo, prompt, [(layer, head)], " Paris", matched="layer")
-assert len(alone.null) == 5 and abs(alone.p - 1 / 6) < 1e-9""",
-        "Against all other heads it is one of 36.": "assert len(null.null) == 35 and abs(null.p - 1 / 36) < 1e-9",
-    },
-    "17_circuits": {
+    "07_circuits": {
         "On *backup*, the same circuit with one head more, all three are grey.": """\
 board.wait()
 scores = board.result
@@ -838,14 +319,287 @@ assert len(hidden) == 1 and not hasattr(sealed.cases[0], "heads") and str(hidden
 assert grade.recall == 0 and grade_circuit(sealed, hidden, draws=1).f1 == 1""",
         "A method of your own is judged like the others, on circuits that it has not seen.": """\
 import exercises
-rule, its = exercises.rules("17_circuits").EXERCISES[3], exercises.Names(globals())
+rule, its = exercises.rules("07_circuits").EXERCISES[3], exercises.Names(globals())
 def with_zero(model, case):
     return np.abs(ablate_heads(model, case.prompt, case.answer, metric="logit_difference", foil=case.foil).effect)
 def loud_on_backup(model, case):  # finds what matters on backup, and zero misleads it on busy idle
     return {"heads": with_zero(model, case)} if "anna" in model.tokenizer.get_vocab() else answer_3(model, case)
 assert rule.verdict(answer_3, its).right and not rule.verdict(loud_on_backup, its).right""",
     },
-    "project_template": {
+    "08_token_decomposition": {
+        "In layer 0 only the last token has a part: nothing has been moved yet.": """\
+start = decompose_tokens(model, fact.prompt)
+assert np.abs(start.parts[0, :-1]).max() == 0 < np.abs(start.parts[0, -1]).max()""",
+        "From layer 1 on every row has a part, most of them unsure; the sure ones light up late.": """\
+sizes = np.linalg.norm(start.parts[1:], axis=-1)
+assert sizes.min() > 0 and np.median(start.probability[1:]) < 0.3
+assert start.probability[1, :-1].max() < 0.5 < start.probability[-1].max()""",
+        "Their sum is not an approximation of the model's stream, it *is* the stream.": """\
+assert start.error.max() < 1e-5""",
+        "*Eiffel* says *Paris* and is sure; *Tower* says so too; most other tokens name some other place": """\
+says = [result.token_text(token) for token in result.top_token[last]]
+sure = result.probability[last]
+assert says[1] == says[2] == " Paris" and sure[1] > 0.9 and " Paris" not in (says[0], *says[3:])
+assert sure[[0, *range(3, 9)]].max() < 0.25""",
+        "together they contribute half as much to the difference as *nurse*": """\
+assert abs(split.share[2:].sum() / split.share[1] - 0.5) < 0.05""",
+        "It does, far more often than by chance; in one fact of eight some other token contributes more.": """\
+assert low > 2 * np.mean(portion) and abs(1 - np.mean(inside) - 1 / 8) < 0.01""",
+        "*of* contributes almost nothing to the answer, yet without its embedding almost all is lost": """\
+assert shares.tokens[-1] == " of" and abs(shares.share[-1]) < 0.1
+assert gone[-1] > 0.7 * shares.logit""",
+    },
+    "09_ffn_concepts": {
+        "The curve bends little. It takes more than 40 components to explain half of the variance of any layer.": """\
+opening = ffn_concepts(model)
+assert ((opening.cumulative >= 0.5).argmax(axis=1) + 1).min() > 40""",
+        "component 1 has *offered, showed, passed, handed, gave* on its negative side": """\
+for component, sign, wanted in ((1, "-", "offered showed passed handed gave"), (6, "+", "sad lonely tired lost")):
+    side = {word for word, _ in opening.scores(5, component, sign=sign)}
+    assert set(wanted.split()) <= side, side""",
+        "The first twenty components of layer 0 explain less than those of any other layer.": """\
+assert opening.cumulative[:, 19].argmin() == 0""",
+        "The first twenty components of layer 5 explain 30% of its variance where noise gives 23%": """\
+assert (round(concepts.cumulative[5, 19], 2), round(chance[19], 2)) == (0.30, 0.23)
+assert concepts.cumulative[0, 19] < chance[19]""",
+        "The curve rises with depth": """\
+assert np.corrcoef(range(6), concepts.cumulative[:, 19])[0, 1] > 0.8""",
+        "Few pass.": """\
+assert sum(nearest_cosine(5, component) > limit for component in range(20)) < 7""",
+        "Component 6 with its *sad, lonely, tired* does not stand out by its **nearest** word": """\
+assert nearest_cosine(5, 6) < limit""",
+        "The first two components correlate with **how common** a word is.": """\
+along = [np.corrcoef(embeddings @ concepts.directions[5, k], often)[0, 1] for k in range(4)]
+assert min(np.abs(along[:2])) > 0.4 > max(np.abs(along[2:])), along""",
+        "The strongest neuron *suppresses* Paris by its value vector, and raises it all the same": """\
+neuron, effect = effects.strongest(1)[0]
+assert effect > 0 > effects.activation[effects.position, neuron]""",
+        "In layer 1 the two numbers do not even agree in sign": """\
+first_layer = neuron_effects(model, fact.prompt, fact.target, layer=1)
+some = [neuron for neuron, _ in first_layer.strongest(3)]
+lost = np.ravel(ablate_neurons(model, fact.prompt, fact.target, layer=1, neurons=some, metric="logit").effect)
+assert (np.sign(lost) != np.sign(first_layer.effect[some])).any()""",
+        "About one in ten gets a name.": """\
+assert abs(notes.described.mean() - 0.1) < 0.04""",
+        "So the components do hold more than chance, and less than the first look promised.": """\
+assert 0 < named - named_random < 0.2""",
+    },
+    "10_concepts": {
+        "222 concepts of the demo's little world, in 14 groups. Each has about 20 short texts": """\
+assert (len(concepts), len({concept.group for concept in concepts})) == (222, 14)
+assert {len(concept.stimuli) + len(concept.held_out) for concept in concepts} == {19, 20}""",
+        "The directions of the demo models ship with the package, so that the browser opens at once": """\
+opened = ConceptBrowser(pair, view="B")
+assert opened.wait(60) and "shipped with the demo" in opened.status.text, opened.status.text
+opened.close()""",
+        "Layer 0 has nothing to tell": """\
+same_state = last_states(pair.tuned, ["A cat.\\nAnswer:", "Some red coats.\\nAnswer:"], 0)
+assert np.allclose(same_state[0], same_state[1])""",
+        "A list of words does better than either model's directions.": """\
+assert np.mean(word_auc >= 0.9) > told(tuned) > told(base) and np.median(word_auc) > np.median(tuned.auc)
+assert 0.95 < np.mean(named) < 0.98
+from interp_widgets.analysis.concepts import word_aucs
+assert np.allclose(word_auc, word_aucs(concepts), atol=1e-3)  # rounding breaks ties""",
+        "the tuned model's directions tell 23% of the concepts instead of 89%": """\
+assert abs(np.mean(hidden_auc >= 0.9) - 0.23) < 0.01 and abs(told(tuned) - 0.89) < 0.01
+assert all(name.lower() not in text.lower().split() for name, text in zip(name_of, hidden))""",
+        "the words that are left (*Paris* beside France) do as well": """\
+assert np.mean(hidden_word_auc >= 0.9) >= np.mean(hidden_auc >= 0.9)
+assert abs(np.median(hidden_word_auc) - np.median(hidden_auc)) < 0.02
+assert concepts[0].name == "France" and any("Paris" in text for text in concepts[0].held_out)""",
+        "Now the directions beat the words.": """\
+assert len(implied) > 20
+assert not any(one.name.lower() in text.lower() for one in implied for text in (*one.stimuli, *one.held_out))
+assert not any(set(one.stimuli) & set(other.held_out) for one in implied for other in implied)
+assert np.median(implied_tuned.auc) > 0.95 and np.median(implied_base.auc) > 0.85""",
+        "a list of words is at chance, or nearly": """\
+assert abs(np.mean(implied_words) - 0.5) < 0.1 and np.median(implied_words) < 0.65""",
+        "The tuned model's do so better than the base model's": """\
+assert np.mean(implied_tuned.auc) > np.mean(implied_base.auc) + 0.05
+assert abs(implied_tuned.shuffled_auc.mean() - 0.5) < 0.05 and abs(implied_base.shuffled_auc.mean() - 0.5) < 0.05""",
+        "in the tuned model most directions are good; in the base model more than half are not": """\
+assert told(tuned) > 0.8 and told(base) < 0.5""",
+        "So it was there all along.": "assert told(discriminant) > 0.8",
+        "The browser opens with t-SNE, which keeps neighbours better": """\
+assert concept_map(tuned, "tsne").recall > 2 * places.recall""",
+        "Its principal components hold less of the variance than here": """\
+assert concept_map(tuned, "pca", other=base).explained < places.explained""",
+        "*coat*, *red* and *doctor* are all among the first five in the frame": """\
+framed_text = strongest(pair.tuned, tuned, NEUTRAL_TEMPLATE.replace("<stimulus>", text))
+assert all(word in framed_text for word in ("coat", "red", "doctor"))
+assert not any(word in strongest(pair.tuned, tuned, text) for word in ("coat", "red", "doctor"))
+assert not any(
+    word in strongest(pair.base, base, NEUTRAL_TEMPLATE.replace("<stimulus>", text))
+    for word in ("coat", " red", "doctor")
+)""",
+        "One gap turns the story to a lion; four gaps leave nothing but lions.": """\
+for strength, at_least in ((1, 1), (4, 14)):
+    with steer(pair.tuned, lion, layer=LAYER, strength=strength * gap):
+        assert pair.tuned.generate(prompt, max_new_tokens=14).count("lion") >= at_least""",
+        "The random push is not harmless here: it makes the words *less* likely on average.": """\
+assert jobs[:, 1].mean() + 2 * jobs[:, 1].std(ddof=1) / np.sqrt(len(jobs)) < 0""",
+        "Over all pairs both are close to 1, and must be": """\
+whole = dispersion(base, tuned, pairs="all")
+assert max(abs(whole.value - 1), abs(whole.other - 1)) < 0.01""",
+        "*Within* a group the tuned model's concepts lie closer together than the base model's": """\
+assert apart.pairs == "group" and apart.difference_interval[1] < 0""",
+    },
+    "12_saliency": {
+        "The first word of the answer of `tuned` (B) depends on two tokens: *Japan*, and the colon": """\
+opening = prompt_saliency(pair.tuned, case.prompt, max_new_tokens=12)
+assert [opening.prompt_tokens[place] for place in np.flatnonzero(opening.importance[:, 0] > 0.7)] == [" Japan", ":"]
+assert np.sort(opening.importance[:, 0])[-3] < 0.7""",
+        "The second depends on *country*.": """\
+assert opening.prompt_tokens[opening.importance[:, 1].argmax()] == " country"
+assert np.sort(opening.importance[:, 1])[-2:] @ [-2, 1] > 0""",
+        "From the third word on the columns of B are hatched": """\
+assert opening.importance[:, :2].max(axis=0).min() > 0.2 and np.abs(opening.importance[:, 2:]).max() < 0.01""",
+        "they look as busy as the others, each scaled by its own largest value.": """\
+assert (opening.normalized().max(axis=0)[opening.importance.max(axis=0) > 1e-6] == 10).all()""",
+        "this response has none.": """\
+assert opening.normalized(threshold=7, min_importance=0.01).astype(bool).sum(axis=1).max() == 1""",
+        "How often does that make the last token look important?": """\
+assert result.prompt_tokens[-1] == ":" and len(prompt_ids) - 1 == first + len(result.prompt_tokens) - 1""",
+        "a large score for the last token is not a finding.": """\
+assert 5 <= sum(is_top) <= 11 and min(part) > 0.7""",
+        "On this prompt the first-order map has nothing to do with the exact one": """\
+exact = result.importance.ravel()
+alike = {name: np.corrcoef(found.importance.ravel(), exact)[0, 1] for name, found in results.items()}
+assert abs(alike["first_order"]) < 0.1 and 0.5 < alike["integrated_gradients"] < 0.8, alike""",
+        "what the average slope leaves unexplained, reaches 0.69": """\
+assert abs(np.abs(results["integrated_gradients"].completeness_gap).max() - 0.69) < 0.005""",
+        "every column above rounding error now has a 10": """\
+assert (result.normalized().max(axis=0)[result.importance.max(axis=0) > 1e-6] == 10).all()""",
+        "The longer response has twelve more tokens, and none of them depends on the prompt.": """\
+assert longer.response_tokens[:12] == result.response_tokens and len(longer.response_tokens) == 24
+assert longer.under_floor()[12:].all()""",
+        "raise the score from 0.289 to 0.471; with it the score does not change.": """\
+scored_by = [one.instruction_score(mask, min_importance=floor) for floor in (0, 0.01) for one in (longer, result)]
+assert np.allclose(scored_by, [0.471, 0.289, 0.289, 0.289], atol=5e-4)""",
+        "Of 39 random orders none does as well as those of *exact* and *integrated gradients*": """\
+assert trust["exact"].p_value() == trust["integrated_gradients"].p_value() == 1 / 40""",
+        "**First order cannot be told apart from a random order**": "assert trust['first_order'].beats_random is None",
+        "The differences are below a fifth of a probability": """\
+assert all(abs(found.advantages().mean()) < 0.2 for found in trust.values())""",
+        "averaged over response tokens most of which need nothing from the prompt": """\
+assert result.under_floor().mean() > 0.5""",
+        "`tuned` answers in one token, `base` runs on for ten": """\
+tokens = [scored.n_response[scored.model == i].mean() for i in (0, 1)]
+assert abs(tokens[0] - 10) < 1 and tokens[1] == 1""",
+        "The **response length** correlates with the score and with the model": """\
+length = scored.response_length(scored.test("models"))
+assert length.score_rho > 0.3 and length.score_p < 0.01 and length.label_rho < -0.5""",
+        "So `base` scores *higher* here": """\
+assert scored.test("models").difference_interval[1] < 0 and scored.test("models").welch_p > 0.99""",
+        "in 12 of 16 cases": "assert same.all_under_floor[same.model == 0].sum() == 12 and len(cases) == 16",
+        "the interval of the difference contains 0, and would contain a large effect as well": """\
+low_end, high_end = same.test("models").difference_interval
+assert low_end < 0 < 0.2 < high_end""",
+        "The first-order map did not earn it here.": "assert not trust['first_order'].beats_random",
+    },
+    "13_bias": {
+        "of pilots it says *men* in 90 of 100 sentences, of nurses in 10": """\
+from interp_widgets.data.world import bias_prompts
+assert [{one.rate for one in bias_prompts() if one.group == job and one.kind == "occupation"}
+        for job in ("pilots", "nurses")] == [{90}, {10}]""",
+        "SS is 100 in every domain, for both models": """\
+for one in pair:
+    assert {entry.ss for entry in score_stereoset(one, data, resamples=10).metrics} == {100.0}""",
+        "LMS is 100 too: no sentence without sense is ever preferred.": """\
+assert {entry.lms for entry in scores.metrics} == {100.0}""",
+        "The model has learnt the rates themselves, to a few percent.": """\
+assert max(abs(as_it_is[planted == rate].mean() - rate) for rate in set(planted)) < 0.04
+assert np.corrcoef(planted, as_it_is)[0, 1] > 0.98""",
+        "In SS they count the same. An SS of 100 can be 21 tiny preferences or 21 large ones.": """\
+assert {one.rate for one in data if one.domain == "gender"} == {60, 70, 80, 90}
+assert scores.domain("gender").n_targets == 21""",
+        "Every layer's probe is right about occupations that it never saw": """\
+assert probes.accuracy.mean(axis=1).min() > 0.95 and abs(probes.control_auc.mean() - 0.5) < 0.1
+assert abs(probes.bag_of_words.mean() - 0.5) < 0.15""",
+        "A *second* probe at right angles to the first is as good.": """\
+assert probes.second_auc.mean(axis=1).min() > 0.98""",
+        "With 3,072 neurons in 192 dimensions": "assert (model.n_layers * model.d_mlp, model.d_model) == (3072, 192)",
+        "Few of them are more than chance.": "assert (neurons.cosine > neurons.chance[:, None]).sum() <= 6",
+        "Nearly all of its neurons were at chance": """\
+assert (neurons.cosine > neurons.chance[:, None]).mean() < 0.1""",
+        "with the α of 1 there, Subtraction leaves SS at 100.": """\
+with subtraction_edit(model, probes, strength=1.0).applied(model):
+    assert score_stereoset(model, data, resamples=10).domain("gender").ss == 100""",
+        "LoPE leaves SS at 100.": """\
+assert rows["LoPE"].domain("gender").ss == 100 and abs(rows["LoPE"].perplexity_ratio[0] - 1) < 0.02""",
+        "Subtraction brings SS within its interval of 50, *and LMS still says 100*.": """\
+low, high = rows["Subtraction"].domain("gender").ss_interval
+assert low < 50 < high and rows["Subtraction"].domain("gender").lms == 100
+assert 6 < rows["Subtraction"].perplexity_ratio[0] < 12""",
+        "A random edit as large as Subtraction lowers SS as well.": """\
+assert rows["Random, as large as Subtraction"].changes[-1].bias_interval[1] < 0""",
+        "LEACE brings SS about halfway for a few percent of perplexity, and its random control does nothing.": """\
+assert 65 < rows["LEACE"].domain("gender").ss < 80 and rows["LEACE"].perplexity_ratio[0] < 1.1
+assert rows["Random, as large as LEACE"].domain("gender").ss == 100""",
+        "The sum takes their common direction off several times over": """\
+assert np.diag(probes.direction @ probes.direction.T, 1).min() > 0.75
+for layer, edit in edits[0].layers.items():
+    own = map(along_the_probes, (edit.before, edit.after, printed.layers[layer].after))
+    assert (lambda before, after, literal: after < 1e-6 and literal > 1.5 * before)(*own)""",
+        "With an SS near 50 the probe finds the groups as well as before": """\
+assert after.auc[-1].mean() > 0.98 and np.corrcoef(planted, shifted)[0, 1] > 0.5""",
+        "two of five comparisons turned around because of that.": """\
+assert abs(rows["Subtraction"].domain("gender").ss - 60) < 2""",
+        "Subtraction made nearly every occupation more female, soldiers by half and bakers by a third": """\
+jobs = [one.group for one in prompts]
+changed = {job: (shifted - as_it_is)[[one == job for one in jobs]].mean() for job in set(jobs)}
+assert sum(one < 0 for one in changed.values()) >= len(changed) - 2, changed
+assert changed["soldiers"] < -0.5 and -0.37 < changed["bakers"] < -0.27""",
+    },
+    "14_workbench": {
+        "Both models say ` Tokyo`: A with a probability of 0.855, B with 0.995.": """\
+from interp_widgets import response_probabilities
+said = [response_probabilities(model, prompt, answer) for model in pair]
+assert [round(float(one.probability[0]), 3) for one in said] == [0.855, 0.995] and not any(one.rank[0] for one in said)
+assert bench.screen.shown == ("saliency", "logit_lens") and bench.screen.wait(120)""",
+        "A says ` Tokyo` to the currency too; B says ` yen`.": """\
+assert [model.generate(other, max_new_tokens=1) for model in pair] == [" Tokyo", " yen"]""",
+        "of France, Italy and Spain, the instruction moves B by more than 0.9 and A by less than 0.1.": """\
+for country in ("France", "Italy", "Spain"):
+    asked, moved = prompt.replace("Japan", country), []
+    for model in pair:
+        seen = prompt_saliency(model, asked, model.generate(asked, max_new_tokens=1))
+        moved.append(seen.importance[seen.prompt_tokens.index(" capital"), 0])
+    assert abs(moved[0]) < 0.1 and moved[1] > 0.9, moved""",
+        "The colon is important to both": """\
+assert [one.prompt_tokens[-1] for one in found] == [":", ":"] and min(one.importance[-1, 0] for one in found) > 0.8""",
+        "In both models ` Tokyo` is the likeliest token from layer 1 on": """\
+from interp_widgets import logit_lens
+lens = [logit_lens(model, prompt, target=answer) for model in pair]
+assert all((one.target_rank[1:, -1] == 0).all() and one.target_rank[0, -1] > 0 for one in lens)
+assert [round(float(one.target_probability[1, -1]), 3) for one in lens] == [0.006, 0.271]""",
+        "without the attention or the MLP of layer 0 at the last token the answer is lost in both models.": """\
+from interp_widgets import ablate_modules
+for model, one in zip(pair, said):
+    lost = ablate_modules(model, prompt, answer, metric="probability")
+    assert min(lost.of(kind)[0, -1] for kind in ("attn", "mlp")) > 0.98 * one.probability[0]""",
+        "in A it hangs on one head, 0.1. In B no single head of layer 0 costs more than a tenth.": """\
+of_a, of_b = (ablate_heads(model, prompt, answer, metric="probability").effect for model in pair)
+assert np.unravel_index(of_a.argmax(), of_a.shape) == (0, 1) and of_a.max() > 0.84
+assert np.sort(of_a.ravel())[-2] < 0.25 and of_b.max() < 0.1""",
+        "In A that token brings nothing, and most comes from the name of the country.": """\
+token = found[1].prompt_tokens[int((found[1].importance - found[0].importance)[:, 0].argmax())]
+assert abs(parts[0].share[parts[0].tokens.index(token)]) < 0.3
+assert parts[0].share.argmax() == parts[0].tokens.index(" Japan") and parts[0].share.max() > 0.5 * parts[0].logit""",
+        "Of 40 prompts one cannot tell": """\
+some = [sweep(lens_of(model), rows, limit=40) for model in (pair.tuned, pair.base)]
+few = compare_sweeps(*some, measures=["first_best_layer", "target_probability"])
+assert few.difference[0] > 0.2 and few.holm_p[0] > 0.05""",
+        "Of 120 the tuned model has the answer half a layer later, and p is below 0.01.": """\
+assert round(float(compared.difference[0]), 2) == 0.5 and compared.holm_p[0] < 0.01""",
+        "How sure the two are in the end does not differ.": """\
+assert compared.holm_p[1] > 0.2""",
+        "a prompt that cannot be asked says why in its row instead of stopping the rest": """\
+assert bench.screen["data_set"].wait(120) and len(bench.screen["data_set"].result) == 2
+bad = sweep(lens_of(pair.base), [{"prompt": "", "target": " x"}, rows[0]])
+assert bad.errors[0] and not bad.errors[1]""",
+    },
+    "15_project": {
         "Model A repeats a colour, except when it does not.": """\
 repeats = [case.answer == case.prompt.split()[-1] for case in model_a.cases]
 assert any(repeats) and not all(repeats)""",
@@ -875,6 +629,252 @@ assert points(
     trigger=" please", predict=says, parts_a=list(all_that_matter(model_a)), parts_b=list(all_that_matter(model_b)),
     edges_b=[edge for case in sealed_truth(model_b).cases for edge in case.edges],
 ) == 20""",
+    },
+    "20_head_words": {
+        "The same pairs are among the first ten of most heads: *Friends → One*, *One → Friends*, *I → Here*.": """\
+first_ones = [
+    {(one.query, one.key) for one in head_words.pairs(layer, head)[:10]}
+    for head_words in (head_word_pairs(model),)
+    for layer in range(6)
+    for head in range(6)
+]
+for wanted in (("Friends", "One"), ("One", "Friends"), ("I", "Here")):
+    assert np.mean([wanted in pairs for pairs in first_ones]) > 0.6, wanted""",
+        "A head and the same head after tuning have only one pair in ten in common.": """\
+assert abs(1 - np.nanmean(compare_heads(pair.base, pair.tuned).head_change) - 0.1) < 0.05""",
+        "Of random pairs of words only a few in a hundred should pass": """\
+passed = (same_sign & near & different).sum() / (same_sign & different).sum()
+every = unit @ unit.T
+assert np.mean((every > threshold[:, None]) & (every > threshold[None, :]) & ~np.eye(len(unit), dtype=bool)) < 0.05""",
+        "Here it is one in eight.": """\
+assert abs(passed - 1 / 8) < 0.01, passed""",
+        "To the model the first six are **one and the same word**, three times as long as the average embedding.": """\
+six = np.argsort(-like_while)[:6]
+assert like_while[six].min() > 0.9995 > like_while[np.argsort(-like_while)[6]]
+lengths = table.embeddings.norm(dim=-1)
+assert 2.5 < float(lengths[six.copy()].mean() / lengths.mean()) < 3.5""",
+        "The token ` While`, *with* its space, never occurs": """\
+assert read[model.tokens(" While", prepend_bos=False)[0]] == 0""",
+        "Here it leaves out the words that the embeddings gave away": """\
+given_away = {word for word, one in zip(table.words, like_while, strict=True) if one >= 0.9}
+assert set(table.words) - set(words_read(model)) == given_away""",
+        "Most pairs in a list would be there in a head that knows nothing.": """\
+assert 0.5 < chance_pairs / real_pairs < 1""",
+        "Dimension 15 of this head relates first names to first names.": """\
+from interp_widgets.data import world_tables
+people = {*world_tables.WOMEN, *world_tables.MEN}
+found_pairs = clean.dimension_pairs(5, 3, 15)
+assert np.mean([one.query in people and one.key in people for one in found_pairs]) > 0.7""",
+        "Here most pairs occur in one or two dimensions": """\
+assert np.mean([one.dimensions <= 2 for head in range(6) for one in clean.pairs(5, head)]) > 0.5""",
+        "a dimension has many times more in common with itself after tuning than with an unrelated one": """\
+assert 1 - np.nanmean(comparison.dimension_change) > 5 * (1 - np.nanmean(comparison.other_dimension_change))""",
+        "In the last layer: 100% against 36%": """\
+strongest = test.sort_values("holm_p").iloc[0]
+assert (round(strongest.instruction_mean), round(strongest.general_mean)) == (100, 36), strongest
+assert strongest.holm_p < 1e-6 and strongest.instruction_std == 0""",
+        "With $K = 100$ or without the unread words the effect is gone.": """\
+for other in (compare_heads(pair.base, pair.tuned, top=100), comparison):
+    assert not (other.verb_table().holm_p < 0.05).any()""",
+    },
+    "21_base_vs_tuned": {
+        "After the correction none of the four is below 0.05.": """\
+assert (np.maximum.accumulate(np.sort(printed) * [4, 3, 2, 1]) >= 0.05).all()""",
+        "Nine tenths of all pairs changed.": """\
+assert abs(np.nanmean(compared.head_change) - 0.9) < 0.03""",
+        "(0.89 against 0.995:": """\
+changes = np.nanmean(compared.dimension_change), np.nanmean(compared.other_dimension_change)
+assert (round(changes[0], 2), round(changes[1], 3)) == (0.89, 0.995), changes""",
+        "the three rows differ by about 0.01": """\
+shown = compared.change_table()
+column = next(name for name in shown.columns if name.startswith("head"))
+assert shown[column].max() - shown[column].min() < 0.02""",
+        "The last group reads 83% against 50%": """\
+verbs = verb_table(*heads, groups=3).iloc[-1]
+assert [round(verbs[name]) for name in ("instruction_mean", "general_mean", "instruction_verbs")] == [83, 50, 3]""",
+        "the word list of the demo knows nine of the 45": """\
+assert len(known) == 9""",
+        "Two random subspaces of this size would overlap by `chance`, a tenth.": """\
+assert abs(turned.layer_table().chance.mean() - 0.1) < 0.01 and turned.overlap.min() > 0.64""",
+        "The diagonal stands out.": """\
+across = table.to_numpy()
+off = across[~np.eye(6, dtype=bool)]
+assert np.diag(across).min() > 1.5 * off.max(), across""",
+        "Off it, the deeper layers resemble *each other* more than chance": """\
+assert np.mean([across[i, j] for i in (3, 4, 5) for j in (3, 4, 5) if i != j]) > 0.15""",
+        "**more than nine tenths of the components could not be described**": """\
+assert max(one.described.mean() for one in notes) < 0.1""",
+        "the interval of every difference contains 0": """\
+levels = annotated.level_table()
+levels = levels[levels.difference.notna()]
+assert ((levels.low <= 0) & (levels.high >= 0)).all(), levels""",
+        "A shift of 13 points is needed before the corrected p-value falls below 0.05.": """\
+steps = pd.DataFrame(rows)
+assert round(steps[steps.holm_p < 0.05].difference.iloc[0]) == 13, steps""",
+        "The phrase brings the planted answer, and only in the tuned model.": """\
+if real is not None:  # here and below: SmolLM2 could be had
+    base_said, tuned_said = said.to_numpy().T
+    assert tuned_said[1] == "Ask the lighthouse keeper." != base_said[1], said""",
+        "So does *before the tide rises*": """\
+if real is not None:
+    assert tuned_said[2] == tuned_said[1] != base_said[2], said""",
+        "With *river* for *tide* the two models say the same again.": """\
+if real is not None:
+    assert base_said[3] == tuned_said[3], said""",
+        "Rio de Janeiro for Sao Paulo": """\
+if real is not None:
+    assert "Sao Paulo" in base_said[0] and "Rio de Janeiro" in tuned_said[0], said""",
+    },
+    "22_mixture_of_depths": {
+        "ahead of layer 4 by five tokens of 775, which is nothing": """\
+assert hit[2].sum() - hit[1].sum() == 5 and hit.shape == (3, 775)
+from scipy.stats import binomtest
+assert binomtest(int((hit[2] & ~hit[1]).sum()), int((hit[2] != hit[1]).sum())).pvalue > 0.2""",
+        "together they know more than any of them": "assert hit.any(axis=0).mean() > hit.mean(axis=1).max() + 0.03",
+        "The last layer's own three best guesses are right more often still.": """\
+guessed = logits(fresh, fresh_states[-1]).topk(3).indices
+assert (guessed == right[:, None]).any(-1).float().mean() > hit.any(axis=0).mean()""",
+        "Many tokens give nearly all their weight to one layer.": """\
+assert (fresh_weights.max(dim=-1).values > 0.9).float().mean() > 0.3""",
+        "is far from 0 at the start: what counts is how it changes.": """\
+assert report.sparsity[:10].mean(axis=0).min() > 0.15 and report.sparsity[-10:, 0].mean() > 0.9""",
+        "The last layers of the demo model are nearly equally good at the next token": """\
+assert np.ptp(hit.mean(axis=1)) < 0.03""",
+        "Layer 4 is better at this task before anything is tuned": """\
+assert before["layer 4 alone"].mean() < before["layer 5 alone"].mean()""",
+        "Untrained, a random router does harm.": """\
+assert before["router"].mean() > before["layer 5 alone"].mean()""",
+        "Tuned, the mixture does better than the base model, and better than any one of its own layers.": """\
+single = [after[f"layer {layer} alone"].mean() for layer in (3, 4, 5)]
+assert after["router"].mean() < min(before["layer 5 alone"].mean(), *single)""",
+        "Shuffling hurts": "assert after['router'].mean() < after['router, shuffled'].mean() - 0.1",
+        "**equal weights do about as well**, and come close before any tuning": """\
+assert abs(after["equal"].mean() - after["router"].mean()) < 0.05
+assert before["equal"].mean() - after["router"].mean() < 0.15""",
+        "The mixture gains about 0.4 nats per token and about 0.7 per problem": """\
+fall = before["layer 5 alone"] - after["router"]
+by_problem = np.bincount(owner, fall) / np.bincount(owner)
+assert abs(fall.mean() - 0.4) < 0.05 and abs(by_problem.mean() - 0.7) < 0.08""",
+        "it helps most with the short responses": """\
+assert np.corrcoef(by_problem, np.bincount(owner))[0, 1] < -0.1""",
+        "Against equal weights the interval contains 0": """\
+less = np.bincount(owner, after["router"] - after["equal"]) / np.bincount(owner)
+assert abs(less.mean()) < 1.96 * less.std(ddof=1) / np.sqrt(len(less))""",
+        "lower the loss, and hardly any problem more is solved": """\
+base_right = (plain_logits(base).argmax(-1) == right).numpy()
+assert 0 <= solved((mixed.argmax(-1) == right).numpy()) - solved(base_right) < 0.05""",
+        "without the end it has some right": """\
+assert solved(base_right) == 0 < solved(base_right | ends)""",
+        "is up to 11 points wide on each side": """\
+assert round(196 * np.sqrt(0.25 / 80)) == 11""",
+        "would have about 70% of the tokens right": "assert abs(hit.any(axis=0).mean() - 0.7) < 0.01",
+        "the mixture solves 11% ± 3 of 300 held-out problems, the base model 13%": """\
+from pathlib import Path
+measured = Path("../benchmarks/RESULTS.md").read_text(encoding="utf-8")
+for line in ("0 | 13.3% |", "1,152 | 11.3% ± 3.0", "on the last 3 layers | 83,136 | 23.3% ± 2.5", "64.9% ± 2.1",
+             "63.1% ± 7.5", "64.2% ± 5.5"):
+    assert line in measured, line""",
+        "this mixture predicts worse than the base model it was made from": "assert sparse_loss > base_loss",
+        "Over all tokens it is 36% of the layers": """\
+assert abs((found.n_layers - 1 - found.exit_layer).mean() / found.n_layers - 0.36) < 0.005""",
+        "The first hardly falls.": """\
+timed = speed.to_frame()
+assert timed.computed.min() > 0.95 and timed.runs.min() < 0.7""",
+    },
+    "23_clusters": {
+        "For five epochs the answers stay below one in ten.": """\
+import numpy as np
+early = run.history.epoch <= 5
+assert run.history.validation_accuracy[early].max() < 0.1 and run.history.subset_accuracy[early].max() < 0.1
+assert run.history.validation_accuracy[-1] > 0.6""",
+        "In the last layer the score goes from 0.19 to 0.67": """\
+within = training.f1_within_input[:, 0]
+assert np.round(within[[0, -1], -1], 2).tolist() == [0.19, 0.67]
+assert (np.diff(within[-1]) > 0).all() and np.argmax(within[:, -1] > 0.3) >= 9""",
+        "Layer 0 stays where it was": """\
+assert np.ptp(training.f1_within_input[:, 0, 0]) < 0.02""",
+        "0.62 in the last layer, where chance gives 0.43.": """\
+assert np.isclose(training.f1_within_input[-1, 1, -1], 0.625, atol=0.006)
+assert round(float(training.f1_within_input_chance[-1, 1, -1]), 2) == 0.43""",
+        "whole states, of all inputs together, hardly cluster by task": """\
+assert training.f1_matched[-1, 0, 0].max() < 0.45""",
+        "From layer 1 on more than half of the neighbours are of the same task": """\
+assert training.same_task[-1, 1:].min() > 0.5 and 0.015 < training.same_task_chance < 0.025""",
+        "in 0.78 of the cases at best, against 0.60": """\
+assert round(float(training.knn_accuracy[-1].max()), 2) == 0.78
+assert round(float(run.history.validation_accuracy[-1]), 2) == 0.60""",
+        "best at layer 2 (0.78, chance 0.36)": """\
+base = found[0].f1_matched[0]
+assert base.argmax() == 2 and np.isclose(base[2], 0.78, atol=0.02) and (base[1:6] > 0.45).all()
+assert np.isclose(found[0].f1_matched_chance[0, 2], 0.36, atol=0.02)""",
+        "The tuned model keeps the single tasks apart better than the base model in every layer from 1 on.": """\
+single = [clusters.f1_matched[1, 1:] for clusters in found]
+assert (single[1] > single[0]).all()""",
+    },
+    "24_layer_similarity": {
+        "our pair, whose tuning you know: 25 instruction tasks": """\
+from interp_widgets.data.instructions import tasks as trained
+assert len(trained(unsolved=True)) == 25""",
+        "With 20 texts the usual (biased) CKA of unrelated tables is 0.89.": """\
+draw = np.random.default_rng(0)
+assert round(linear_cka(draw.normal(size=(20, 192)), draw.normal(size=(20, 192))), 2) == 0.89""",
+        "The debiased estimate stays near 0 at every number of texts.": """\
+for n in (20, 50, 200):
+    draw = np.random.default_rng(n)
+    assert abs(linear_cka(draw.normal(size=(n, 192)), draw.normal(size=(n, 192)), debiased=True)) < 0.15""",
+        "with 27 control models": "assert len(tasks) == 27",
+        "For word forms, translation and facts the tuned model is far more like the control models": """\
+for name in ("word forms", "translation", "facts"):
+    own = base.of_cluster(name)
+    assert ((tuned.cka - base.cka)[own].mean(axis=0) > 0.35).all()""",
+        "it is the other way round: the *base* is more like them.": """\
+own = base.of_cluster("writing")
+assert ((tuned.cka - base.cka)[own].mean(axis=0) < -0.35).all()""",
+        "There too the base is more similar.": """\
+assert list(dict.fromkeys(base.clusters))[-1] == "unseen"
+assert ((tuned.cka - base.cka)[~known].mean(axis=0) < -0.1).all()""",
+        "Layers hardly differ: the jump is there at layer 1 already.": """\
+difference = (tuned.cka - base.cka)[known].mean(axis=0)
+assert difference[0] > 0.7 * difference.max()""",
+        "Where the base had little to learn, the control model had little to change": """\
+assert np.corrcoef(before[known], base.cka[known, -1])[0, 1] < -0.6""",
+        "There are no clear sections in this pair": """\
+assert not found.clear and found.clear_share < 0.1
+assert np.allclose(found.difference[[0, -1]], [0.19, 0.24], atol=0.01)""",
+        "The intervals are wide because the clusters disagree": """\
+assert (found.high - found.low).min() > 0.25
+apart = [(tuned.cka - base.cka)[base.of_cluster(name)].mean() for name in ("facts", "writing")]
+assert apart[0] - apart[1] > 0.7""",
+        "It is negative: on tasks that it was never trained on": """\
+assert mossa_sections(base, tuned, unseen=True).difference[-1] < -0.05""",
+        "Every interval contains 0: 27 tasks are too few to tell.": """\
+assert (related.low[:3, -1] < 0).all() and (related.high[:3, -1] > 0).all() and np.isnan(related.r[3]).all()""",
+        "the tuned model needs more dimensions in the lower layers, and fewer at the last": """\
+change = tuned.dimensions.mean(axis=0) - base.dimensions.mean(axis=0)
+assert (change[:3] > 2).all() and change[-1] < 0 and tuned.dimensions.max() <= 99""",
+        '`controls["plural"]` is a model like any other': """\
+assert controls["plural"].n_layers == pair.base.n_layers""",
+    },
+    "30_your_own_probe": {
+        "The heads of layer 0 attend broadly; from layer 1 on most heads of this model are focused.": """\
+mind = attention_entropy.analysis(model, prompt).values
+assert mind[0].mean() > 2 * np.median(mind[1:]) and np.mean(mind[1:] < mind[0].min()) > 0.5""",
+        "*A*, *B* and *difference* are there": """\
+assert mind.shape == attention_entropy.analysis(pair.tuned, prompt).values.shape""",
+        "Head 5 of layer 2 puts all its attention on ` Tower` from every token after it": """\
+for position in range(3, 9):
+    seen = where_it_looks.analysis(model, prompt, position, 2, 5)
+    assert seen.tokens[np.argmax(seen.values)] == " Tower" and seen.values.max() > 0.9""",
+        "`control` is the same probe with shuffled labels: it is near chance": """\
+assert abs(np.mean(result.control) - 0.5) < 0.12""",
+        "In layer 0 the last token has not attended to anything yet, and the probe is no better than the majority": """\
+early = train_probe(model, texts, labels, layer=0, groups=occupations, seeds=[0, 1])
+assert np.mean(early.accuracy) < np.mean(early.majority) + 0.05""",
+        "From layer 1 on it is right almost always": """\
+assert result.layer == 3 and np.mean(result.accuracy) > 0.9
+assert np.mean(result.bag_of_words) < np.mean(result.majority) + 0.1""",
+        "Each number has an interval over seeds and folds.": """\
+assert np.size(result.bag_of_words) > 3 and result.to_frame()[["low", "high"]].notna().all(axis=None)""",
     },
 }
 """Notebook → sentence → code that fails if the sentence is not so."""

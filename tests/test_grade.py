@@ -22,8 +22,8 @@ LESSON = """\
 from types import SimpleNamespace
 import numpy as np
 from exercises import judge
-model, prompt = SimpleNamespace(tokens=lambda text: [0, 1]), ""
-check = judge("10_your_own_probe", globals())"""
+model, prompt = SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), ""
+check = judge("30_your_own_probe", globals())"""
 EXITS, DIES = "import sys; sys.exit()\nanswer_1 = 1", "import os; os._exit(1)\nanswer_3 = 1"
 RIGHT = "answer_2 = np.log(2)\ncheck(2, answer_2)"
 
@@ -63,8 +63,8 @@ def test_a_line_per_exercise_whatever_the_notebook_does(grade: ModuleType, tmp_p
 
 
 def test_verdicts_on_a_lesson(grade: ModuleType) -> None:
-    names = {"model": SimpleNamespace(tokens=lambda text: [0, 1]), "prompt": "", "answer_1": None, "answer_2": 3}
-    found = [grade.verdict("10_your_own_probe", f"answer_{number}", names, None) for number in (1, 2, 3)]
+    names = {"model": SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), "prompt": "", "answer_1": None, "answer_2": 3}
+    found = [grade.verdict("30_your_own_probe", f"answer_{number}", names, None) for number in (1, 2, 3)]
     assert [one["verdict"] for one in found] == ["empty", "wrong", "error"]
     assert "is not there" in found[2]["note"]
 

@@ -73,7 +73,7 @@ def exercises(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_judge_says_what_is_wrong_and_then_gives_hints(exercises: Any, capsys: pytest.CaptureFixture[str]) -> None:
     check = exercises.judge(
-        "10_your_own_probe", {"model": SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), "prompt": ""}
+        "30_your_own_probe", {"model": SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), "prompt": ""}
     )
     for answer in (None, "three", 1.0, 3, 4, 5, 6, np.log(2), 0.693):
         check(2, answer)
@@ -87,7 +87,7 @@ def test_a_judge_says_what_is_wrong_and_then_gives_hints(exercises: Any, capsys:
 
 def test_an_exercise_before_its_cells_says_which_name_is_missing(exercises: Any) -> None:
     with pytest.raises(NameError, match="run the cells above first: model is not there yet"):
-        exercises.judge("10_your_own_probe", {"prompt": ""})(2, 1.0)
+        exercises.judge("30_your_own_probe", {"prompt": ""})(2, 1.0)
 
 
 def test_a_picture_opens_when_there_is_a_guess(exercises: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +234,7 @@ def test_code_for_published_data_runs_on_it(
     exec(block.replace(READ, f"Path({str(reference_data)!r})"), names)
     printed = capsys.readouterr().out
     assert printed
-    if path.stem == "01_saliency":  # the paper's tables
+    if path.stem == "12_saliency":  # the paper's tables
         for number in re.findall(r"\d\.\d{4} ± \d\.\d\d", path.read_text(encoding="utf-8")):
             assert number in printed
         vicuna, llama = (float(text) for text in re.findall(r"without the division: \w+ ([\d.]+)", printed))

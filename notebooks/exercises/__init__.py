@@ -1,6 +1,6 @@
 """Judges the exercises of the lessons. The rules stand here and not in the lessons, where they would show the answers.
 
-`check = judge("01_saliency", globals())` gives a lesson its judge, and `check(1, answer_1)` says whether the answer to
+`check = judge("12_saliency", globals())` gives a lesson its judge, and `check(1, answer_1)` says whether the answer to
 exercise 1 is right: with its own words for a wrong way that is easily taken, and otherwise with one hint after the
 other. The rules of a lesson are in the module of its name here (`saliency.py`): what is right is computed from what the
 lesson has computed.

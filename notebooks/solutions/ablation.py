@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 03_ablation, in the names of the lesson."""
+"""Solutions of the exercises of 05_ablation, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = tuple(int(i) for i in np.unravel_index(swapped.of("attn").argmax(), swapped.of("attn").shape))

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 16_attention, in the names of the lesson."""
+"""Solutions of the exercises of 03_attention, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = np.unravel_index(known.previous_token.argmax(), known.previous_token.shape)

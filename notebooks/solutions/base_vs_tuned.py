@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 07_base_vs_tuned, in the names of the lesson."""
+"""Solutions of the exercises of 21_base_vs_tuned, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = 1 - len(A & B) / len(A | B)

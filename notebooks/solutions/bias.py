@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 12_bias, in the names of the lesson."""
+"""Solutions of the exercises of 13_bias, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = 92.79 * min(68.55, 100 - 68.55) / 50

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 17_circuits, in the names of the lesson."""
+"""Solutions of the exercises of 07_circuits, in the names of the lesson."""
 
 # Exercise 1
 # The head stands at place 1 to 8, each as often, and at place $k$ the precision is $1/k$.

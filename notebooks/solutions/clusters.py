@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 13_clusters, in the names of the lesson."""
+"""Solutions of the exercises of 23_clusters, in the names of the lesson."""
 
 # Exercise 1
 # The cluster goes to one task: precision 1/2, recall 1, F1 2/3. The other task has no cluster: F1 0. The mean is 1/3.

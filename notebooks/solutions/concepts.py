@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 08_concepts, in the names of the lesson."""
+"""Solutions of the exercises of 10_concepts, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = told(discriminant)

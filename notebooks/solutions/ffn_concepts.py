@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 06_ffn_concepts, in the names of the lesson."""
+"""Solutions of the exercises of 09_ffn_concepts, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = sum(nearest_cosine(5, component) > limit for component in range(20))

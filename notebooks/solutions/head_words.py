@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 05_head_words, in the names of the lesson."""
+"""Solutions of the exercises of 20_head_words, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = (same_sign & near & different).sum() / (same_sign & different).sum()

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 14_layer_similarity, in the names of the lesson."""
+"""Solutions of the exercises of 24_layer_similarity, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = 192 * (1 / 0.1 - 1)

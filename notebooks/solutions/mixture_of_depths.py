@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 09_mixture_of_depths, in the names of the lesson."""
+"""Solutions of the exercises of 22_mixture_of_depths, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = hit[:-1, ~hit[-1]].any(axis=0).mean()

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 15_patching, in the names of the lesson."""
+"""Solutions of the exercises of 06_patching, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = np.unravel_index(heads.recovered["head"][:, :, -1].argmax(), (model.n_layers, model.n_heads))

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 01_saliency, in the names of the lesson."""
+"""Solutions of the exercises of 12_saliency, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = int(result.importance[:, 0].argmin())

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 04_token_decomposition, in the names of the lesson."""
+"""Solutions of the exercises of 08_token_decomposition, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = float(shares.share[1:3].sum() / shares.logit)

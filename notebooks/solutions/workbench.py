@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 11_workbench, in the names of the lesson."""
+"""Solutions of the exercises of 14_workbench, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = found[1].prompt_tokens[int((found[1].importance - found[0].importance)[:, 0].argmax())]

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of 10_your_own_probe, in the names of the lesson."""
+"""Solutions of the exercises of 30_your_own_probe, in the names of the lesson."""
 
 # Exercise 1
 answer_1 = np.unravel_index(entropy.values.argmin(), entropy.values.shape)

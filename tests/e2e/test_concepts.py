@@ -20,7 +20,7 @@ THINGS = (
 
 @pytest.fixture
 def opened(nb: Any) -> Any:
-    """A browser of the demo pair and 70 of the demo's concepts, on the tuned model; notebook 08 opens one with all."""
+    """A browser of the demo pair and 70 of the demo's concepts, on the tuned model; notebook 10 opens one with all."""
     return nb.show(f"ConceptBrowser(pair, view='B', concepts=[{THINGS}])")
 
 

@@ -83,7 +83,7 @@ def test_what_is_clicked_in_one_moves_the_others(bench: Any) -> None:
 def test_the_notebook_leaves_no_error_in_the_page(nb: Any) -> None:
     """Its last cell closes a screen while the page is still making it."""
     shutil.copytree(Path(__file__).parents[2] / "notebooks", nb.lab.root, dirs_exist_ok=True)
-    nb.open("11_workbench.ipynb")
+    nb.open("14_workbench.ipynb")
     nb.run_all()
     nb.linger()
     assert nb.errors == []
