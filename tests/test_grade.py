@@ -63,7 +63,8 @@ def test_a_line_per_exercise_whatever_the_notebook_does(grade: ModuleType, tmp_p
 
 
 def test_verdicts_on_a_lesson(grade: ModuleType) -> None:
-    names = {"model": SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), "prompt": "", "answer_1": None, "answer_2": 3}
+    model = SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100)
+    names = {"model": model, "prompt": "", "answer_1": None, "answer_2": 3}
     found = [grade.verdict("30_your_own_probe", f"answer_{number}", names, None) for number in (1, 2, 3)]
     assert [one["verdict"] for one in found] == ["empty", "wrong", "error"]
     assert "is not there" in found[2]["note"]
