@@ -1,11 +1,11 @@
-"""Exercises of the lesson on attention."""
+"""Exercises of the lesson on where attention looks."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from exercises import Exercise, Wrong
-from exercises.answers import Place, Whole, Word
+from exercises import Exercise, Prediction, Wrong
+from exercises.answers import Built, Number, Place, Whole
 
 
 def largest(values):
@@ -16,6 +16,41 @@ def largest(values):
 def busy(its, attention=0.9, nats=0.01):
     """Heads with so much attention on one token whose removal changes less."""
     return sum(row.max() >= attention and abs(its.removed[place]) < nats for place, row in its.rows.items())
+
+
+def right_back(pattern, distance):
+    """The mean attention to the token so far back."""
+    return np.diagonal(pattern, -distance).mean()
+
+
+def agrees(back, its, other=right_back):
+    """Whether a function gives the same as another on patterns of the model."""
+    tried = [its.patterns.pattern(layer, head) for layer in range(0, its.model.n_layers, 3) for head in (0, 1)]
+    return all(
+        abs(float(back(pattern, distance)) - float(other(pattern, distance))) < 1e-5
+        for pattern in tried
+        for distance in (1, 2, 3)
+    )
+
+
+def of_rest(its):
+    """Share of the heads that rest on the first token."""
+    return float(np.mean(its.resting.analysis(its.model, its.text).values > 0.3))
+
+
+PREDICTIONS = {1: Prediction(Number(percent=True), of_rest, "resting is what most heads do most of the time.")}
+
+
+def at_the_end(pattern, distance):
+    return pattern[-1, -1 - distance]
+
+
+def forwards(pattern, distance):
+    return np.diagonal(pattern, distance).mean()
+
+
+def over_all_rows(pattern, distance):
+    return np.diagonal(pattern, -distance).sum() / len(pattern)
 
 
 EXERCISES = {
@@ -37,16 +72,29 @@ EXERCISES = {
         ),
     ),
     2: Exercise(
-        Word(("q", "k", "v")),
-        lambda its: max("qkv", key=its.carried),
+        Built(agrees, "A function of a pattern and a distance is asked for;"),
+        lambda its: right_back,
         (
-            "Call carried with each of the three letters.",
-            "A large number means that the answer is lost by way of this input.",
-            "Head 1.1 looks for a token that has an eta before it: what of a token is looked at?",
+            "Token i looks at column i - distance.",
+            "These cells lie on a diagonal below the main one.",
+            "np.diagonal(pattern, -distance) has them; take their mean.",
         ),
         (
-            Wrong(lambda its: "q", "Queries say what the last token looks for. Is anything lost by way of them?"),
-            Wrong(lambda its: "v", "Values say what is copied, and that is *psi*. Is anything lost by way of them?"),
+            Wrong(
+                lambda its: at_the_end,
+                "That is the last token alone. Take the mean over all that have one so far back.",
+                lambda back, its: agrees(back, its, at_the_end),
+            ),
+            Wrong(
+                lambda its: forwards,
+                "That is above the main diagonal: no token looks ahead. Rows look, columns are looked at.",
+                lambda back, its: agrees(back, its, forwards),
+            ),
+            Wrong(
+                lambda its: over_all_rows,
+                "Divide by the tokens that have one so far back, not by all.",
+                lambda back, its: agrees(back, its, over_all_rows),
+            ),
         ),
     ),
     3: Exercise(
