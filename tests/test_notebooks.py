@@ -269,6 +269,21 @@ def test_what_there_is_to_notice_is_tested(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_pictures_of_a_lesson_are_there(path: Path) -> None:
+    for picture in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / picture).is_file(), picture
+
+
+def test_the_drawings_are_what_their_code_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
+    import drawings
+
+    assert {path.stem for path in drawings.FOLDER.glob("*.svg")} == set(drawings.DRAWINGS)
+    for name, draw in drawings.DRAWINGS.items():
+        assert (drawings.FOLDER / f"{name}.svg").read_text(encoding="utf-8") == draw().svg(), f"run {drawings.__file__}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_lesson_reads_nothing_outside_the_repository(path: Path) -> None:
     assert "../" not in path.read_text(encoding="utf-8")
 
