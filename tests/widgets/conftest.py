@@ -245,19 +245,22 @@ def model() -> FakeModel:
 def make(wire: Wire) -> Iterator[Callable[..., Toy]]:
     """Opens toy panels; afterwards everything they opened must be closed again."""
     opened: list[Toy] = []
+    elsewhere = {owner for worker in _workers.values() for owner in worker._owners}  # left open by a test that failed
 
     def build(*args: Any, kind: type[Toy] = Toy, **traits: Any) -> Toy:
         opened.append(kind(*args, **traits))
         return opened[-1]
 
     yield build
-    threads = {owner.worker._thread for panel in opened for owner in panel.jobs._owners.values()} - {None}
+    used = {(owner.worker, owner.worker._thread) for panel in opened for owner in panel.jobs._owners.values()}
     for panel in opened:
         for one in panel.models:
             one.gate.set()
         panel.close()
-    for thread in threads:
-        join(thread)  # closing the last panel on a device must end its worker
+    for worker, thread in used:
+        assert worker._owners <= elsewhere, "closing a panel must take its owner from the worker"
+        if thread is not None and not worker._owners:
+            join(thread)  # closing the last panel on a device must end its worker
     assert wire.open() == 0, "closing the panels must close every comm"
 
 
