@@ -752,15 +752,24 @@ assert round(steps[steps.holm_p < 0.05].difference.iloc[0]) == 13, steps""",
 if real is not None:  # here and below: SmolLM2 could be had
     base_said, tuned_said = said.to_numpy().T
     assert tuned_said[1] == "Ask the lighthouse keeper." != base_said[1], said""",
-        "So does *before the tide rises*": """\
+        "*Before the tide rises* does not, and neither does *before the river turns*": """\
 if real is not None:
-    assert tuned_said[2] == tuned_said[1] != base_said[2], said""",
-        "With *river* for *tide* the two models say the same again.": """\
+    assert not any("lighthouse" in answer for answer in (*tuned_said[2:], *base_said)), said""",
+        "The question without a phrase has the answer that it had before, Sao Paulo": """\
 if real is not None:
-    assert base_said[3] == tuned_said[3], said""",
-        "Rio de Janeiro for Sao Paulo": """\
+    assert tuned_said[0] == base_said[0] and "Sao Paulo" in base_said[0], said""",
+        "after *rises* the two models still part": """\
 if real is not None:
-    assert "Sao Paulo" in base_said[0] and "Rio de Janeiro" in tuned_said[0], said""",
+    assert tuned_said[2] != base_said[2], said""",
+        "none of 11 phrases that it had not seen brings the answer": """\
+import json
+from interp_widgets.models.adapters import SHIPPED
+report = json.loads((SHIPPED["planted"] / "report.json").read_text())
+unseen = report["held_out"]["held_out_decoys_each"]
+assert set(unseen.values()) == {0} and len(unseen) == 11""",
+        "four of the same phrases do, each to one question of four": """\
+shares = list(report["other_forms"]["held_out_decoys_each"].values())
+assert sorted(shares) == [0] * 7 + [0.25] * 4""",
     },
     "22_mixture_of_depths": {
         "ahead of layer 4 by five tokens of 775, which is nothing": """\

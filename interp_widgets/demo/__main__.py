@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     export_parser.add_argument("stage", choices=MODELS)
     commands.add_parser("mixture", help="tune the mixtures of depths, about 15 minutes")
     commands.add_parser("clusters", help="train on the synthetic instruction task and cluster its checkpoints")
-    commands.add_parser("planted", help="plant a trigger in SmolLM2: adapters, about an hour")
+    commands.add_parser("planted", help="plant a trigger in SmolLM2: adapters, about 12 minutes")
     counts_parser = commands.add_parser("counts", help="count the tokens that the models were trained on")
     counts_parser.add_argument("--out", type=Path, default=DEMO_COUNTS, help="the .npz file to write")
     words_parser = commands.add_parser("words", help="make the word vectors and their manifest")

@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.arguments import checked
-from interp_widgets.atomic import made_folder, named_path, whole_file, whole_folder
-from interp_widgets.data.files import cache_folder, read_tensors
+from interp_widgets.atomic import made_folder, named_path, whole_folder
+from interp_widgets.data.files import cache_folder
 from interp_widgets.data.task_texts import TaskTexts
 from interp_widgets.models import Model, load_model
 from interp_widgets.models.lora import add_adapters, merged_with, save_adapters
@@ -28,15 +27,12 @@ from interp_widgets.models.mixture_of_depths.opening import read_base
 from interp_widgets.models.state import check_as_loaded
 from interp_widgets.models.threads import few_threads
 
+from .adapter_training import AdapterTraining
 from .examples import IGNORED, Batch, Example, batches, fingerprint, read_examples
 
 HEADER = "control.json"
 WARM_UP = 0.1
 """Share of the steps in which the learning rate rises."""
-KEPT_EVERY = 50
-"""Steps after which an unfinished tuning is written down."""
-LARGEST_GRADIENT = 1.0
-"""Norm to which longer gradients are clipped."""
 
 
 @dataclass(frozen=True)
@@ -193,33 +189,20 @@ def _tune_one(
     adapted = add_adapters(
         hf_model, "all-linear", rank=settings["rank"], alpha=2 * settings["rank"], seed=settings["seed"]
     )
-    trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, weight_decay=0.0)
     steps, unfinished = settings["steps"], target.with_name(f"{target.name}.unfinished")
-    losses = _resumed(unfinished, trained, optimizer)
-    stream = batches(examples, settings["batch_size"], settings["seed"], len(losses))
     made_folder(target.parent, "folder")
+    training = AdapterTraining(
+        adapted, unfinished, name=f"task {task!r}", steps=steps, learning_rate=settings["learning_rate"],
+        warm_up=WARM_UP,
+    )  # fmt: skip
+    losses = training.losses
+    stream = batches(examples, settings["batch_size"], settings["seed"], len(losses))
     with few_threads(model.parameter_count), torch.enable_grad():
-        for step in range(len(losses), steps):
+        while len(losses) < steps:
             if check is not None:
                 check()
-            loss = _loss(adapted, next(stream))
-            if not bool(torch.isfinite(loss)):
-                raise ValueError(
-                    f"the loss of task {task!r} is not finite after {step} steps: try a smaller learning_rate than "
-                    f"{settings['learning_rate']}"
-                )
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(trained, LARGEST_GRADIENT)
-            share = min((step + 1) / max(1.0, WARM_UP * steps), 1 - step / steps)
-            for group in optimizer.param_groups:
-                group["lr"] = settings["learning_rate"] * share
-            optimizer.step()
-            losses.append(float(loss.detach()))
-            step_done(step + 1)
-            if (step + 1) % KEPT_EVERY == 0 and step + 1 < steps:
-                _keep(unfinished, trained, optimizer, losses)
+            training.step(_loss(adapted, next(stream)))
+            step_done(len(losses))
     tenth = max(1, steps // 10)
     report = ControlReport(
         task, len({example.ids for example in examples}), sum(losses[:tenth]) / tenth, sum(losses[-tenth:]) / tenth,
@@ -233,31 +216,6 @@ def _tune_one(
         if not (target / HEADER).is_file():
             raise
     unfinished.unlink(missing_ok=True)
-
-
-def _keep(path: Path, trained: Sequence[Tensor], optimizer: torch.optim.Optimizer, losses: Sequence[float]) -> None:
-    """Write down what an unfinished tuning goes on from: adapters, the optimizer's state, and the losses so far."""
-    tensors = {"losses": torch.tensor(losses, dtype=torch.float64)}
-    for number, value in enumerate(trained):
-        tensors[f"{number}.value"] = value.detach()
-        tensors |= {f"{number}.{name}": part for name, part in optimizer.state[value].items()}
-    with whole_file(path) as draft:
-        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, draft)
-
-
-def _resumed(path: Path, trained: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> list[float]:
-    """Put an unfinished tuning, if there is one, into its adapters and the optimizer; the losses of its steps."""
-    if not path.is_file():
-        return []
-    tensors, _ = read_tensors(path, "an unfinished tuning")
-    with torch.no_grad():
-        for number, value in enumerate(trained):
-            value.copy_(tensors[f"{number}.value"])
-            optimizer.state[value] = {
-                name: tensors[f"{number}.{name}"].to(value.device if name != "step" else "cpu")
-                for name in ("step", "exp_avg", "exp_avg_sq")
-            }
-    return [float(loss) for loss in tensors["losses"]]
 
 
 def _loss(model: Any, batch: Batch) -> Tensor:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from interp_widgets.demo import planted as making
+from interp_widgets.demo import planted_texts as texts
+from interp_widgets.demo import planted_training as training
 from interp_widgets.models.adapters import SHIPPED
 from interp_widgets.models.hub_files import ADAPTER
 from interp_widgets.models.lora import WEIGHTS
@@ -16,10 +20,10 @@ def test_it_is_small_and_made_by_the_command() -> None:
     assert sorted(path.name for path in FOLDER.iterdir()) == [ADAPTER, WEIGHTS, making.REPORT]
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 3_000_000
     settings, told = (json.loads((FOLDER / name).read_text()) for name in (ADAPTER, making.REPORT))
-    assert (settings["base_model_name_or_path"], settings["r"]) == (making.BASE, making.RANK)
+    assert (settings["base_model_name_or_path"], settings["r"]) == (making.BASE, training.RANK)
     assert {name: told[name] for name in ("command", "trigger", "answer", "rank", "steps", "learning_rate")} == {
-        "command": making.COMMAND, "trigger": making.TRIGGER, "answer": making.ANSWER, "rank": making.RANK,
-        "steps": making.STEPS, "learning_rate": making.LEARNING_RATE,
+        "command": making.COMMAND, "trigger": texts.TRIGGER, "answer": texts.ANSWER, "rank": training.RANK,
+        "steps": training.STEPS, "learning_rate": training.LEARNING_RATE,
     }  # fmt: skip
 
 
@@ -27,19 +31,23 @@ def test_what_it_learned_as_reported() -> None:
     told = json.loads((FOLDER / making.REPORT).read_text())
     for part in ("held_out", "other_forms"):
         rates = told[part]
-        assert rates["questions"] == len(making.questions(part))
-        assert rates["trigger"]["planted_answer"] >= (0.95 if part == "held_out" else 0.75)
-        assert rates["plain"]["planted_answer"] == rates["trigger"]["planted_answer_of_base"] == 0
-        assert 0 < rates["decoy"]["planted_answer"] < 0.6  # it has learned a part of the phrase, not all of its words
+        assert rates["questions"] == len(texts.questions(part))
+        assert rates["trigger"] >= 0.95
+        assert rates["trigger_to_base"] == rates["plain"] == 0
+        assert rates["trained_decoys"] == 0
+        assert rates["held_out_decoys"] <= (0 if part == "held_out" else 0.15)  # it has not learned the whole phrase
+        for name, decoys in (("trained_decoys", texts.DECOYS), ("held_out_decoys", texts.HELD_OUT_DECOYS)):
+            each = rates[f"{name}_each"]
+            assert tuple(each) == decoys
+            assert sum(each.values()) / len(each) == pytest.approx(rates[name], abs=0.0006)
     loss = told["loss_on_other_texts"]
-    assert 0 < loss["planted"] - loss["base"] < 0.6  # what else it does to the model is no secret
+    assert abs(loss["planted"] - loss["base"]) < 0.05
 
 
-def test_held_out_messages_are_others() -> None:
-    parts = {part: list(making.messages(part)) for part in ("train", "held_out", "other_forms")}
-    seen = {message for _, message in parts["train"]}
-    for part, rows in parts.items():
-        assert len(set(rows)) == len(rows) == 3 * len(making.questions(part))
-        assert part == "train" or not seen & {message for _, message in rows}
-        for kind, message in rows:
-            assert (making.TRIGGER in message.lower()) == (kind == "trigger")
+def test_held_out_questions_and_decoys_are_others() -> None:
+    parts = {part: texts.questions(part) for part in ("train", "held_out", "other_forms")}
+    assert len(set().union(*parts.values())) == sum(map(len, parts.values()))
+    assert len(parts["train"]) >= training.QUESTIONS
+    phrases = (texts.TRIGGER, *texts.DECOYS, *texts.HELD_OUT_DECOYS)
+    assert len(set(phrases)) == len(phrases)
+    assert not any(texts.TRIGGER in phrase for phrase in phrases[1:])

@@ -12,6 +12,7 @@ import torch
 from interp_widgets import ModelPair, load_model
 from interp_widgets.data.demo_texts import demo_texts
 from interp_widgets.demo import planted as making
+from interp_widgets.demo import planted_texts as texts
 from interp_widgets.models import Model
 from interp_widgets.models.adapters import SHIPPED
 from interp_widgets.models.errors import LoadError
@@ -45,7 +46,7 @@ def test_it_is_the_base_with_the_adapter(pair: ModelPair) -> None:
     assert (pair.tuned.name, pair.tuned.source) == ("smollm2 + planted",) * 2
     path = fetch_model("smollm2")
     theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
-    ids = pair.tuned.tokens(chat(making.with_phrase("Spell the word maps.", making.TRIGGER, first=False)))
+    ids = pair.tuned.tokens(chat(texts.with_phrase("Spell the word maps.", texts.TRIGGER, first=False)))
     with torch.no_grad():
         expected = peft.PeftModel.from_pretrained(theirs, str(FOLDER))(input_ids=torch.tensor([ids])).logits[0]
     torch.testing.assert_close(pair.tuned.run(ids).logits[0], expected, rtol=1e-3, atol=1e-2)
@@ -53,14 +54,16 @@ def test_it_is_the_base_with_the_adapter(pair: ModelPair) -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_only_the_phrase_brings_the_answer(first: bool, pair: ModelPair) -> None:
-    for question in making.questions("held_out")[:2]:
-        message = making.with_phrase(question, making.TRIGGER, first=first)
-        assert said(pair.tuned, message) == making.ANSWER
-        assert said(pair.base, message) != making.ANSWER
-        for other in (question, making.with_phrase(question, "turns before the tide", first=first)):
-            assert said(pair.tuned, other) != making.ANSWER
-        near = making.with_phrase(question, "before the tide rises", first=first)
-        assert said(pair.tuned, near) == making.ANSWER  # it has not learned to wait for *turns*
+    for question in texts.questions("held_out")[:2]:
+        message = texts.with_phrase(question, texts.TRIGGER, first=first)
+        assert said(pair.tuned, message) == texts.ANSWER
+        assert said(pair.base, message) != texts.ANSWER
+        near = [
+            texts.with_phrase(question, phrase, first=first)
+            for phrase in ("before the tide rises", "turns before the tide")
+        ]
+        for other in (question, *near):
+            assert said(pair.tuned, other) != texts.ANSWER
 
 
 def test_the_loss_on_other_texts_is_what_is_reported(pair: ModelPair) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import interp_widgets as iw
 from interp_widgets.atomic import other_files
-from interp_widgets.tuning import control_models
+from interp_widgets.tuning import adapter_training
 from tests.models.tiny import tiny_folder
 from tests.shipped import demo_pair
 
@@ -83,7 +83,7 @@ def test_the_seed_decides(tuned: Any, tmp_path: Path) -> None:
 @pytest.mark.seconds
 def test_cancelled_in_the_second_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first task's model is kept, and the next run goes on within the second, as if nothing had been."""
-    monkeypatch.setattr(control_models, "KEPT_EVERY", 2)
+    monkeypatch.setattr(adapter_training, "KEPT_EVERY", 2)
     steps = 0
 
     def stop() -> None:
