@@ -26,6 +26,7 @@ from interp_widgets.analysis.clusters import HiddenClusters
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
 from interp_widgets.analysis.head_words import HeadWordChance
 from interp_widgets.analysis.layer_similarity import MossaResult
+from interp_widgets.compute.worker import _workers
 from interp_widgets.demo.answers import COMMAND, OPENINGS, computed, main, recorded, run
 from interp_widgets.widgets.base.request import Request
 from interp_widgets.widgets.base.shipped import FOLDER, ShippedAnswer, find, shipped_names
@@ -39,6 +40,7 @@ from interp_widgets.widgets.layer_similarity.options import (
     TunedControls,
 )
 from tests.maps_alike import unlike_maps
+from tests.waiting import until
 
 STALE = f"what ships is not what the panels compute: run {COMMAND}"
 NEAR, OF_LARGEST = 2e-3, 1e-4
@@ -47,6 +49,13 @@ numbers may differ by beside large ones of the same array."""
 LARGEST = 2_000_000
 UNLIKE = ("provenance", "fingerprint", "seconds")
 """What says when and where an answer was computed."""
+
+
+@pytest.fixture(autouse=True)
+def idle_workers() -> None:
+    """Nothing of another file's tests is under way: beside a run, a panel opens in the background."""
+    for worker in list(_workers.values()):
+        until(lambda worker=worker: not worker.busy, f"the end of the run on {worker.device}")
 
 
 def differences(first: Any, second: Any, path: str = "") -> list[str]:
