@@ -90,6 +90,13 @@ def test_an_exercise_before_its_cells_says_which_name_is_missing(exercises: Any)
         exercises.judge("30_your_own_probe", {"prompt": ""})(2, 1.0)
 
 
+def test_a_number_that_is_no_exercise_is_told(exercises: Any) -> None:
+    check = exercises.judge("30_your_own_probe", {})
+    for call in (lambda: check(9, 1), lambda: check.hint(0), lambda: check.predict(1, 2, lambda: None)):
+        with pytest.raises(ValueError, match=r"this lesson has (exercises 1, 2, 3|no predictions), not \d"):
+            call()
+
+
 def test_a_picture_opens_when_there_is_a_guess(exercises: Any, capsys: pytest.CaptureFixture[str]) -> None:
     guess = exercises.Prediction(exercises.answers.Whole(), lambda its: its.layer, "the country has moved by then.")
     check = exercises.Judge({}, {1: guess}, exercises.Names({"layer": 24}))
@@ -199,6 +206,22 @@ def test_notebook_runs_and_judges_its_exercises(path: Path, warm_kernel: str) ->
     said = [text for output in outputs for text in output.get("text", "").splitlines()]
     verdicts = [text.split()[0] for text in said if text.startswith(("Your turn:", "Not yet.", "Right."))]
     assert verdicts == ["Your", "Right."] * sum(name.startswith("answer") for name in solved)
+
+
+ON_REAL = [path for path in NOTEBOOKS if "real_model()" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ON_REAL, ids=lambda path: path.stem)
+def test_a_lesson_on_a_real_model_runs_on_the_demo_too(path: Path, warm_kernel: str) -> None:
+    book = nbformat().read(path, as_version=4)
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    for cell in cells:
+        cell.source = re.sub(r"^(guess_\d+) = None", r"\1 = 1", cell.source)
+    demo = "import course\ncourse.real_model = lambda: (course.load_demo_pair().base, False)"
+    run = nbformat().v4.new_notebook(cells=[nbformat().v4.new_code_cell(demo), *cells], metadata=book.metadata)
+    execute(run, kernel_name=warm_kernel, resources={"metadata": {"path": str(path.parent)}})
+    assert printed_to_stderr(run) == []
 
 
 def blocks(path: Path) -> list[str]:

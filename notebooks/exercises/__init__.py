@@ -111,10 +111,11 @@ class Judge:
 
     def __call__(self, number: int, answer: Any) -> None:
         """Say whether the answer to an exercise is right; None means that it waits for you."""
+        exercise = _numbered(self._exercises, number, "exercises")
         if answer is None:
             print("Your turn: replace None and run the cell again.")
             return
-        verdict = self._exercises[number].verdict(answer, self._its)
+        verdict = exercise.verdict(answer, self._its)
         if verdict.right:
             print("Right.")
         elif verdict.reply is not None:
@@ -125,16 +126,16 @@ class Judge:
 
     def hint(self, number: int) -> None:
         """Show the next hint of an exercise: a direction, a method, almost there."""
-        hints = self._exercises[number].hints
+        hints = _numbered(self._exercises, number, "exercises").hints
         self._hinted[number] = shown_now = min(self._hinted[number] + 1, len(hints))
         print(f"Hint {shown_now} of {len(hints)}: {hints[shown_now - 1]}")
 
     def predict(self, number: int, guess: Any, show: Callable[[], Any]) -> Any:
         """What `show` gives, as soon as there is a guess; beside it, what the guess would have had to be."""
+        prediction = _numbered(self._predictions, number, "predictions")
         if guess is None:
             print("Your guess first: replace None, and the picture opens.")
             return None
-        prediction = self._predictions[number]
         try:
             prediction.kind.read(guess)
         except OtherForm as refusal:
@@ -142,6 +143,14 @@ class Judge:
             return None
         print(f"You said {shown(guess)}. It is {shown(prediction.right(self._its))}: {prediction.meaning}")
         return show()
+
+
+def _numbered(parts: dict[int, Any], number: int, what: str) -> Any:
+    """The exercise or prediction of a number."""
+    if number not in parts:
+        there = f"{what} {', '.join(map(str, parts))}" if parts else f"no {what}"
+        raise ValueError(f"this lesson has {there}, not {number!r}")
+    return parts[number]
 
 
 def lessons() -> set[str]:
