@@ -22,9 +22,11 @@ def opening(kind: Callable[..., P], *, wait: bool = True, **defaults: Any) -> It
         opened.append(kind(*args, **{**defaults, **options}))
         return settle(opened[-1]) if wait else opened[-1]
 
-    yield build
-    for panel in opened:
-        panel.close()
+    try:
+        yield build
+    finally:  # after a failure too: a panel left open would keep the worker of every later test
+        for panel in opened:
+            panel.close()
     for thread in set(threading.enumerate()) - others:
         if thread.name.startswith("interp-widgets"):
             join(thread)  # closing the last panel must end its worker

@@ -75,8 +75,12 @@ def view(wire: Any) -> Iterator[Callable[..., MoDRoutingViewer]]:
     assert wire.open() == before
 
 
-def same(one: RoutingResult, other: RoutingResult) -> None:
-    np.testing.assert_allclose(one.weights, other.weights, atol=1e-6)
+SHIPPED = 1e-4
+"""How far the weights of a shipped answer may be from those of this processor: a router's softmax enlarges rounding."""
+
+
+def same(one: RoutingResult, other: RoutingResult, *, atol: float = 1e-6) -> None:
+    np.testing.assert_allclose(one.weights, other.weights, rtol=0, atol=atol)
     np.testing.assert_array_equal(one.route_ids, other.route_ids)
 
 
@@ -99,7 +103,7 @@ def test_a_demo_model_opens_on_the_mixture_that_ships(wire: Any) -> None:
         panel = build(pair)
         for one, base in zip(panel.result, pair, strict=True):
             shipped = load_model(f"{base.name}-mixture")
-            same(one, routing(shipped, one_prompt(panel), top=8))
+            same(one, routing(shipped, one_prompt(panel), top=8), atol=SHIPPED)
         route = panel["route"]
         assert panel.chosen == [1, 1]
         assert "<b>shipped: k 3, 600 steps</b>: 3 routes over layers 3 to 5. Tuned for 600 steps" in route.state.value
@@ -119,7 +123,7 @@ def test_a_demo_model_opens_on_the_mixture_that_ships(wire: Any) -> None:
         panel.tab, panel.view = "route", "A"
         scope: dict[str, Any] = {}
         exec(panel.current.code(panel.current.request()), scope)
-        same(scope["result_a"], panel.result[0])
+        same(scope["result_a"], panel.result[0], atol=SHIPPED)
         panel.chosen = [0, 0]
         settle(panel)
         assert "Random weight (untrained)" in route.heat.title
