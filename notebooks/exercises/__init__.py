@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,13 +174,25 @@ def judge(lesson: str, names: dict[str, Any]) -> Judge:
     return Judge(module.EXERCISES, getattr(module, "PREDICTIONS", {}), Names(names))
 
 
+def _computed(exercise: Exercise, its: Names) -> Exercise:
+    """An exercise whose right and wrong answers are computed once, and not for every answer that is tried."""
+
+    def once(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        value = compute(its)
+        return lambda _: value
+
+    wrong = tuple(replace(one, answer=once(one.answer)) for one in exercise.wrong)
+    return replace(exercise, right=once(exercise.right), wrong=wrong)
+
+
 def audit(lesson: str, number: int, names: dict[str, Any]) -> list[str]:
     """What is wrong with an exercise itself, a sentence each, when its lesson has come to it.
 
     Every way to write the right answer has to be accepted, everything near it refused, and each wrong way that is
     named has to give another answer than the right one and get its own reply.
     """
-    exercise, its = rules(lesson).EXERCISES[number], Names(names)
+    its = Names(names)
+    exercise = _computed(rules(lesson).EXERCISES[number], its)
     right, faults = exercise.right(its), []
     accepted, refused = exercise.kind.right_forms(right), exercise.kind.wrong_forms(right)
     faults += [f"refuses {shown(form)}" for form in accepted if not exercise.verdict(form, its).right]

@@ -14,16 +14,14 @@ def place(its, part):
     return its.parts.index(part)
 
 
-def enters(its, layer):
-    """The stream of the last token that enters a layer, as the model has it."""
-    name = f"blocks.{layer}.hook_resid_pre"
-    return its.model.run(its.ids, capture=name).activations[name][0, -1].double()
-
-
 def follows(stream_before, its):
-    """Whether a function gives what enters each layer."""
-    layers = range(its.model.n_layers)
-    return all(torch.allclose(stream_before(layer).double(), enters(its, layer), atol=1e-2) for layer in layers)
+    """Whether a function gives what the model has at the entrance of each layer, at the last token."""
+    names = [f"blocks.{layer}.hook_resid_pre" for layer in range(its.model.n_layers)]
+    entering = its.model.run(its.ids, capture=names).activations
+    return all(
+        torch.allclose(stream_before(layer).double(), entering[name][0, -1].double(), atol=1e-2)
+        for layer, name in enumerate(names)
+    )
 
 
 def pays_most(its):
