@@ -2,6 +2,7 @@
 # make test   install, add the test tools and a browser, and check the installation: every analysis and widget, one
 #             notebook, one journey in the browser (five minutes on two cores)
 # make check  lint, types and the quick tests that need no browser
+# make docs   the documentation as a folder of pages that open without a server: build/docs/index.html
 # The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, planted (plant a trigger in SmolLM2), circuits (write the circuits of known truth as checkpoints), gallery (pictures of every tab on SmolLM2), grade (the notebooks of a course, FOLDER=...), bench, doctor, lock, clean.
 
 PYTHON ?= python3
@@ -14,11 +15,11 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab gallery grade circuits test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
+.PHONY: lab docs gallery grade circuits test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,5p' Makefile | sed 's/^# //'
+	@sed -n '1,6p' Makefile | sed 's/^# //'
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "Python is missing: install Python 3.11 or newer, or run make with PYTHON=/path/to/python3.11"; exit 1; }
@@ -36,6 +37,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.tested: $(VENV)/.installed
 	$(PIP) install -c constraints.txt -e '.[test]'
 	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) install -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --clean -f notebooks/docs/mkdocs.yml
+	@echo "Open build/docs/index.html"
 
 lab: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor
@@ -148,7 +157,7 @@ bench: $(VENV)/.tested
 doctor: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor
 
-lock: $(VENV)/.tested
+lock: $(VENV)/.tested $(VENV)/.docs
 	@{ echo "# Exact versions that a fresh install uses (make lab, make test, environment.yml). Regenerate: make lock"; \
 	  $(PY) -m pip freeze --exclude-editable --exclude inseq --exclude treescope | sed 's/^torch==\([0-9.]*\).*/torch==\1/' | grep -v -i -E '^(nvidia|triton)'; } > constraints.txt
 

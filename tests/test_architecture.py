@@ -262,7 +262,7 @@ def test_every_dependency_is_locked_within_its_range() -> None:
         assert requirement.specifier.contains(locked[requirement.name]), f"{line} against {locked[requirement.name]}"
 
 
-def test_the_extra_the_lock_and_the_readme_agree_about_hooked_transformer() -> None:
+def test_the_extra_the_lock_and_the_start_page_agree_about_hooked_transformer() -> None:
     """pip alone takes the newest TransformerLens, which has no HookedTransformer; the extra and the lock keep 3.x."""
     from packaging.requirements import Requirement
 
@@ -276,13 +276,14 @@ def test_the_extra_the_lock_and_the_readme_agree_about_hooked_transformer() -> N
     assert not hooked.specifier.contains(newest[1])
     assert alone.specifier.contains(locked)
     assert alone.specifier.contains(newest[1])
-    (said,) = [part for part in (ROOT / "README.md").read_text("utf8").split("\n\n") if "[hooked]" in part]
+    start = (ROOT / "notebooks" / "docs" / "pages" / "start.md").read_text("utf8")
+    (said,) = [part for part in start.split("\n\n") if "[hooked]" in part]
     for name in (
         f"TransformerLens {'.'.join(locked.split('.')[:2])} ",
         f"TransformerLens {newest[1].split('.')[0]},",
         "keeps 3.x",
     ):
-        assert name in " ".join(said.split()), f"the README does not say {name!r} where it speaks of the extra"
+        assert name in " ".join(said.split()), f"the page does not say {name!r} where it speaks of the extra"
     assert any("-c constraints.txt" in line for line in (ROOT / "environment.yml").read_text("utf8").splitlines())
     assert "install -c constraints.txt -e ." in (ROOT / "Makefile").read_text("utf8")
 

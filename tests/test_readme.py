@@ -1,4 +1,4 @@
-"""What the README says is so: its figures are the manifest's, its links and pictures exist, its code compiles."""
+"""What README and documentation say is so: figures are the measured ones, links lead somewhere, code compiles."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ from interp_widgets.widgets.base.workbench import LIVE_SECONDS
 from interp_widgets.widgets.workbench.tools import TOOLS
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "notebooks" / "docs" / "pages").rglob("*.md")))
+}
+README = PAGES["README.md"]
+DEMO, COMPARES = (PAGES[f"notebooks/docs/pages/{name}.md"] for name in ("demo", "compares"))
+BLOCKS = [block for text in PAGES.values() for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
 MANIFEST = ROOT / "interp_widgets" / "assets" / "demo" / "manifest.json"
 
 
 def written(name: str, value: float) -> str:
-    """A bar's value as the README writes it."""
+    """A bar's value as the page writes it."""
     if name == "bytes":
         return f"{value / 2**20:.1f} MB"
     if name.endswith("seconds"):
@@ -33,21 +39,25 @@ def written(name: str, value: float) -> str:
 
 
 def rows() -> dict[str, str]:
-    """Bar name → measured cell of the README's table of the demo pair."""
-    found = re.findall(r"^\| [^|]+<!-- (\w+) --> \| ([^|]+) \|", README, re.MULTILINE)
+    """Bar name → measured cell of the table of the demo pair."""
+    found = re.findall(r"^\| [^|]+<!-- (\w+) --> \| ([^|]+) \|", DEMO, re.MULTILINE)
     return {name: cell.strip() for name, cell in found}
 
 
-def test_every_bar_of_the_demo_pair_is_in_the_readme_as_measured() -> None:
+def test_every_bar_of_the_demo_pair_is_told_as_measured() -> None:
     bars: dict[str, Any] = json.loads(MANIFEST.read_text(encoding="utf-8"))["bars"]
     assert rows() == {name: written(name, bar["value"]) for name, bar in bars.items()}
 
 
-def test_links_and_pictures_exist() -> None:
-    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", README) if not target.startswith("http")]
-    assert targets
-    for target in targets:
-        assert (ROOT / target).exists(), f"the README points at {target}"
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_pictures_exist(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", PAGES[page]):
+        assert target.startswith("http") or ((ROOT / page).parent / target).exists(), f"{page} points at {target}"
+
+
+def test_the_readme_is_short_and_points_at_every_page() -> None:
+    assert len(README.splitlines()) <= 150
+    assert not [page for page in PAGES if page != "README.md" and f"]({page})" not in README]
 
 
 def test_the_gallery_shows_every_tool_in_four_pictures_and_its_other_tabs_in_two() -> None:
@@ -67,7 +77,7 @@ def test_the_gallery_shows_every_tool_in_four_pictures_and_its_other_tabs_in_two
         assert (ROOT / "notebooks" / picture).exists(), f"the gallery points at {picture}"
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+@pytest.mark.parametrize("block", BLOCKS)
 def test_code_compiles_and_names_what_there_is(block: str) -> None:
     for node in ast.walk(ast.parse(block)):
         if isinstance(node, ast.ImportFrom) and node.module == "interp_widgets":
@@ -80,7 +90,13 @@ def test_every_widget_has_a_row() -> None:
     widgets.remove("Panel")  # their base
     assert widgets
     for name in widgets:
-        assert f"| `{name}` |" in README
+        assert f"| [`{name}`](" in README
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_row_of_a_tool_asks_its_question(name: str) -> None:
+    (row,) = [line for line in README.splitlines() if f"/panels/{name}.md)" in line]
+    assert row.split(" | ")[1] == TOOLS[name].question
 
 
 def test_the_panel_in_contributing_is_the_example_that_runs() -> None:
@@ -102,8 +118,8 @@ def measured(heading: str, row: str) -> list[float]:
 
 
 def shown(start: str) -> str:
-    """The last cell of the README's row that begins so."""
-    (line,) = [line for line in README.splitlines() if line.startswith(start)]
+    """The last cell of the row that begins so in the page that compares."""
+    (line,) = [line for line in COMPARES.splitlines() if line.startswith(start)]
     return line.split("|")[-2].strip()
 
 
@@ -113,7 +129,7 @@ def test_the_table_of_rivals_is_the_measured_one(sizes: str) -> None:
         *measured("6 layers, d_model 256", f"| first order | {sizes} |")[:3],
         *measured("6 layers, d_model 256", f"| exact | {sizes} |")[:3],
     ]
-    (line,) = [line for line in README.splitlines() if line.startswith(f"| {sizes.replace(',', ' ×')} |")]
+    (line,) = [line for line in COMPARES.splitlines() if line.startswith(f"| {sizes.replace(',', ' ×')} |")]
     said = [cell.removesuffix(" ×") for cell in line.split(" | ")[1:]]
     assert [cell.rstrip(" |×") for cell in said] == [f"{n:.1f}" if n < 5 else f"{n:.0f}" for n in numbers]
 
@@ -153,10 +169,10 @@ def test_missed_aims_are_told() -> None:
     missed = re.findall(r"^\| (.+?) \| (\d+) ms \| (\d+) ms \(missed\) \|", RESULTS, re.MULTILINE)
     assert missed
     for what, milliseconds, aim in missed:
-        assert f"{milliseconds} ms ({what.split(', ')[-1]})" in README
-        assert f"instead of {aim}" in README
+        assert f"{milliseconds} ms ({what.split(', ')[-1]})" in COMPARES
+        assert f"instead of {aim}" in COMPARES
     longest = max(float(found) for found in re.findall(r"\| \d+ \| \d+ ms \| (\d+) ms \|", RESULTS))
-    assert f"{longest:.0f} ms" in README
+    assert f"{longest:.0f} ms" in COMPARES
 
 
 def test_what_starts_by_itself_is_told() -> None:
@@ -164,7 +180,7 @@ def test_what_starts_by_itself_is_told() -> None:
 
 
 def test_the_attention_of_layer_0_moves_the_country_to_the_last_token() -> None:
-    block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "head_scores" in block)
+    block = next(block for block in BLOCKS if "activation_patching" in block)
     names: dict[str, Any] = {}
     exec(block, names)
     stream, attn = (names["found"].recovered[site] for site in ("resid_pre", "attn"))

@@ -1,4 +1,4 @@
-"""`python -m tests.architectures.table` runs the matrix and writes its table (TABLE.md) and its counts (the README).
+"""`python -m tests.architectures.table` runs the matrix and writes its table (TABLE.md) and its counts (where.md).
 
 With names of architectures after it, it runs only these and keeps the stored verdicts of the others. The verdicts are
 stored in verdicts.json; the table is made from them, and the tests compare with them.
@@ -17,7 +17,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 VERDICTS = HERE / "verdicts.json"
 TABLE = HERE / "TABLE.md"
-README = HERE.parents[1] / "README.md"
+WHERE = HERE.parents[1] / "notebooks" / "docs" / "pages" / "where.md"
 BEGIN, END = "<!-- architectures:begin -->", "<!-- architectures:end -->"
 
 Row = dict[str, Any]
@@ -70,18 +70,18 @@ def page(rows: dict[str, Row]) -> str:
 
 
 def section(rows: dict[str, Row]) -> str:
-    """The README's part between the markers."""
-    link = TABLE.relative_to(README.parent).as_posix()
+    """The page's part between the markers."""
+    link = Path(os.path.relpath(TABLE, WHERE.parent)).as_posix()
     found = f"[{counts(rows)}]({link})."
     return "\n".join([BEGIN, "Compared with plain loops over random models of transformers:", found, END])
 
 
 def replaced(text: str, new: str) -> str:
-    """A README with the part between the markers replaced."""
+    """A page with the part between the markers replaced."""
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
     if not rest or not tail:
-        raise ValueError(f"the README must hold {BEGIN} and {END}, one after the other")
+        raise ValueError(f"the page must hold {BEGIN} and {END}, one after the other")
     return head + new + tail
 
 
@@ -133,7 +133,7 @@ def main() -> None:
     lines = [f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items()]
     VERDICTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf8")
     TABLE.write_text(page(rows), encoding="utf8")
-    README.write_text(replaced(README.read_text(encoding="utf8"), section(rows)), encoding="utf8")
+    WHERE.write_text(replaced(WHERE.read_text(encoding="utf8"), section(rows)), encoding="utf8")
 
 
 if __name__ == "__main__":

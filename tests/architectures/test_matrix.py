@@ -80,10 +80,10 @@ def test_the_matrix_is_large() -> None:
     assert all(list(row["cells"]) == list(FUNCTIONS) for row in STORED.values())
 
 
-def test_the_table_and_the_readme_say_what_the_matrix_found() -> None:
-    readme = table.README.read_text(encoding="utf8")
+def test_the_table_and_the_page_say_what_the_matrix_found() -> None:
+    page = table.WHERE.read_text(encoding="utf8")
     assert table.page(STORED) == table.TABLE.read_text(encoding="utf8"), "run `make architectures`"
-    assert table.replaced(readme, table.section(STORED)) == readme, "run `make architectures`"
+    assert table.replaced(page, table.section(STORED)) == page, "run `make architectures`"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,293 @@
+"""What the site of the documentation consists of: pages written for it, files of the repository, generated pages.
+
+Every link in a page is written as it works in the repository, relative to the page's file; `Site.rewritten` turns it
+into one of the site.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+import interp_widgets
+from interp_widgets.glossary import TERMS
+from interp_widgets.widgets.base.fields import fields_of
+from interp_widgets.widgets.base.stack import Stack
+from interp_widgets.widgets.workbench.tools import TOOLS
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+WRITTEN = HERE / "pages"
+INCLUDED = {
+    "README.md": "index.md",
+    "notebooks/STUDENT.md": "students.md",
+    "notebooks/INSTRUCTOR.md": "instructors.md",
+    "notebooks/GALLERY.md": "gallery.md",
+    "benchmarks/RESULTS.md": "results.md",
+    "tests/architectures/TABLE.md": "architectures.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
+"""Files of the repository that are pages as they are."""
+FOLDERS = {
+    "models": "Models",
+    "data": "Data",
+    "analysis": "Analyses",
+    "tuning": "Tuning",
+    "sweeps": "Over a data set",
+    "widgets": "Widgets",
+}
+"""Parts of the reference, in the order of the package's arrows."""
+FENCE = re.compile(r"^(```.*?^```|~~~.*?^~~~)\s*?$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\[\]]*\])*\])\(([^)\s#]*)(#[^)\s]*)?\)")
+CODE = re.compile(r"(?<![\[`\w])`(\w+)(\([^`]*\))?`(?![\]`])")
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """A text of which all but the fenced blocks of code is changed."""
+    return "".join(part if FENCE.fullmatch(part) else change(part) for part in FENCE.split(text))
+
+
+def links_of(text: str) -> list[str]:
+    """Targets of all links and pictures of a page, without addresses on the web."""
+    found: list[str] = []
+    outside_code(text, lambda part: str(found.extend(match[2] for match in LINK.finditer(part))))
+    return [target for target in found if target and "://" not in target]
+
+
+def public_modules() -> dict[str, str]:
+    """Public name → module that it is taken from, as `__init__.pyi` lists them."""
+    stub = ast.parse((ROOT / "interp_widgets" / "__init__.pyi").read_text(encoding="utf-8"))
+    return {
+        str(alias.asname): str(node.module)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname != "__version__"
+    }
+
+
+def summary_of(name: str) -> str:
+    """The first sentence of a public name's docstring; of an annotation, which has none of its own, what it is."""
+    value = getattr(interp_widgets, name)
+    own = getattr(value, "__doc__", None) if isinstance(value, type) or callable(value) else None
+    return re.sub(r":\w+:`", "`", (own or "").strip().split("\n\n")[0].replace("\n", " "))
+
+
+def first_sentence(page: str) -> str:
+    """What a page is about: the beginning of its first paragraph, as plain text."""
+    for paragraph in FENCE.sub("", page).split("\n\n"):
+        plain = " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraph).split())
+        if plain and not plain.startswith(("#", "!", "<", "|", ":::", "```", "- ")):
+            return re.split(r"(?<=[.:?])\s", plain.replace("**", "").replace("`", ""))[0]
+    return ""
+
+
+class Site:
+    """All pages of the site by their place in it, and the files that they point at."""
+
+    @cached_property
+    def written(self) -> dict[str, Path]:
+        """Pages that are files, by place: those written for the site and those of the repository."""
+        pages = {path.relative_to(WRITTEN).as_posix(): path for path in sorted(WRITTEN.rglob("*.md"))}
+        return pages | {place: ROOT / name for name, place in INCLUDED.items()}
+
+    @cached_property
+    def pages(self) -> dict[str, str]:
+        """The text of every page by its place, links as on the site."""
+        made = {place: self.rewritten(path, path.read_text(encoding="utf-8")) for place, path in self.written.items()}
+        for name in TOOLS:
+            place = f"panels/{name}.md"
+            made[place] = self._panel(name, made[place])
+        return made | self._reference() | {"glossary.md": self._glossary()}
+
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """Pictures, notebooks and other files of the repository that pages point at, by place."""
+        found: dict[str, Path] = {}
+        for path in self.written.values():
+            for target in links_of(path.read_text(encoding="utf-8")):
+                file = (path.parent / target).resolve()
+                if file not in self._places:
+                    found[self._place_of_file(file)] = file
+        for name in TOOLS:
+            for theme in ("light", "dark"):
+                file = ROOT / self._picture(name, theme)
+                found[self._place_of_file(file)] = file
+        return found
+
+    @cached_property
+    def _places(self) -> dict[Path, str]:
+        return {path.resolve(): place for place, path in self.written.items()}
+
+    def _place_of_file(self, file: Path) -> str:
+        return f"files/{file.relative_to(ROOT).as_posix()}"
+
+    def rewritten(self, path: Path, text: str) -> str:
+        """A page with its links turned into links of the site, and public names in it into links to the reference."""
+        here = PurePosixPath(self._places[path.resolve()]).parent
+
+        def link(match: re.Match[str]) -> str:
+            label, target, anchor = match[1], match[2], match[3] or ""
+            if not target or "://" in target:
+                return match[0]
+            file = (path.parent / target).resolve()
+            place = self._places.get(file) or self._place_of_file(file)
+            return f"{label}({os.path.relpath(place, here)}{anchor})"
+
+        return outside_code(text, lambda part: named(LINK.sub(link, part)))
+
+    def _picture(self, tool: str, theme: str) -> str:
+        return f"notebooks/images/smollm2/{tool}_{theme}_1400.webp"
+
+    def _panel(self, name: str, text: str) -> str:
+        """The page of a panel: what is known of it from the code, around what is written about it."""
+        tool = TOOLS[name]
+        kind = tool.load()
+        pictures = "\n".join(
+            f"![{tool.title}](../{self._place_of_file(ROOT / self._picture(name, theme))}#only-{theme})"
+            for theme in ("light", "dark")
+        )
+        own = kind is not interp_widgets.CircuitBoard  # that one has models of its own
+        code = f"from interp_widgets import {kind.__name__}{', load_model' if own else ''}\n\n{kind.__name__}"
+        code += '(load_model("smollm2"))' if own else "()"
+        reference = f"[`{kind.__name__}`][interp_widgets.{kind.__name__}]"
+        head = [
+            f"# {tool.title}: {tool.question}",
+            summary_of(kind.__name__),
+            pictures,
+            "## Open it",
+            f"```python\n{code}\n```",
+            f"Or as the tab *{tool.title}* of [`Workbench`][interp_widgets.Workbench]. All forms: {reference}.",
+        ]
+        return "\n\n".join([*head, text.strip(), options_of(kind)]) + "\n"
+
+    def _reference(self) -> dict[str, str]:
+        """A page per topic with the docstrings of its public names, and a page that lists them all."""
+        topics: dict[str, list[str]] = {}
+        for name, module in public_modules().items():
+            topics.setdefault(topic_of(module), []).append(name)
+        pages = {}
+        rows = [
+            "# Reference",
+            "All public names; each is had by `from interp_widgets import ...`.",
+            start_of_examples(),
+        ]
+        for folder, title in FOLDERS.items():
+            rows.append(f"## {title}")
+            inside = sorted(topic for topic in topics if topic.split("/")[0] == folder)
+            for topic in inside:
+                heading = title_of(topic)
+                pages[f"reference/{topic}.md"] = "\n\n".join(
+                    [f"# {heading}", *(f"::: interp_widgets.{name}" for name in topics[topic])]
+                )
+                names = ", ".join(f"[`{name}`][interp_widgets.{name}]" for name in topics[topic])
+                rows.append(f"[{heading}]({topic}.md): {names}")
+        return {"reference/index.md": "\n\n".join(rows), **pages}
+
+    def _glossary(self) -> str:
+        rows = [f"| {term} | {TERMS[term]} |" for term in sorted(TERMS, key=str.lower)]
+        words = "What the widgets say of these words under the pointer."
+        return "\n".join(["# Glossary", "", words, "", "| term | meaning |", "|---|---|", *rows, ""])
+
+    @cached_property
+    def nav(self) -> list[Any]:
+        """The navigation of mkdocs.yml with the pages of panels and of the reference filled in."""
+        config = yaml.safe_load((HERE / "mkdocs.yml").read_text(encoding="utf-8"))
+        reference: list[Any] = ["reference/index.md"]
+        for folder, title in FOLDERS.items():
+            own = sorted(place for place in self.pages if place.startswith(f"reference/{folder}"))
+            pages = [{title_of(place[10:-3]): place} for place in own]
+            reference.append({title: pages if len(pages) > 1 else own[0]})
+        panels = [
+            "panels/index.md",
+            {"Workbench": "panels/workbench.md"},
+            *({tool.title: f"panels/{name}.md"} for name, tool in TOOLS.items()),
+            {"A probe of your own": "panels/probe.md"},
+        ]
+        filled = {"panels": panels, "reference": reference}
+        return [
+            {title: filled.get(below, below) if isinstance(below, str) else below for title, below in entry.items()}
+            if isinstance(entry, Mapping)
+            else entry
+            for entry in config["nav"]
+        ]
+
+    def llms(self) -> str:
+        """`llms.txt`: every page with its first sentence, and every public name with its own."""
+        lines = ["# interp_widgets", "", f"> {first_sentence(self.pages['index.md'])}", "", "## Pages", ""]
+        for place in places_in(self.nav):
+            title = next(line for line in self.pages[place].splitlines() if line.startswith("# "))[2:]
+            lines.append(f"- [{title}]({place[:-3]}.html): {first_sentence(self.pages[place])}".rstrip(": "))
+        lines += ["", "## Public names", ""]
+        for name, module in public_modules().items():
+            place = f"reference/{topic_of(module)}.html#interp_widgets.{name}"
+            lines.append(f"- [{name}]({place}): {summary_of(name)}".rstrip(": "))
+        return "\n".join(lines) + "\n"
+
+
+def topic_of(module: str) -> str:
+    """The page of the reference on which a module's names stand: of analyses and widgets one per topic."""
+    parts = [part for part in module.split(".") if part]
+    return "/".join(parts[:2]) if parts[0] in ("analysis", "widgets", "data") and len(parts) > 1 else parts[0]
+
+
+def title_of(topic: str) -> str:
+    """The heading of a page of the reference."""
+    names = {"analysis/_core": "Results", "widgets/base": "Building blocks", "widgets/probe": "Probes"}
+    parts = topic.split("/")
+    return names.get(topic) or (FOLDERS[parts[0]] if len(parts) == 1 else parts[1].replace("_", " ").capitalize())
+
+
+def places_in(nav: Any) -> list[str]:
+    """All pages of a navigation in their order."""
+    if isinstance(nav, str):
+        return [nav]
+    below = nav.values() if isinstance(nav, Mapping) else nav
+    return [place for each in below for place in places_in(each)]
+
+
+def start_of_examples() -> str:
+    """What the package says about the examples of its docstrings."""
+    paragraphs = (interp_widgets.__doc__ or "").strip().split("\n\n")
+    words, code = next((a, b) for a, b in pairwise(paragraphs) if ">>>" in b)
+    lines = "\n".join(line.strip() for line in code.splitlines())
+    return f"{words}\n\n```pycon\n{lines}\n```"
+
+
+def named(text: str) -> str:
+    """A text in which public names in code become links to the reference, except in headings."""
+    modules = public_modules()
+
+    def link(match: re.Match[str]) -> str:
+        return f"[{match[0]}][interp_widgets.{match[1]}]" if match[1] in modules else match[0]
+
+    return "\n".join(line if line.startswith("#") else CODE.sub(link, line) for line in text.split("\n"))
+
+
+def options_of(kind: Any) -> str:
+    """A table of a panel's options as its controls name and explain them, and on which of its tabs they are."""
+    tabs: Mapping[str, Any] = getattr(kind, "panels", None) or {"": kind}
+    where: dict[str, list[str]] = {}
+    known = {}
+    for tab, panel in tabs.items():
+        for name, made in fields_of(panel).items():
+            if made.label and made.help:
+                where.setdefault(name, []).append(Stack.tab_title(kind, tab) if tab else "")
+                known.setdefault(name, made)
+    rows = [
+        f"| {made.label} | `{name}` | {' '.join(made.help.split())} | {', '.join(where[name])} |"
+        for name, made in known.items()
+    ]
+    last = "tabs" if len(tabs) > 1 else " "
+    table = [f"| control | keyword | what it does | {last} |", "|---|---|---|---|", *rows]
+    words = "Each is a control of the panel and a keyword of the call."
+    return "\n\n".join(["## Options", words, "\n".join(table)])

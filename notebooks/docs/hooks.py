@@ -1,0 +1,33 @@
+"""MkDocs reads the pages of `contents.py`, and gets `llms.txt` beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from contents import Site
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+SITE = Site()
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The whole navigation."""
+    config.nav = SITE.nav
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """All pages, whether written or generated, and the files that they point at."""
+    for place, text in SITE.pages.items():
+        if (known := files.get_file_from_path(place)) is not None:
+            files.remove(known)
+        files.append(File.generated(config, place, content=text))
+    for place, path in SITE.files.items():
+        files.append(File.generated(config, place, abs_src_path=str(path)))
+    return files
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """What an assistant reads first."""
+    Path(config.site_dir, "llms.txt").write_text(SITE.llms(), encoding="utf-8")
