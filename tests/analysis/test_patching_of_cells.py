@@ -90,6 +90,12 @@ def test_the_forecast_follows_what_is_asked(model: Any) -> None:
     assert activation_patching_cost(model, 20, pairs=10).flops == pytest.approx(10 * one.flops)
     assert activation_patching_cost(model, 20, positions=[-1]).flops < one.flops / 3
     assert activation_patching_cost(model, 20, layers=[0]).flops < one.flops
+    assert activation_patching_cost(model, 20, method="attribution", sample=3).flops < one.flops / 3
+    plain, softmax = (
+        activation_patching_cost(model, 20, "head_q", method=method, sample=3).flops
+        for method in ("attribution", "attribution_softmax")
+    )
+    assert plain < softmax
     heads, keys = (activation_patching_cost(model, 20, site).flops for site in ("head", "head_k"))
     assert keys < heads
     assert min(one.flops, one.bytes) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import re
 from collections.abc import Callable, Iterator
@@ -91,6 +92,45 @@ def test_a_cell_is_put_into_words_and_lists_next_tokens(pair: Any, patch: Any, w
     assert tab.next_token.table.rows[0][0] == "·Paris"
     tab.maps.on_pin("attn", -1, -1)
     assert tab.next_token.table.rows == []
+
+
+def test_cells_are_estimated_and_some_patched_beside_them(pair: Any, patch: Any, wire: Any, tmp_path: Path) -> None:
+    panel = patch(pair, method="attribution_softmax", head_site="head_k", view="A", tab="heads")
+    tab = panel["heads"]
+    assert panel["map"].method == "attribution_softmax"
+    result, heat = tab.results[0], tab.maps.maps["head"]
+    tokens = {"answer": result.answers[0], "foil": result.foils[0]}
+    options: Any = {"sites": "head_k", "positions": (-1,), "alignment": "ends", "method": "attribution_softmax"}
+    found = activation_patching(pair.base, CLEAN, CORRUPTED, **options, **tokens)
+    np.testing.assert_allclose(heat.matrix, found.estimated["head_k"][..., 0], atol=1e-5)
+    assert "method='attribution_softmax'" in tab.code(tab.request())
+    panel.tab, panel.method = "map", "attribution"
+    settle(panel)
+    tab, heat = panel["map"], panel["map"].maps.maps["attn"]
+    whole = tab.results[0]
+    few = np.where(np.arange(30).reshape(6, 5) % 7, np.nan, whole.recovered["attn"])
+    tab.results = (dataclasses.replace(whole, recovered={**whole.recovered, "attn": few}), tab.results[1])
+    tab.draw(tab.results, tab.shown_request)
+    np.testing.assert_allclose(heat.matrix, whole.estimated["attn"], atol=1e-5)
+    assert heat.crossed == np.argwhere(np.isfinite(few)).tolist()
+    assert heat.notes[:2] == [f"patched {part(few[0, 0])}", "estimated"]
+    assert "65 of 90 cells, drawn at random, are patched" in tab.words.value
+    assert f"Attention output <b>{part(tab.results[0].correlation('attn'))}</b>" in tab.words.value
+    assert f"Largest estimates: A <b>{part(whole.estimated['resid_pre'].max())}</b>" in tab.words.value
+    wire.type(heat, pinned=[0, 4])
+    settle(tab)
+    assert f"is estimated to recover <b>{part(whole.estimated['attn'][0, 4])}</b>" in tab.cell_words.value
+    wire.type(heat, pinned=[1, 2])
+    settle(tab)
+    assert f"The estimate was {part(whole.estimated['attn'][1, 2])}." in tab.cell_words.value
+    panel.view = "difference"
+    assert heat.title == "B − A · Attention output, estimated"
+    assert "estimated" in pd.read_csv(panel.save(tmp_path / "map.csv")).columns
+    panel.metric = "kl"  # whose gradient is 0
+    settle(panel)
+    assert hidden(tab.controls["method"])
+    assert tab.results[0].estimated == {}
+    assert (heat.crossed, panel.status.state) == ([], "done")
 
 
 def test_a_longer_prompt_is_aligned_from_both_ends(pair: Any, patch: Any, wire: Any) -> None:

@@ -180,9 +180,11 @@ class ActivationPatchingResult(PairsResult):
             return "layers", "heads"
         return "layers", "key/value heads" if site in ("head_k", "head_v") else "heads", "positions"
 
-    def strongest(self, site: str, count: int = 1) -> tuple[tuple[int, ...], ...]:
-        """(layer, position), (layer, head, position) or (layer, head) of the cells of a site that recover most."""
+    def strongest(self, site: str, count: int = 1, *, estimated: bool = False) -> tuple[tuple[int, ...], ...]:
+        """(layer, position), (layer, head, position) or (layer, head) of the cells of a site that recover most, of
+        those that were patched or of all by their estimates."""
         values = self._of(site)
+        values = self._estimates(site) if estimated else values
         flat = values.ravel()
         order = [int(i) for i in np.argsort(-flat, kind="stable") if np.isfinite(flat[i])][:count]
         labels = [self._labels(axis, size) for axis, size in zip(self.axes(site), values.shape, strict=True)]
@@ -195,10 +197,8 @@ class ActivationPatchingResult(PairsResult):
 
         Raises ValueError where nothing was estimated.
         """
-        if not self.estimated:
-            raise ValueError("every cell was patched, so that there is no estimate: compute with method='attribution'")
         real = self._of(site).ravel()
-        pairs = np.stack([self.estimated[site].ravel(), real])[:, np.isfinite(real)]
+        pairs = np.stack([self._estimates(site).ravel(), real])[:, np.isfinite(real)]
         if pairs.shape[1] < 3 or not pairs.std(1).all():
             return float("nan")
         return float(np.corrcoef(pairs)[0, 1])
@@ -208,6 +208,11 @@ class ActivationPatchingResult(PairsResult):
             names = ", ".join(map(repr, self.recovered))
             raise ValueError(f"site must be one of {names}, which were patched, got {site!r}")
         return self.recovered[site]
+
+    def _estimates(self, site: str) -> Floats:
+        if not self.estimated:
+            raise ValueError("every cell was patched, so that there is no estimate: compute with method='attribution'")
+        return self.estimated[site]
 
     def _labels(self, axis: str, size: int) -> tuple[int, ...]:
         return {"layers": tuple(self.layers), "positions": tuple(self.positions)}.get(axis, tuple(range(size)))
@@ -753,6 +758,8 @@ def activation_patching_cost(
     positions: Sequence[int] | None = None,
     pairs: int = 1,
     metric: Metric = "logit_difference",
+    method: Method = "exact",
+    sample: int = 50,
 ) -> Cost:
     """Operations and peak bytes of `activation_patching` for prompts of n_tokens.
 
@@ -764,6 +771,7 @@ def activation_patching_cost(
         positions: of the fed tokens, all by default.
         pairs: how many pairs of prompts.
         metric: ``logit_difference`` needs two rows of the unembedding, the others all.
+        method, sample: as in `activation_patching`.
 
     It never waits for the model: before the first pass, the faster route is expected to be usable.
 
@@ -772,19 +780,25 @@ def activation_patching_cost(
         25.7
     """
     names = check_choices("sites", sites, PatchSite)
+    estimated = method != "exact"
     chosen = range(model.n_layers) if layers is None else [layer % model.n_layers for layer in layers]
     axis = range(int(model.prepend_bos), n_tokens) if positions is None else [at % n_tokens for at in sorted(positions)]
-    runs, passed, cells = expects_runs(model), 0.0, 0
+    runs, passed, cells = expects_runs(model), 0.0, 0.0
     for site in names:
         heads = 1 if site in _WITHOUT_HEADS else model.n_kv_heads if site in ("head_k", "head_v") else model.n_heads
         whole = site == "pattern"
         begins = first_positions(model, n_tokens, [at for at in ([0] if whole else axis) for _ in range(heads)])
+        every = len(begins) * len(chosen)
+        patched = min(1.0, sample / max(1, every)) if estimated else 1.0  # of the cells, at random
+        cells += patched * every
         for layer in chosen:
-            cells += len(begins)
             rows = n_tokens if whole else 1
-            passed += sum(tokens_recomputed(model, n_tokens, layer, at, rows, runs) for at in begins)
+            passed += patched * sum(tokens_recomputed(model, n_tokens, layer, at, rows, runs) for at in begins)
     unembedding = 4.0 * model.d_model if runs.native and metric == "logit_difference" else unembedding_flops(model)
     flops = 2 * n_tokens * flops_per_token(model) + pass_flops(model, passed / model.n_layers, 2 * n_tokens)
+    if estimated:  # two runs and a gradient; behind the softmax a pass for queries and two for keys
+        behind = ("head_q" in names) + 2 * ("head_k" in names) if method == "attribution_softmax" else 0
+        flops += (4 + behind) * pass_flops(model, n_tokens, n_tokens)
     kept = n_tokens * model.n_layers * (5 * model.d_model + 3 * model.n_heads * model.d_head) * model.dtype.itemsize
     batch = max(1.0, 1024 / n_tokens)
     logits = 8.0 * min(2**22, cells * model.d_vocab)

@@ -275,6 +275,13 @@ class Maps:
                 cells = grey(view)
                 heat.muted = [] if cells is None else np.argwhere(cells[name]).tolist()
 
+    def cross(self, marked: Callable[[str], Mapping[str, Any] | None]) -> None:
+        """Put a small cross on cells: ``marked`` gives a view's, as in `mute`."""
+        for name, pair in self.pairs.items():
+            for view, heat in pair.drawn():
+                cells = marked(view)
+                heat.crossed = [] if cells is None else np.argwhere(cells[name]).tolist()
+
     def select(self, layer: int, column: int, pinned: str = "") -> None:
         """Move the cursor of all maps to a cell (-1: a whole row or column), and pin it in one of them."""
         row = place(layer, self.layers) if self.layers else layer

@@ -11,14 +11,28 @@ import numpy as np
 from interp_widgets.analysis.patching import ActivationPatchingResult
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..ablation.maps import Maps, place
+from ..ablation.maps import Array, Maps, place
 from ..base import pair_view
 from ..base.controls import Whole, shown_if
 from ..base.description import Description, Step, plain
 from ..base.fields import Incomplete, field
 from ..base.workbench import in_model
 from .next_token import Cell, PatchedTokens
-from .options import SITES, UNIT, PatchPanel, at, part, put_in, sites_of_all
+from .options import (
+    METHOD,
+    SITES,
+    UNIT,
+    PatchPanel,
+    at,
+    drawn,
+    largest,
+    notes_of,
+    part,
+    patched_cells,
+    put_in,
+    rest,
+    sites_of_all,
+)
 
 HEAD_SITES = {
     "head": "output",
@@ -39,6 +53,7 @@ class PatchedHeads(PatchPanel):
         HEAD_SITES, "head", label="Of each head", argument="sites", help="What of a head is patched",
         offers=lambda panel: sites_of_all(panel.models),
     )  # fmt: skip
+    method = METHOD
     patched_at = field(
         Whole(None, allow_none=True, min=0), label="At", validated_by_result=True, argument="positions",
         control=lambda panel: panel.place, shown_if=lambda panel: panel.head_site != "pattern",
@@ -128,25 +143,20 @@ class PatchedHeads(PatchPanel):
         first, site = results[0], results[0].sites[0]
         axis = first.axes(site)[1].removesuffix("s")
         heads = [str(head) for head in range(max(result.recovered[site].shape[1] for result in results))]
-        rest = ", partial" if any(result.partial for result in results) else ""
-        title = f"{SITES[site]} of each {axis}{self.place_in_words(first)}{rest}"
+        title = f"{SITES[site]} of each {axis}{self.place_in_words(first)}{rest(results)}"
         for heat in self.maps.pairs["head"].views:
             heat.x_label = heat.column_name = axis
         self.maps.paint(
-            {"head": [self.map_of(result) for result in results]}, heads, unit=UNIT, titles={"head": title},
-            end=self.color_range, layers=first.layers,
+            {"head": [by_head(drawn(result, site)) for result in results]}, heads, unit=UNIT, titles={"head": title},
+            notes=lambda view: {"head": notes_of(view, results, site)}, end=self.color_range, layers=first.layers,
         )  # fmt: skip
+        self.maps.cross(lambda view: patched_cells(view, results, {"head": site}))
         shared = f"{self.models[0].n_heads} heads share {first.recovered[site].shape[1]} keys and values." * (
             axis != "head" and first.recovered[site].shape[1] != self.models[0].n_heads
         )
         self.draw_words(
-            strongest(self, results), shared, "One pair of prompts has no interval: the tab Pairs tests cells on many."
+            strongest(results), shared, "One pair of prompts has no interval: the tab Pairs tests cells on many."
         )
-
-    def map_of(self, result: ActivationPatchingResult) -> Any:
-        """(layers, heads) what each head recovers."""
-        values = np.asarray(result.recovered[result.sites[0]], float)
-        return values if values.ndim == 2 else values[:, :, 0]
 
     def place_in_words(self, result: ActivationPatchingResult) -> str:
         """Where heads are patched, for a title."""
@@ -167,7 +177,7 @@ class PatchedHeads(PatchPanel):
         """The picked head."""
         if not self.head_picked or not self.results:
             return None
-        smallest = [min(sizes) for sizes in zip(*(self.map_of(one).shape for one in self.results), strict=True)]
+        smallest = [min(sizes) for sizes in zip(*(drawn(one, self.site).shape for one in self.results), strict=True)]
         if self.layer not in self.results[0].layers or self.head >= smallest[1]:
             return None
         return Cell(self.site, self.layer, self.head, self.results[0].positions[0])
@@ -187,15 +197,17 @@ class PatchedHeads(PatchPanel):
         for index in pair_view.shown_indices(self):
             if index < len(self.results):
                 result, letter = self.results[index], pair_view.letters(self.results)[index]
-                value = float(self.map_of(result)[place(self.layer, result.layers), self.head])
+                cell = place(self.layer, result.layers), self.head
+                maps = result.recovered[self.site], drawn(result, self.site)
+                value, shown = (float(by_head(values)[cell]) for values in maps)
                 where = "" if self.site == "pattern" else at(result, 0)
-                lines.append(letter + put_in(result, self.cell_name, where, value))
+                lines.append(letter + put_in(result, self.cell_name, where, value, shown))
         return lines
 
     def describe_selection(self) -> Description | None:
         if not self.results:
             return None
-        sentences = (plain(strongest(self, self.results)), *map(plain, self.cells_in_words()))
+        sentences = (plain(strongest(self.results)), *map(plain, self.cells_in_words()))
         step = Step("head_words", "Which words does it relate?", {"tab": "heads"})
         return Description("Patched heads", sentences, steps=(step,) if self.head_picked else ())
 
@@ -204,14 +216,19 @@ class PatchedHeads(PatchPanel):
         return stack_scenes([self.tokens.scene(width=900), self.maps.scene()])
 
 
-def strongest(panel: PatchedHeads, results: tuple[ActivationPatchingResult, ...]) -> str:
+def by_head(values: Any) -> Array:
+    """(layers, heads) of a map of heads, which are patched at one position or, patterns, at all."""
+    return np.asarray(values if values.ndim == 2 else values[:, :, 0], dtype=np.float64)
+
+
+def strongest(results: tuple[ActivationPatchingResult, ...]) -> str:
     """The heads that recover most, as HTML."""
     lines = []
     for letter, result in zip(pair_view.letters(results), results, strict=True):
-        values = panel.map_of(result)
-        best = [cell[:2] for cell in result.strongest(result.sites[0], LISTED)]
+        values = by_head(drawn(result, result.sites[0]))
+        best = [cell[:2] for cell in result.strongest(result.sites[0], LISTED, estimated=bool(result.estimated))]
         named = [
             f"<b>{part(float(values[place(layer, result.layers), head]))}</b>, {layer}.{head}" for layer, head in best
         ]
         lines += [letter + "; ".join(named)] if named else []
-    return f"Largest (layer.head): {'. '.join(lines)}." if lines else ""
+    return f"{largest(results)} (layer.head): {'. '.join(lines)}." if lines else ""

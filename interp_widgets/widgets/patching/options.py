@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as data
+from functools import partial
 from html import escape
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
@@ -23,7 +24,7 @@ from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 from interp_widgets.models.chat import ChatText
 
-from ..ablation.maps import METRIC_NAMES, MapPanel, amount, fed_positions, quoted
+from ..ablation.maps import METRIC_NAMES, Array, MapPanel, amount, cell_notes, fed_positions, quoted
 from ..ablation.removal import METRIC_LABELS
 from ..base import pair_view
 from ..base.controls import chat_text, row, shown_if
@@ -46,6 +47,18 @@ SITES = {
 }
 DIRECTIONS = {"denoising": "clean into corrupted (denoising)", "noising": "corrupted into clean (noising)"}
 UNIT = "recovered"
+METHOD = field(
+    {
+        "exact": "patching every cell",
+        "attribution": "a gradient (attribution patching)",
+        "attribution_softmax": "a gradient, attention exactly (AtP*)",
+    },
+    "exact", label="Computed by", more=True,
+    help="A gradient estimates all cells in the time of a few runs, and some are patched to show how good it is; for "
+    "queries and keys the estimate is better with the attention pattern computed exactly",
+    shown_if=lambda panel: panel.metric != "kl" and all(model.capabilities.gradients for model in panel.models),
+)  # fmt: skip
+"""Whether cells are patched or estimated; the gradient of a divergence is 0 where both runs are the same."""
 
 
 def check_columns(alignment: Alignment) -> None:
@@ -285,6 +298,7 @@ class PatchPanel(MapPanel):
         return activation_patching_cost(
             model, len(run), options["sites"], layers=options.get("layers"),
             positions=fed_positions(model, run, options.get("positions")), metric=options["metric"],
+            method=options.get("method", "exact"),
         )  # fmt: skip
 
     # the tokens -------------------------------------------------------------------------------------------------------
@@ -391,10 +405,64 @@ def in_words(result: ActivationPatchingResult) -> str:
     if result.undefined:
         return f"{words} Both are the same up to rounding: there is nothing to recover, and every cell is hatched."
     words += " 1 (red): answered as in the clean run; 0: as in the corrupted one."
+    if result.estimated:
+        return f"{words} {estimates_in_words(result)}"
     if result.missing:
         cells = sum(values.size for values in result.each.values())
         words += f" {result.missing:,} of {cells:,} cells are not computed yet (hatched)."
     return words
+
+
+def estimates_in_words(result: ActivationPatchingResult) -> str:
+    """How the estimates agree with the cells that were patched too, as HTML."""
+    cells = sum(values.size for values in result.recovered.values())
+    patched = sum(int(np.isfinite(values).sum()) for values in result.recovered.values())
+    correlations = {SITES[site]: result.correlation(site) for site in result.sites}
+    agreement = ", ".join(f"{name} <b>{part(r)}</b>" for name, r in correlations.items() if np.isfinite(r))
+    words = f"<b>Estimated</b> by a gradient; {patched:,} of {cells:,} cells, drawn at random, are patched (crosses)"
+    words += f", {result.missing:,} are still to be" * bool(result.missing)
+    return words + f". Correlation of both: {agreement}" * bool(agreement) + "."
+
+
+def drawn(result: ActivationPatchingResult, site: str) -> Array:
+    """What a map shows of a site: the recovered parts, or their estimates."""
+    return np.asarray((result.estimated or result.recovered)[site], dtype=np.float64)
+
+
+def how_known(result: ActivationPatchingResult, site: str) -> list[str]:
+    """What tooltips say of each cell of an estimated map: what patching it recovers, if that is known."""
+    values = np.ravel(result.recovered[site]).tolist()
+    return [f"patched {part(value)}" if np.isfinite(value) else "estimated" for value in values]
+
+
+def notes_of(view: str, results: Sequence[ActivationPatchingResult], site: str) -> list[str]:
+    """The tooltips of a view of a map; none where every cell was patched."""
+    return cell_notes(view, results, partial(how_known, site=site)) if results[0].estimated else []
+
+
+def patched_cells(
+    view: str, results: Sequence[ActivationPatchingResult], sites: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """By map the cells of an estimated site that were patched in all models of a view; None where every cell was."""
+    shown = [results[index] for index in pair_view.models_of(view)]
+    if not shown[0].estimated:
+        return None
+    patched = {name: [np.isfinite(result.recovered[site]) for result in shown] for name, site in sites.items()}
+    if any(len({cells.shape for cells in each}) > 1 for each in patched.values()):
+        return None  # models of two shapes have no difference
+    return {name: np.logical_and.reduce(each).reshape(len(each[0]), -1) for name, each in patched.items()}
+
+
+def rest(results: Sequence[ActivationPatchingResult]) -> str:
+    """What the title of a map says of cells that were not patched."""
+    if results[0].estimated:
+        return ", estimated"
+    return ", partial" if any(result.partial for result in results) else ""
+
+
+def largest(results: Sequence[ActivationPatchingResult]) -> str:
+    """How a sentence begins that names the largest cells."""
+    return "Largest estimates" if results[0].estimated else "Largest"
 
 
 def part(value: float) -> str:
@@ -430,15 +498,19 @@ def clean_positions(result: ActivationPatchingResult) -> Sequence[int]:
     return result.source_positions if result.direction == "denoising" else result.positions
 
 
-def put_in(result: ActivationPatchingResult, what: str, where: str, value: float) -> str:
-    """One cell in words, as HTML."""
+def put_in(result: ActivationPatchingResult, what: str, where: str, value: float, shown: float) -> str:
+    """One cell in words, as HTML: the part that patching it recovers, and the one on the map, which may be an
+    estimate."""
     source, run = ("clean", "corrupted") if result.direction == "denoising" else ("corrupted", "clean")
     clean, corrupted = float(result.clean[0]), float(result.corrupted[0])
     start = f"The {source} {what}{where} in the {run} run"
+    if not np.isfinite(value) and np.isfinite(shown):
+        return f"{start} is estimated to recover <b>{part(shown)}</b>; it was not patched."
     if not np.isfinite(value):
         return f"{start}: {'not computed yet' if result.missing else 'not defined'}."
     patched = amount(corrupted + value * (clean - corrupted))
-    return f"{start} recovers <b>{part(value)}</b>: the metric goes to {patched}."
+    estimate = f" The estimate was {part(shown)}." if result.estimated else ""
+    return f"{start} recovers <b>{part(value)}</b>: the metric goes to {patched}.{estimate}"
 
 
 def at(result: ActivationPatchingResult, column: int) -> str:

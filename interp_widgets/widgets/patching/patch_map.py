@@ -19,14 +19,20 @@ from ..base.description import Description, plain
 from ..base.fields import Incomplete, field, variant
 from .next_token import Cell, PatchedTokens
 from .options import (
+    METHOD,
     SITES,
     UNIT,
     PatchPanel,
     at,
     clean_positions,
     column_labels,
+    drawn,
+    largest,
+    notes_of,
     part,
+    patched_cells,
     put_in,
+    rest,
     sites_of_all,
 )
 
@@ -42,6 +48,7 @@ class PatchMap(PatchPanel):
         POSITIONS,
         help="Only these tokens of the clean prompt: last, its words, or numbers such as 4 or 3-8; empty: all",
     )
+    method = METHOD
     picked_site = field(T.Enum(("", *MAPS), default_value=""), selects=True)
     """The map whose cell is picked; empty for none."""
 
@@ -83,12 +90,13 @@ class PatchMap(PatchPanel):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[ActivationPatchingResult, ...], request: Any) -> None:
-        rest = ", partial" if any(result.partial for result in results) else ""
         self.maps.paint(
-            {site: [np.asarray(result.recovered[site], float) for result in results] for site in self.mapped},
-            column_labels(results[0]), unit=UNIT, titles={site: SITES[site] + rest for site in self.mapped},
+            {site: [drawn(result, site) for result in results] for site in self.mapped},
+            column_labels(results[0]), unit=UNIT, titles={site: SITES[site] + rest(results) for site in self.mapped},
+            notes=lambda view: {site: notes_of(view, results, site) for site in self.mapped},
             end=self.color_range, layers=results[0].layers, positions=clean_positions(results[0]),
         )  # fmt: skip
+        self.maps.cross(lambda view: patched_cells(view, results, {site: site for site in self.mapped}))
         self.draw_words(
             strongest(results, self.mapped), "One pair of prompts has no interval: the tab Pairs tests cells on many."
         )
@@ -131,13 +139,13 @@ class PatchMap(PatchPanel):
             if index >= len(self.results):
                 continue
             result, letter = self.results[index], pair_view.letters(self.results)[index]
-            values = result.recovered[self.picked_site]
+            values, shown = result.recovered[self.picked_site], drawn(result, self.picked_site)
             row = place(self.layer, result.layers)
             if row < 0 or self.column >= values.shape[1]:
                 continue
             where = f" layer {self.layer}{at(result, self.column)}"
-            value = float(values[row, self.column])
-            lines.append(letter + put_in(result, WORDS[self.picked_site], where, value))
+            value, on_map = (float(each[row, self.column]) for each in (values, shown))
+            lines.append(letter + put_in(result, WORDS[self.picked_site], where, value, on_map))
         return lines
 
     def describe_selection(self) -> Description | None:
@@ -158,14 +166,14 @@ def strongest(results: tuple[ActivationPatchingResult, ...], sites: tuple[str, .
         named = map(partial(_best, result), sites)
         if found := [text for text in named if text]:
             lines.append(f"{letter}{'; '.join(found)}")
-    return f"Largest: {'. '.join(lines)}." if lines else ""
+    return f"{largest(results)}: {'. '.join(lines)}." if lines else ""
 
 
 def _best(result: ActivationPatchingResult, site: str) -> str:
-    best = result.strongest(site)
+    best = result.strongest(site, estimated=bool(result.estimated))
     if not best:
         return ""
     layer, position = best[0]
     column = tuple(result.positions).index(position)
-    value = float(np.nanmax(result.recovered[site]))
+    value = float(np.nanmax(drawn(result, site)))
     return f"<b>{part(value)}</b>, {WORDS[site]} layer {layer}{at(result, column)}"
