@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
 from interp_widgets.analysis._core.cost import flops_per_token, row_bytes
+from interp_widgets.analysis._core.result import Scalar
 from interp_widgets.analysis._core.run import Check, Progress, partial_is_due
 from interp_widgets.arguments import message_of
 from interp_widgets.models import Model
@@ -139,6 +141,11 @@ class Runner:
     log: ChunkLog = field(default_factory=ChunkLog)
     done: int = 0
     total: int = 1
+
+    @cached_property
+    def origin(self) -> Mapping[str, Scalar]:
+        """The model's provenance, read once for all results of a run: it takes a second for a large vocabulary."""
+        return self.model.provenance()
 
     @property
     def early(self) -> bool:

@@ -555,7 +555,7 @@ class AblationRun:
             "foil": metric.foil,
             "bos_id": self.prompt.bos_id,
             "sink": self.prompt.first_is_sink,
-            "provenance": provenance(self.model.provenance(), **facts),
+            "provenance": provenance(self.runner.origin, **facts),
         }
 
 

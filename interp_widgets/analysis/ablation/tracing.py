@@ -469,7 +469,7 @@ class _TracingRun:
             sink=self.subject[0] == 0 and self.prompt.first_is_sink,
             partial=partial,
             provenance=provenance(
-                model.provenance(), **options, window=self.window, bos=self.prompt.offset == 1,
+                self.runner.origin, **options, window=self.window, bos=self.prompt.offset == 1,
                 layers=str(self.layers), positions=str(self.positions), **self.runner.log.facts(),
             ),
         )  # fmt: skip

@@ -186,7 +186,7 @@ def attention_patterns(
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     rows = layer_indices(model, layers)
     columns = indices(heads, model.n_heads, "head", f"model with {model.n_heads} heads per layer")
-    run, n = RunOptions(progress, check), len(tokens.ids)
+    origin, run, n = model.provenance(), RunOptions(progress, check), len(tokens.ids)
     dtype = wide_type(model.dtype)
     _check_memory(len(rows) * len(columns), n, dtype.itemsize)
     patterns = torch.empty(len(rows), len(columns), n, n, dtype=dtype)
@@ -206,7 +206,7 @@ def attention_patterns(
     def result(numbers: Sequence[int], values: Tensor, *, partial: bool = False) -> AttentionPatterns:
         layers = tuple(rows[number] for number in numbers)
         check_finite(values, lambda i, j, *_: f"the attention pattern of head {layers[i]}.{columns[j]} of {model.name}")
-        known = [norm for norm in (readers[number].norm for number in numbers) if norm is not None]
+        norms = [norm for norm in (readers[number].norm for number in numbers) if norm is not None]
         return AttentionPatterns(
             tokens=tuple(model.token_strings(tokens.ids)),
             ids=tokens.ids,
@@ -214,10 +214,10 @@ def attention_patterns(
             layers=layers,
             heads=columns,
             patterns=as_array(values),
-            value_norm=as_array(torch.stack(known)) if len(known) == len(layers) else None,
+            value_norm=as_array(torch.stack(norms)) if len(norms) == len(layers) else None,
             bos=tokens.offset == 1,
             partial=partial,
-            provenance=provenance(model.provenance(), bos=tokens.offset == 1),
+            provenance=provenance(origin, bos=tokens.offset == 1),
         )
 
     order = sorted(range(len(rows)), key=rows.__getitem__)

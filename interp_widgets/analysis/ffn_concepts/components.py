@@ -203,7 +203,7 @@ def ffn_concepts(
     check_range("top", top)
     numbers = sorted(layer_indices(model, layers))
     rank = min(rank, model.d_mlp - 1, model.d_model)  # in more directions centred output weights cannot vary
-    run = RunOptions(progress, check)
+    origin, run = model.provenance(), RunOptions(progress, check)
     table = word_table(model, words, side="output", check=check)
     check_finite(table.embeddings, lambda word, _: f"the output embedding of {table.words[word]!r}")
     units = torch.nn.functional.normalize(table.embeddings, dim=-1)
@@ -217,7 +217,7 @@ def ffn_concepts(
             layers=tuple(numbers[: len(rows["plus"])]),
             unknown=table.unknown,
             partial=partial,
-            provenance=provenance(model.provenance(), **options),
+            provenance=provenance(origin, **options),
             **{name: np.stack(values) for name, values in rows.items()},
         )
 

@@ -102,7 +102,7 @@ def head_word_pairs(
     """
     check_range("keep", keep, most=MOST_KEEP, advice=ADVICE)
     numbers = sorted(layer_indices(model, layers))
-    run = RunOptions(progress, check)
+    origin, run = model.provenance(), RunOptions(progress, check)
     listed, table, present, search = pair_search(
         model, "head_word_pairs", words, vectors, top=top, keep=keep, frequent=frequent, run=run
     )
@@ -125,7 +125,7 @@ def head_word_pairs(
             unknown=table.unknown,
             top=search.top,
             partial=partial,
-            provenance=provenance(model.provenance(), **options, chunk_halvings=search.log.halvings),
+            provenance=provenance(origin, **options, chunk_halvings=search.log.halvings),
         )
 
     def step(rows: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -97,6 +96,7 @@ def logit_lens(
     maps = _translators(model, translators)
     run = RunOptions(progress, check)
     run.stop_if_cancelled()
+    origin = model.provenance()
     streams = residual_streams(model, tokens.fed_ids()[0])
     if maps is not None:
         for layer in range(model.n_layers):
@@ -106,7 +106,6 @@ def logit_lens(
     )
     read = read_out(model)
     read_all = _in_blocks if read.in_blocks else _by_modules
-    facts = functools.cache(model.provenance)  # for all parts: it reads the whole tokenizer
     due, apart = 1, max(1, tokens.n_shown // _DELIVERIES)
     for done, total in read_all(read, streams, readings, tokens.offset):
         run.report(done, total)
@@ -116,8 +115,8 @@ def logit_lens(
         complete = int(readings.complete.sum())
         if on_partial is not None and readings.complete[-1] and due <= complete < tokens.n_shown:
             due = complete + min(complete, apart)
-            on_partial(_result(tokens, readings, token, maps, read.in_blocks, facts(), partial=True))
-    return _result(tokens, readings, token, maps, read.in_blocks, model.provenance())
+            on_partial(_result(tokens, readings, token, maps, read.in_blocks, origin, partial=True))
+    return _result(tokens, readings, token, maps, read.in_blocks, origin)
 
 
 def _translators(model: Model, source: str | os.PathLike[str] | Translators | None) -> Translators | None:
@@ -204,7 +203,7 @@ def _result(
     target: int | None,
     maps: Translators | None,
     in_blocks: bool,
-    facts: Mapping[str, Scalar],
+    origin: Mapping[str, Scalar],
     *,
     partial: bool = False,
 ) -> LogitLensResult:
@@ -248,7 +247,7 @@ def _result(
         names=dict(zip(sorted(named), model.single_token_strings(sorted(named)), strict=True)),
         lens="logit" if maps is None else "tuned",
         partial=partial,
-        provenance=provenance(facts, **options),
+        provenance=provenance(origin, **options),
         **chosen,
     )
 

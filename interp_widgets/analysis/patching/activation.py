@@ -661,7 +661,7 @@ class _PatchingRun:
 
     def _result(self, facts: Mapping[str, Any], *, partial: bool = False) -> ActivationPatchingResult:
         """The result so far: means over the pairs that have been begun, and intervals once all are done."""
-        model, measured, patched = self.model, self.measured, self.patched
+        measured, patched = self.measured, self.patched
         each = self._stacked(self.values)
         estimated = self._stacked(self.estimates) if self.estimates else {}
         low, high = _intervals(each, self.seed) if len(measured) > 1 and not partial else ({}, {})
@@ -682,7 +682,7 @@ class _PatchingRun:
             direction=self.direction,
             missing=self.runner.total - self.runner.done,
             partial=partial,
-            **fields_of_pairs(model, measured, {"bos": patched.run.offset == 1, **facts, **self.runner.log.facts()}),
+            **fields_of_pairs(self.runner, measured, {"bos": patched.run.offset == 1, **facts}),
         )
 
     def _stacked(self, values: Sequence[Mapping[str, Tensor]]) -> dict[str, Floats]:

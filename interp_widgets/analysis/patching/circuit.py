@@ -282,7 +282,7 @@ def greedy_circuit(
             candidates=len(nodes),
             held_out=held_out,
             partial=partial,
-            **fields_of_pairs(model, judge.pairs, facts | runner.log.facts()),
+            **fields_of_pairs(runner, judge.pairs, facts),
         )
 
     for size in range(most + 1):
@@ -416,7 +416,7 @@ def circuit_faithfulness(
         without=float(share[1]),
         random=share[2:],
         each=each[:, 0],
-        **fields_of_pairs(model, run.pairs, facts | runner.log.facts()),
+        **fields_of_pairs(runner, run.pairs, facts),
     )
 
 

@@ -234,7 +234,7 @@ def edge_attribution(
         low=low,
         high=high,
         method=method,
-        **fields_of_pairs(model, measured, facts | runner.log.facts()),
+        **fields_of_pairs(runner, measured, facts),
     )
 
 

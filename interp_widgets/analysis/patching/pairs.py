@@ -12,6 +12,7 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, index
+from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.prompts import Prompt, PromptError, read_prompt, single_token
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import Check
@@ -161,22 +162,22 @@ class PairsResult(Result):
     """A :data:`Metric`."""
 
 
-def fields_of_pairs(model: Model, measured: Sequence[MeasuredPair], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `PairsResult`, whose provenance has these ``facts`` and the answers and foils."""
+def fields_of_pairs(runner: Runner, measured: Sequence[MeasuredPair], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `PairsResult`, whose provenance has these ``facts``, those of the run, and answers and foils."""
     answers = [both.metric.target for both in measured]
     foils = [both.metric.foil for both in measured if both.metric.foil is not None]
     metric = measured[0].metric.metric
-    known = {"metric": metric, **facts, "answer": str(answers), "foil": str(foils)}
+    known = {"metric": metric, **facts, **runner.log.facts(), "answer": str(answers), "foil": str(foils)}
     return {
         "clean": np.array([both.clean_value for both in measured]),
         "corrupted": np.array([both.corrupted_value for both in measured]),
         "undefined": tuple(number for number, both in enumerate(measured) if np.isnan(both.gap)),
         "answers": answers,
-        "answer_tokens": tuple(model.token_strings(answers)),
+        "answer_tokens": tuple(runner.model.token_strings(answers)),
         "foils": foils or None,
-        "foil_tokens": tuple(model.token_strings(foils)) if foils else None,
+        "foil_tokens": tuple(runner.model.token_strings(foils)) if foils else None,
         "metric": metric,
-        "provenance": provenance(model.provenance(), **known),
+        "provenance": provenance(runner.origin, **known),
     }
 
 

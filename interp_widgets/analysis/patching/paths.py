@@ -195,7 +195,7 @@ def path_patching(
         paths=mean_of(paths).reshape(len(sent), len(read)) if separate else None,
         low=None if interval is None else interval[0],
         high=None if interval is None else interval[1],
-        **fields_of_pairs(model, measured, facts | runner.log.facts()),
+        **fields_of_pairs(runner, measured, facts),
     )
 
 

@@ -138,7 +138,7 @@ def prompt_saliency(
     saliency = _Map.empty(case, method, kind, spans, within, len(replaced))
     runner = Runner(model, case.n_fed, batch_size, check, progress)
     if on_partial is not None and method != "integrated_gradients":  # some of its steps give no part of the map
-        runner.deliver = lambda: on_partial(saliency.result(saliency.facts(**options), partial=True))
+        runner.deliver = lambda: on_partial(saliency.result(saliency.facts(**options), runner, partial=True))
     match method:
         case "exact":
             occlusion(case, runner, saliency.effects, replaced, saliency.spans)
@@ -148,7 +148,7 @@ def prompt_saliency(
             saliency.gap = integrated_gradients(case, runner, saliency.effects, replaced, steps=steps)
         case "random":
             saliency.effects = torch.from_numpy(np.random.default_rng(seed).random(saliency.effects.shape))
-    result = saliency.result(saliency.facts(**options) | runner.log.facts())
+    result = saliency.result(saliency.facts(**options) | runner.log.facts(), runner)
     _check_finite(result)
     return result
 
@@ -230,7 +230,7 @@ class _Map:
         facts |= {"foil": self.case.foil} if self.case.foil is not None else {}
         return facts | {name: options[name] for name, is_used in used.items() if is_used}
 
-    def result(self, facts: Mapping[str, Scalar], *, partial: bool = False) -> SaliencyResult:
+    def result(self, facts: Mapping[str, Scalar], runner: Runner, *, partial: bool = False) -> SaliencyResult:
         """The result so far: mean and spread of the effects over the draws; gradients are summed by row."""
         case, prompt, effects = self.case, self.case.prompt, self.effects
         if self.method in ("first_order", "integrated_gradients") and "spans" in self.rows:
@@ -253,7 +253,7 @@ class _Map:
             roles=prompt.roles,
             turns=prompt.turns,
             partial=partial,
-            provenance=provenance(case.model.provenance(), **facts),
+            provenance=provenance(runner.origin, **facts),
             **self.rows,
         )
 

@@ -117,13 +117,13 @@ def decompose_tokens(
     options = {
         "position": last - tokens.offset, "biases": biases, "slope": slope, "lens": lens, "bos": tokens.offset == 1,
     }  # fmt: skip
-    run, before = RunOptions(progress), 0
+    origin, run, before = model.provenance(), RunOptions(progress), 0
 
     def after(done: int) -> None:
         nonlocal before
         run.report(done, last + 1)
         if on_partial is not None and biases == "separate" and partial_is_due(before, done, last + 1, _DELIVERIES):
-            on_partial(parts.result(provenance(model.provenance(), **options), partial=True))
+            on_partial(parts.result(provenance(origin, **options), partial=True))
         before = done
 
     log = ChunkLog()
@@ -138,7 +138,7 @@ def decompose_tokens(
     check_error(
         model, f"the parts of {model.name} do not add up at layer {worst}", float(error[worst]), slope, tolerance
     )
-    return parts.result(provenance(model.provenance(), **options, **log.facts()))
+    return parts.result(provenance(origin, **options, **log.facts()))
 
 
 def chunk_rows(model: Model, n: int) -> int:
