@@ -21,6 +21,8 @@ from interp_widgets import (
     circuit_scoreboard,
 )
 from interp_widgets.models.circuits import CIRCUITS
+from interp_widgets.widgets.circuits.opened_case import tab_of
+from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 
@@ -35,9 +37,11 @@ def last_first(model: Model, case: CircuitCase) -> dict[str, Any]:
 @pytest.fixture
 def board(wire: Any) -> Iterator[Callable[..., CircuitBoard]]:
     """Opens boards; afterwards every comm and worker they opened must be gone."""
+    BokehSource.shared()  # one for all figures of a kernel, which stays
+    before = wire.open()
     with opening(CircuitBoard) as build:
         yield build
-    assert wire.open() == 0
+    assert wire.open() == before
 
 
 @pytest.mark.seconds
@@ -52,6 +56,39 @@ def test_opens_with_what_ships_which_a_fresh_run_repeats(board: Callable[..., Ci
     rows = [panel.result.methods.index(name) for name in own.methods]
     np.testing.assert_allclose(panel.result.average_precision[rows], own.average_precision, atol=0.02)
     np.testing.assert_array_equal(panel.result.chance, own.chance)
+
+
+@pytest.mark.seconds
+def test_a_prompt_opens_in_a_workbench_with_the_truth_folded_away(board: Callable[..., CircuitBoard]) -> None:
+    panel = board(methods=("attention", "zero ablation"), circuit="backup")
+    case = panel.opened_case
+    case.button.click()
+    assert panel.wait(60)
+    assert case.bench.models[0].name == "circuit-backup"
+    assert (case.bench.prompt, case.bench.response) == (panel.ranking.prompt, f" {panel.ranking.answer}")
+    assert case.bench.screen.shown == ("ablation",)
+    assert case.truth.value.startswith("<details><summary>What matters</summary>")
+    assert "<p>Heads: 0.0, 0.2, 1.1</p>" in case.truth.value
+    assert "head 1.1 to logits" in case.truth.value
+    first = case.bench
+    panel.circuit = "induction"
+    assert panel.wait(60)
+    assert case.bench is first, "what one works in stays"
+    case.button.click()
+    assert case.bench is None
+    case.button.click()
+    assert panel.wait(60)
+    assert case.bench.models[0].name == "circuit-induction"
+
+
+@pytest.mark.parametrize(
+    ("method", "tab"),
+    [("exact, zero", "saliency"), ("mean ablation", "ablation"), ("tracing", "ablation"), ("attention", "attention"),
+     ("path patching, noising", "patching"), ("edge attribution", "patching"), ("decomposition", "decomposition"),
+     ("my own", "saliency")],
+)  # fmt: skip
+def test_a_method_opens_on_its_tab(method: str, tab: str) -> None:
+    assert tab_of(method) == tab
 
 
 @pytest.mark.seconds

@@ -173,7 +173,7 @@ def circuit_ranking(
 def _grid(kind: PartKind, case: CircuitCase, model: Model) -> tuple[list[str], list[str], tuple[Any, Any]]:
     """Names of rows and columns, and the row and column of each part in the order of `CircuitCase.matters`."""
     if kind == "edges":
-        ends = [(_end(sender), _end(receiver)) for sender, receiver in circuit_edges(model)]
+        ends = [(end_name(sender), end_name(receiver)) for sender, receiver in circuit_edges(model)]
         rows, columns = (list(dict.fromkeys(names)) for names in zip(*ends, strict=True))
         places = np.array([(rows.index(sender), columns.index(receiver)) for sender, receiver in ends]).T
         return rows, columns, (places[0], places[1])
@@ -185,7 +185,7 @@ def _grid(kind: PartKind, case: CircuitCase, model: Model) -> tuple[list[str], l
     return rows, columns, np.unravel_index(np.arange(len(rows) * len(columns)), (len(rows), len(columns)))  # type: ignore[return-value]
 
 
-def _end(named: str | tuple[str | int, ...]) -> str:
+def end_name(named: str | tuple[str | int, ...]) -> str:
     """A sender or receiver in words: ``head 0.1``, ``mlp 1``, ``k 1.1``, ``logits``."""
     if isinstance(named, str):
         return named

@@ -32,6 +32,7 @@ from ..base.jobs import Derived
 from ..base.panel import Panel
 from ..base.request import Request
 from ..views import Heatmap
+from .opened_case import OpenedCase
 
 BEYOND = 0.05
 """Share of random rankings under which a number differs from chance."""
@@ -60,7 +61,8 @@ class CircuitBoard(Panel):
 
     Each number is a method's average precision on the circuit of `load_circuit`: 1 if all parts that matter come before
     all others. What chance does stands above each column, and a number is grey where at least 5% of random rankings are
-    as good. A click on a cell draws that method's map of the circuit, with a cross on the parts that matter.
+    as good. A click on a cell draws that method's map of the circuit, with a cross on the parts that matter. A button
+    opens the map's prompt in a workbench of its own, where what matters is folded away.
 
     ``CircuitBoard()``, or on a model or workbench as other panels are, whose numbers do not enter. ``methods`` may hold
     names and functions of (model, case) as `circuit_scoreboard` takes them. `run()` returns its
@@ -121,7 +123,13 @@ class CircuitBoard(Panel):
         self.on_user(self.board, "pinned", self._pinned)
         board = W.VBox([self.board])
         board.add_class("iw-column")
-        self.arrange([self.summary, board], beside=[self.words, self.map], width=420)
+        self.opened_case = OpenedCase(self)
+        """The prompt of the map in a workbench."""
+        self.arrange([self.summary, board], beside=[self.words, self.map], below=[self.opened_case.box], width=420)
+
+    def end(self) -> None:
+        self.opened_case.close()
+        super().end()
 
     # computing --------------------------------------------------------------------------------------------------------
 
@@ -250,10 +258,12 @@ class CircuitBoard(Panel):
         self.ranking = None
         self.map.set_matrix(None)
         self.map.title = ""
+        self.opened_case.offer(None)
         self.words.value = f"<p>{escape(sentence)}{instruction('Click a number to see its map.')}</p>"
 
     def _show_ranking(self, found: CircuitRanking) -> None:
         self.ranking = found
+        self.opened_case.offer(found, self.seed)
         names = {
             "tokens": ("", "token"), "heads": ("layer", "head"), "neurons": ("layer", "neuron"),
             "edges": ("sender", "receiver"),
