@@ -211,8 +211,28 @@ def circuit() -> Drawing:
     return drawing
 
 
+def steering() -> Drawing:
+    """A push beside a random push."""
+    drawing = Drawing(760, 240, "A push along France and a random push of the same length")
+    drawing.text(85, 135, "… of Italy is", INK)
+    drawing.line((150, 130), (620, 130), color=BLUE, width=4)
+    for x in (200, 320, 440, 560):
+        drawing.box(x - 18, 114, 36, 32, "", BLUE)
+    drawing.line((260, 60), (260, 122), color=ORANGE, width=3, arrow=True)
+    drawing.text(260, 48, "+ France", ORANGE)
+    drawing.line((250, 196), (262, 138), color=GREY, width=3, arrow=True)
+    drawing.text(260, 216, "+ random, as long", GREY)
+    drawing.text(690, 60, "Paris", ORANGE)
+    drawing.text(690, 135, "Rome", BLUE)
+    drawing.text(690, 201, "Rome", GREY)
+    drawing.line((625, 120), (655, 70), color=ORANGE, arrow=True, dashed=True)
+    drawing.line((625, 140), (655, 186), color=GREY, arrow=True, dashed=True)
+    drawing.text(500, 32, "and what does it do to a text about bread?", INK)
+    return drawing
+
+
 DRAWINGS: dict[str, Callable[[], Drawing]] = {
-    drawing.__name__: drawing for drawing in (stream, lens, attention, induction, ablation, patching, circuit)
+    drawing.__name__: drawing for drawing in (stream, lens, attention, induction, ablation, patching, circuit, steering)
 }
 """Name of the file → what draws it."""
 

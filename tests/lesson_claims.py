@@ -481,6 +481,45 @@ assert max(abs(whole.value - 1), abs(whole.other - 1)) < 0.01""",
         "*Within* a group the tuned model's concepts lie closer together than the base model's": """\
 assert apart.pairs == "group" and apart.difference_interval[1] < 0""",
     },
+    "11_steering": {
+        "One gap along France takes *Paris* from a thousandth to nearly a half": """\
+assert sweep.word_probability[0] < 0.002 and 0.4 < sweep.word_probability[2] < 0.5""",
+        "None of 19 random pushes of the same length brings it to a fiftieth.": """\
+assert sweep.random_probability.shape == (4, 19) and sweep.random_probability[2].max() < 0.02""",
+        "Twice as much does less: the model no longer says *Rome*, nor *Paris*, nor anything.": """\
+assert sweep.word_probability[3] < 0.1 and "Rome" not in sweep.text(3) and "Paris" not in sweep.text(3)""",
+        "One gap towards a country costs this text between a tenth and six tenths of a nat per token": """\
+assert 0.05 < costs.min() and costs.max() < 0.66""",
+        "as far in a random direction a third to a whole nat.": """\
+assert 0.3 < at_random.min() and 0.9 < at_random.max() < 1.1""",
+        "Up to the entrance of layer 23 the push turns the answer wherever it is made.": """\
+at = np.array(layers)
+assert leads[0][at <= 23].min() > 2 and 23 in layers""",
+        "At layer 24 the same push at the same word does nothing.": """\
+assert leads[0][at >= 24].max() < -5 and 24 in layers
+plain_lead = model.run(model.tokens(prompt)).logits[0, -1]
+first, second = (model.tokens(text, prepend_bos=False)[0] for text in (" Paris", " Rome"))
+assert abs(leads[0][at >= 25] - float(plain_lead[first] - plain_lead[second])).max() < 1.2""",
+        "At the last token it never does.": "assert leads[1].max() < 0",
+        "each country's direction takes more than a nat from its own capital and, Greece's apart, less than 0.3": """\
+greece = list(countries.values()).index("Greece")
+rest = np.delete(np.where(np.eye(8, dtype=bool), 0, lost), greece, axis=0)
+assert np.diag(lost).min() > 1.2 and rest.max() < 0.3""",
+        "The row of *Greece* is not like the others: it takes from several at once.": """\
+assert (np.delete(lost[greece], greece) > 0.25).sum() >= 5""",
+        "Of eight random directions none takes more than a nat from any capital.": """\
+assert len(chance) == 8 and np.max(chance) < 1""",
+        "It is France: its language goes with its capital.": """\
+with erase(model, found.direction("Paris"), layer=LAYER):
+    spoken, tower = likeliest("People in France speak"), likeliest("The Eiffel Tower is in", 2)
+assert likeliest("People in France speak", 1).startswith("' French'") and "French" not in spoken""",
+        "*Paris* has not been touched where it comes from elsewhere: ask for the tower.": """\
+assert "Paris" in tower and "Paris" in likeliest("The Eiffel Tower is in", 2)""",
+        "Where France was erased, a new direction does no better than shuffled labels.": """\
+assert depths[0] == LAYER and again[0] < high[0]""",
+        "Two layers on it does, and in layer 24 it puts a text about France before another one in 87 of 100 pairs": """\
+assert (again[1:] > high[1:]).all() and abs(again[depths.index(24)] - 0.87) < 0.02""",
+    },
     "12_saliency": {
         "The first word of the answer of `tuned` (B) depends on two tokens: *Japan*, and the colon": """\
 opening = prompt_saliency(pair.tuned, case.prompt, max_new_tokens=12)
