@@ -99,6 +99,9 @@ class DirectLogitAttribution(Result):
     """Two-sided p of every head among what it adds to the logits of random other tokens (with a foil to differences of
     two), corrected over all heads; None in results of earlier versions."""
 
+    mlps_p: Floats | None = with_axes("layers", default=None)
+    """The same of every MLP, corrected over all MLPs; None in a model without MLPs too."""
+
     @property
     def heads(self) -> NDArray[np.float64]:
         """(layers, heads) contribution of every head; the mean over prompts."""
@@ -130,10 +133,13 @@ class DirectLogitAttribution(Result):
         return float(self.total_by_prompt.mean(dtype=np.float64))
 
     def in_words(self) -> str:
-        """Which heads write the target beyond chance, in a sentence."""
+        """Which heads and MLPs write the target beyond chance, in a sentence each."""
         if self.heads_p is None:
             raise ValueError("this result has no test: compute it again")
-        return heads_in_words(self.heads_p, self.heads, foil=self.foils is not None)
+        foil = self.foils is not None
+        words = [heads_in_words(self.heads_p, self.heads, foil=foil)]
+        words += [] if self.mlps_p is None else [mlps_in_words(self.mlps_p, self.mlps, foil=foil)]
+        return ". ".join(words)
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """The head with the largest contribution, as ``layer.head``, its contribution, and the sums by kind."""
@@ -148,7 +154,8 @@ class DirectLogitAttribution(Result):
         }
 
     def to_frame(self) -> DataFrame:
-        """One row per part: its kind, layer and head (-1 where it has none), contribution, interval and a head's p."""
+        """One row per part: its kind, layer and head (-1 where it has none), contribution, interval, and the p of heads
+        and MLPs."""
         import pandas as pd
 
         layers, heads = self.heads.shape
@@ -161,7 +168,8 @@ class DirectLogitAttribution(Result):
                 rows.append(("head", layer, head, self.heads[layer, head], *ends, p))
         for layer in range(layers):
             ends = nothing if self.mlps_interval is None else self.mlps_interval[:, layer]
-            rows.append(("mlp", layer, -1, self.mlps[layer], *ends, np.nan))
+            p = np.nan if self.mlps_p is None else self.mlps_p[layer]
+            rows.append(("mlp", layer, -1, self.mlps[layer], *ends, p))
         nothing = np.full(3, np.nan)
         rows += [("attention_bias", layer, -1, self.attention_bias[layer], *nothing) for layer in range(layers)]
         rows += [("embedding", -1, -1, self.embedding, *nothing), ("bias", -1, -1, self.bias, *nothing)]
@@ -170,16 +178,25 @@ class DirectLogitAttribution(Result):
 
 def heads_in_words(p: NDArray[np.floating], contributions: NDArray[np.floating], *, foil: bool = False) -> str:
     """How many heads have a p (layers, heads) of at most 0.05, and which add most (layers, heads), in a sentence."""
+    return _in_words(p, contributions, "heads", foil)
+
+
+def mlps_in_words(p: NDArray[np.floating], contributions: NDArray[np.floating], *, foil: bool = False) -> str:
+    """The same of MLPs (layers,)."""
+    return _in_words(p, contributions, "MLPs", foil)
+
+
+def _in_words(p: NDArray[np.floating], contributions: NDArray[np.floating], kind: str, foil: bool) -> str:
     beyond = np.argwhere(p <= BEYOND)
-    order = sorted(beyond.tolist(), key=lambda at: -abs(float(contributions[at[0], at[1]])))
-    named = ", ".join(f"{layer}.{head}" for layer, head in order[:NAMED])
+    order = sorted(map(tuple, beyond.tolist()), key=lambda at: -abs(float(contributions[at])))
+    named = ", ".join(".".join(map(str, at)) for at in order[:NAMED])
     which = f" ({named}{', …' if len(order) > NAMED else ''})" if order else ""
     what = (
         ("this difference", "the difference of random other tokens") if foil else ("this token", "random other tokens")
     )
     return (
-        f"{len(order)} of {p.size} heads{which} write for or against {what[0]} beyond chance: more than heads do for "
-        f"{what[1]} (p at most {BEYOND}, corrected over all heads)"
+        f"{len(order)} of {p.size} {kind}{which} write for or against {what[0]} beyond chance: more than {kind} do for "
+        f"{what[1]} (p at most {BEYOND}, corrected over all {kind})"
     )
 
 
@@ -212,9 +229,9 @@ def direct_logit_attribution(
     model that norms the outputs of attention (Gemma 2 and 3) the scales of that norm are held fixed too. For a mixture
     of depths it is the logit of the last route alone.
 
-    Every head adds something to every logit, so that a map of heads is never empty. `heads_p` says which of them write
-    this token (or difference) more than a token picked at random: a permutation test of the cosine between what the
-    head writes and the token's direction, less the mean of all drawn, so that neither the length of a token's row of
+    Every head and MLP adds something to every logit, so that no map of them is empty. `heads_p` and `mlps_p` say which
+    of them write this token (or difference) more than a token picked at random: a permutation test of the cosine
+    between what the part writes and the token's direction, less the mean of all drawn, so that neither the length of a token's row of
     the unembedding nor what all logits share matters. Random tokens, not random directions: what heads write and the
     rows of the unembedding lie in the same few dimensions of the stream, so that in a pretrained model more than 5% of
     all heads pass a test against directions for a token that nobody asked for.
@@ -293,9 +310,15 @@ def direct_logit_attribution(
         foil_tokens=None if foils is None else tuple(model.single_token_strings(foils)),
         heads_interval=_interval(heads, resamples, seed) if several else None,
         mlps_interval=_interval(mlps, resamples, seed) if several else None,
-        heads_p=largest_p(tested[0], tested[1:]).reshape(heads.shape[1:]),
+        heads_p=_p(tested[:, : heads[0].size]).reshape(heads.shape[1:]),
+        mlps_p=_p(tested[:, heads[0].size :]) if tested.shape[1] > heads[0].size else None,
         provenance=provenance(model.provenance(), **options, **runner.log.facts()),
     )
+
+
+def _p(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(parts,) p of the target's cosines, the first row, among those of random other tokens, corrected over them."""
+    return largest_p(cosines[0], cosines[1:])
 
 
 def check_parts(model: Model, name: str) -> None:
@@ -449,11 +472,12 @@ class OnePosition:
     def cosines(
         self, row: int, target: int, foil: int | None, draws: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """(1 + draws, layers · heads) cosine of what every head writes with the direction of the target (less that of
-        the foil), then with those of random other tokens (pairs of them); without a foil above the mean of all these.
-        """
+        """(1 + draws, layers · heads + MLPs) cosine of what every head and every MLP writes with the direction of the
+        target (less that of the foil), then with those of random other tokens (pairs of them); without a foil above
+        the mean of all these."""
         lens = PartLens.of(self.model, self.end[row : row + 1])
-        written = torch.cat([self.of_heads(layer, row) for layer in range(self.model.n_layers)])
+        heads = [self.of_heads(layer, row) for layer in range(self.model.n_layers)]
+        written = torch.cat([*heads, *(of_layer[row : row + 1] for of_layer in self.mlp)])
         return float64(lens.drawn_directions(target, foil, draws, rng) @ written.cpu().double().T)
 
     def _norm(self, layer: int, row: int) -> LinearisedNorm | None:

@@ -118,19 +118,20 @@ def test_a_set_of_prompts() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_the_null_is_that_of_a_loop_over_all_other_tokens(name: str) -> None:
-    """Cosines of what a head writes with each token's own direction, above the mean of all: every token once."""
+    """Cosines of what a part writes with each token's own direction, above the mean of all: every token once."""
     model = model_of(name, "bridge", torch.float64)
     result = direct_logit_attribution(model, IDS, TARGET)
     written = OnePosition.of(model, torch.tensor([IDS]))
     lens = PartLens.of(model, written.end)
-    heads = torch.cat([written.of_heads(layer, 0) for layer in range(3)])
+    heads, mlps = torch.cat([written.of_heads(layer, 0) for layer in range(3)]), torch.cat(written.mlp)
     order = [TARGET, *(token for token in range(model.d_vocab) if token != TARGET)]
     rows = torch.stack([lens.directions(token)[0] for token in order])
     rows = rows - rows.mean(0)
-    cosines = np.array([[float(row @ head / row.norm()) for head in heads] for row in rows])
-    sizes = np.abs(cosines) / np.sqrt((cosines**2).mean(0))
-    wanted = [(1 + sum(row.max() >= own - 1e-9 for row in sizes[1:])) / len(sizes) for own in sizes[0]]
-    np.testing.assert_allclose(np.asarray(result.heads_p).ravel(), wanted)
+    for parts, p in ((heads, result.heads_p), (mlps, result.mlps_p)):
+        cosines = np.array([[float(row @ part / row.norm()) for part in parts] for row in rows])
+        sizes = np.abs(cosines) / np.sqrt((cosines**2).mean(0))
+        wanted = [(1 + sum(row.max() >= own - 1e-9 for row in sizes[1:])) / len(sizes) for own in sizes[0]]
+        np.testing.assert_allclose(np.asarray(p).ravel(), wanted)
 
 
 def test_a_head_that_writes_the_token_is_beyond_chance_and_others_rarely_are() -> None:
@@ -151,8 +152,9 @@ def test_a_head_that_writes_the_token_is_beyond_chance_and_others_rarely_are() -
     assert "for or against this difference beyond chance" in several.in_words()
     rng, written = np.random.default_rng(0), OnePosition.of(model, torch.tensor([IDS]))
     drawn = [written.cosines(0, *rng.choice(128, 2, replace=False).tolist(), 99, rng) for _ in range(200)]
-    found = [largest_p(each[0], each[1:]).min() <= 0.05 for each in drawn]
-    assert 0.01 < np.mean(found) < 0.1, "some head, for tokens that nobody asked for"
+    for kind in (slice(0, 12), slice(12, None)):
+        found = [largest_p(each[0, kind], each[1:, kind]).min() <= 0.05 for each in drawn]
+        assert 0.01 < np.mean(found) < 0.1, "some head, or some MLP, for tokens that nobody asked for"
 
 
 def test_the_name_mover_of_a_circuit_is_beyond_chance() -> None:
@@ -161,6 +163,8 @@ def test_the_name_mover_of_a_circuit_is_beyond_chance() -> None:
     result = direct_logit_attribution(model, case.prompt, case.answer, foil=case.foil)
     assert np.argwhere(np.asarray(result.heads_p) <= 0.05).tolist() == [[2, 2]]
     assert result.in_words().startswith("1 of 12 heads (2.2) write for or against this difference beyond chance")
+    assert (result.mlps_p is None) == model.capabilities.attention_only
+    assert ("MLPs" in result.in_words()) == (result.mlps_p is not None)
 
 
 def test_the_likeliest_token_is_the_default() -> None:
@@ -203,7 +207,8 @@ def test_table_measures_and_file(tmp_path: Any) -> None:
     row = frame.query(f"part == 'head' and layer == {layer} and head == {head}").iloc[0]
     assert row.low <= row.contribution <= row.high
     assert row.p == np.asarray(result.heads_p)[layer, head]
-    assert frame.query("part != 'head'").p.isna().all()
+    np.testing.assert_array_equal(frame.query("part == 'mlp'").p, np.asarray(result.mlps_p))
+    assert frame.query("part not in ('head', 'mlp')").p.isna().all()
     assert DirectLogitAttribution.load(result.save(tmp_path / "parts")).equals(result)
 
 
