@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from interp_widgets.widgets.attention.known_heads import SCORES
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
+from tests.waiting import LIMIT
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import complaint
 
@@ -489,6 +491,39 @@ def test_heads_are_compared_by_two_measures(pair: Any, attend: Any, wire: Any) -
     assert [shade == QUIET for shade in chart.source.data["color"]] == (p > 0.05).tolist()
     assert f"<br>{int((p <= 0.05).sum())} of 36 heads" in part.about.value
     assert "the others are grey" in part.about.value
+
+
+def test_heads_compared_so_far_are_drawn_and_kept_on_cancel(pair: Any, attend: Any, monkeypatch: Any) -> None:
+    panel = attend(pair.base, tab="compare", x_measure="direct_attribution")
+    tab, values = panel["compare"], np.array(panel.result.values)
+    values[1, :, 2:] = np.nan
+    part = replace(panel.result, values=values, partial=True, strongest_first=True)
+    entered = threading.Event()
+
+    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
+        on_partial(part)
+        entered.set()
+        while True:
+            check()
+
+    monkeypatch.setattr(tab, "compute", endless)
+    panel.target = " London"
+    panel.go()
+    assert entered.wait(LIMIT)
+    panel.cancel()
+    assert panel.wait(LIMIT)
+    assert panel.status.state == "cancelled"
+    assert panel.result is part
+    (chart,) = tab.charts
+    assert np.isfinite(chart.source.data["y"]).tolist() == np.isfinite(values[1]).ravel().tolist()
+    assert "<b>12 of 36</b> heads so far, the strongest expected first." in tab.about.value
+    assert "correlation" not in tab.about.value
+    assert tab.table.caption.endswith("so far")
+    assert all(None not in row for row in tab.table.rows)
+    with panel.batch_changes():
+        panel.layer, panel.head = 0, 5
+    assert tab.table.selected == -1
+    assert tab.scene().height > 0
 
 
 def test_every_tab_opens_on_a_model_of_few_words(attend: Any) -> None:

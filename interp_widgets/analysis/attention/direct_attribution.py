@@ -231,10 +231,10 @@ def direct_logit_attribution(
 
     Every head and MLP adds something to every logit, so that no map of them is empty. `heads_p` and `mlps_p` say which
     of them write this token (or difference) more than a token picked at random: a permutation test of the cosine
-    between what the part writes and the token's direction, less the mean of all drawn, so that neither the length of a token's row of
-    the unembedding nor what all logits share matters. Random tokens, not random directions: what heads write and the
-    rows of the unembedding lie in the same few dimensions of the stream, so that in a pretrained model more than 5% of
-    all heads pass a test against directions for a token that nobody asked for.
+    between what the part writes and the token's direction, less the mean of all drawn, so that neither the length of a
+    token's row of the unembedding nor what all logits share matters. Random tokens, not random directions: what parts
+    write and the rows of the unembedding lie in the same few dimensions of the stream, so that in a pretrained model
+    more than 5% of all heads pass a test against directions for a token that nobody asked for.
 
     Args:
         model: what `load_model` returns.

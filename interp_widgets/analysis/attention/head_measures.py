@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.statistics import spearman
 from interp_widgets.analysis._core.tables import DataFrame, table
-from interp_widgets.analysis.ablation import ablate_heads, ablation_cost
+from interp_widgets.analysis.ablation import HeadAblationResult, ablate_heads, ablation_cost
 from interp_widgets.analysis.attention.direct_attribution import direct_logit_attribution
 from interp_widgets.analysis.attention.head_scores import SCORES, head_scores, head_scores_cost
 from interp_widgets.arguments import checked
@@ -45,7 +46,8 @@ class HeadMeasures(PromptResult):
     """
 
     values: Floats = with_axes("measures", "layers", "heads")
-    """The measures: mean attention, 0..1; logit; or drop in log-probability, nats."""
+    """The measures: mean attention, 0..1; logit; or drop in log-probability, nats. NaN in a partial result for a head
+    that is not ablated yet."""
 
     names: Sequence[str] = with_axes("measures")
     """Each a :data:`HeadMeasure`."""
@@ -59,6 +61,9 @@ class HeadMeasures(PromptResult):
 
     target_token: str | None = None
     """Its readable text."""
+
+    strongest_first: bool = field(default=False, kw_only=True)
+    """Whether a partial result has the heads with the strongest expected effects."""
 
     def of(self, name: str) -> NDArray[np.float64]:
         """(layers, heads) one measure; ValueError if it was not computed."""
@@ -79,8 +84,9 @@ class HeadMeasures(PromptResult):
         row: dict[str, float | int | str | bool | None] = {"target_token": self.target_token}
         for name in self.names:
             values = self.of(name)
-            layer, head = divmod(int(values.argmax()), values.shape[1])
-            row |= {name: float(values.max()), f"{name}_head": f"{layer}.{head}"}
+            layer, head = divmod(int(np.nan_to_num(values, nan=-np.inf).argmax()), values.shape[1])
+            highest = float(values[layer, head])  # NaN where no head is ablated yet
+            row |= {name: highest, f"{name}_head": f"{layer}.{head}" if np.isfinite(highest) else ""}
         if len(self.names) > 1:
             rho, p = self.correlation(*self.names[:2])
             row |= {"rho": rho, "p": p}
@@ -107,6 +113,7 @@ def head_measures(
     prepend_bos: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
+    on_partial: Callable[[HeadMeasures], None] | None = None,
 ) -> HeadMeasures:
     """Several measures of every head side by side: what it looks at, what it writes, and what is lost without it.
 
@@ -122,6 +129,7 @@ def head_measures(
         prepend_bos: overrides the model's BOS policy for a text.
         progress: called with (done, total) steps.
         check: called before every chunk; raises to cancel.
+        on_partial: receives a partial result a few times while heads are ablated, as in `ablate_heads`.
 
     Raises:
         ValueError: an unknown measure, an empty or too long prompt, a target of several tokens, or a model that shows
@@ -139,33 +147,43 @@ def head_measures(
     by_name: dict[str, NDArray[Any]] = {}
     token: int | None = None
     p: Floats | None = None
+    facts: dict[str, Any] = {"bos": read.offset == 1}
     parts = [bool(set(names) & set(SCORES)), "direct_attribution" in names, "ablation_effect" in names]
 
     def options(part: int) -> dict[str, Any]:
         run = RunOptions(progress, check).part(sum(parts[:part]), sum(parts))
         return {"progress": run.progress, "check": run.check}
 
+    def result(*, partial: bool = False, strongest_first: bool = False) -> HeadMeasures:
+        return HeadMeasures(
+            **read.fields(),
+            values=np.stack([by_name[name] for name in names]).astype(np.float64),
+            names=names,
+            p=p,
+            target=token,
+            target_token=None if token is None else model.single_token_strings([token])[0],
+            provenance=provenance(model.provenance(), measures=", ".join(names), **facts),
+            partial=partial,
+            strongest_first=strongest_first,
+        )
+
+    def ablated(part: HeadAblationResult) -> HeadMeasures:
+        nonlocal token
+        by_name["ablation_effect"], token = part.effect, part.target
+        return result(partial=part.partial, strongest_first=part.strongest_first)
+
     if parts[0]:
+        facts |= {"length": length, "sequences": sequences, "seed": seed}
         scores = head_scores(model, length=length, sequences=sequences, seed=seed, **options(0))
         by_name |= {name: getattr(scores, name) for name in SCORES}
     if parts[1]:
         direct = direct_logit_attribution(model, [prompt], target, prepend_bos=prepend_bos, **options(1))
         by_name["direct_attribution"], token, p = direct.heads, direct.targets[0], direct.heads_p
-    if parts[2]:
-        asked = target if token is None else token
-        ablated = ablate_heads(model, prompt, asked, prepend_bos=prepend_bos, **options(2))
-        by_name["ablation_effect"], token = ablated.effect, ablated.target
-    facts: dict[str, Any] = {"bos": read.offset == 1}
-    facts |= {"length": length, "sequences": sequences, "seed": seed} if parts[0] else {}
-    return HeadMeasures(
-        **read.fields(),
-        values=np.stack([by_name[name] for name in names]).astype(np.float64),
-        names=names,
-        p=p,
-        target=token,
-        target_token=None if token is None else model.single_token_strings([token])[0],
-        provenance=provenance(model.provenance(), measures=", ".join(names), **facts),
-    )
+    if not parts[2]:
+        return result()
+    deliver = None if on_partial is None else lambda part: on_partial(ablated(part))
+    asked = target if token is None else token
+    return ablated(ablate_heads(model, prompt, asked, prepend_bos=prepend_bos, on_partial=deliver, **options(2)))
 
 
 def head_measures_cost(

@@ -126,8 +126,12 @@ class HeadsCompared(PredictionPanel):
 
     def _sentence(self, result: HeadMeasures) -> str:
         """Whether the two measures go together, as HTML."""
-        rho, p = result.correlation(self.x_measure, self.y_measure)
         count = result.values[0].size
+        if result.partial:
+            known = int(np.isfinite(result.values).all(0).sum())
+            order = "the strongest expected first" if result.strongest_first else "layer by layer"
+            return f"<b>{known} of {count}</b> heads so far, {order}.{self._chance(result)}"
+        rho, p = result.correlation(self.x_measure, self.y_measure)
         if not np.isfinite(rho):
             alike = f"One of the measures is the same for all {count} heads, so there is no correlation."
             return alike + self._chance(result)
@@ -153,7 +157,7 @@ class HeadsCompared(PredictionPanel):
         letters = [letter.strip() for letter in pair_view.letters(results)]
         first = np.abs(results[0].of(self.y_measure))
         order = np.argsort(-first, axis=None, kind="stable")[:LISTED]
-        self._rows = [divmod(int(flat), first.shape[1]) for flat in order]
+        self._rows = [divmod(int(flat), first.shape[1]) for flat in order if np.isfinite(first.flat[flat])]
         columns: list[dict[str, Any]] = [{"label": "head", "title": "layer.head"}]
         for letter in letters:
             for name in (self.x_measure, self.y_measure):
@@ -163,13 +167,16 @@ class HeadsCompared(PredictionPanel):
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = columns, rows
-            self.table.caption = f"Largest by {MEASURES[self.y_measure]}" + (" of A" if len(letters) > 1 else "")
+            of_first = " of A" if len(letters) > 1 else ""
+            so_far = " so far" if results[0].partial else ""
+            self.table.caption = f"Largest by {MEASURES[self.y_measure]}{of_first}{so_far}"
 
     def _values(self, result: HeadMeasures, layer: int, head: int) -> list[float | None]:
         _, layers, heads = result.values.shape
         if layer >= layers or head >= heads:
             return [None, None]
-        return [float(result.of(name)[layer, head]) for name in (self.x_measure, self.y_measure)]
+        values = (float(result.of(name)[layer, head]) for name in (self.x_measure, self.y_measure))
+        return [value if np.isfinite(value) else None for value in values]
 
     def draw_selection(self) -> None:
         for index in pair_view.shown_indices(self):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,28 @@ def test_the_token_is_the_likeliest_and_scores_alone_have_none() -> None:
         head_measures(model, "", measures="induction", length=6, sequences=2)
     with pytest.raises(ValueError, match="'first_token' was not computed, only induction: name it in measures"):
         alone.of("first_token")
+
+
+def test_heads_that_are_ablated_first_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("interp_widgets.analysis.attention.head_measures")
+    monkeypatch.setattr(module, "ablate_heads", partial(ablate_heads, batch_size=2))
+    model, parts = tiny_model("llama", "bridge"), list[HeadMeasures]()
+    options: Any = {"measures": ("induction", "ablation_effect"), "length": 6, "sequences": 2}
+    whole = head_measures(model, IDS, 7, on_partial=parts.append, **options)
+    assert (whole.partial, whole.strongest_first) == (False, False)
+    counts = []
+    for part in parts:
+        assert (part.partial, part.strongest_first, part.target) == (True, True, 7)
+        np.testing.assert_array_equal(part.of("induction"), whole.of("induction"))
+        known = np.isfinite(part.of("ablation_effect"))
+        np.testing.assert_array_equal(part.of("ablation_effect")[known], whole.of("ablation_effect")[known])
+        counts.append(int(known.sum()))
+    assert counts == sorted(set(counts))
+    assert counts[0] == 0 < counts[-1] < whole.values[0].size
+    assert np.isnan(parts[0].correlation("induction", "ablation_effect")).all()
+    assert (parts[0].measures()["ablation_effect_head"], whole.measures()["rho"]) == (
+        "", whole.correlation("induction", "ablation_effect")[0],
+    )  # fmt: skip
 
 
 def test_an_induction_head_looks_writes_and_is_needed() -> None:
