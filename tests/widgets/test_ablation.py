@@ -1026,7 +1026,7 @@ def more_buttons(box: Any) -> list[bool]:
 def test_a_long_map_opens_on_its_last_tokens_and_says_so(
     pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interp_widgets.widgets.ablation.maps.PART_SECONDS", 0.0)
+    monkeypatch.setattr("interp_widgets.widgets.base.panel.FIRST_BACKGROUND_SECONDS", 0.0)
     prompt = f"{PROMPT} Paris. {PROMPT}"  # nothing that ships or that another test has asked, which takes no time
     long = ablate(pair.base, prompt=prompt, live_seconds=0)
     tab = long["modules"]
@@ -1037,7 +1037,7 @@ def test_a_long_map_opens_on_its_last_tokens_and_says_so(
     tab.positions = ""
     assert tab.positions == "", "the whole is one change away"
     assert ablate(pair.base, prompt=prompt, positions="last", live_seconds=0)["modules"].positions == "last"
-    monkeypatch.setattr("interp_widgets.widgets.ablation.maps.PART_SECONDS", 60.0)
+    monkeypatch.setattr("interp_widgets.widgets.base.panel.FIRST_BACKGROUND_SECONDS", 60.0)
     short = ablate(pair.base, prompt=f"{PROMPT} Rome. {PROMPT}")
     assert (short["modules"].positions, short["modules"].forecast_label.value) == ("", "")
 

@@ -302,6 +302,46 @@ def test_the_first_picture_comes_by_itself_also_after_a_hint(make: Callable[...,
     assert (far.results, far.status.state) == ((), "waiting")
 
 
+def test_a_panel_that_would_take_long_opens_on_its_strongest_parts_and_waits(
+    make: Any, model: Any, classes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.base.panel.FIRST_PARTS_SECONDS", 0.0)
+    far = make(model, n=4, seconds=61.0)
+    assert (far.results, far.status.state) == ((), "waiting"), "parts in any order are no first picture"
+    monkeypatch.setattr(classes.Toy, "strongest_first", True)
+    panel = make(model, n=5, seconds=61.0)
+    assert panel.wait(120)
+    assert (panel.results, panel.result) == ((-5,), -5), "the first part alone"
+    assert panel.status.text == "Only what is expected to be strongest: press Run (about 1 min 1 s, 300 MB)"
+    assert panel.status.error == ""
+    assert panel.run_button.button_style == "primary"
+    assert "iw-stale" not in panel.plot._dom_classes, "what is there is true"
+    panel.n = 6
+    assert panel.status.text.startswith("Inputs changed: press Run")
+    assert model.computed == [5], "only the first picture comes unasked"
+
+
+def test_run_lets_the_strongest_parts_go_on_to_the_whole(
+    make: Any, model: Any, classes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Twice(classes.Toy):
+        strongest_first = True
+
+        def compute(self, request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> int:
+            value: int = super().compute(request, model, progress=progress, check=check, on_partial=on_partial)
+            on_partial(-1)
+            return value
+
+    model.hold()
+    panel = make(model, kind=Twice, n=7, seconds=61.0)
+    assert model.entered.wait(120)
+    panel.go()
+    monkeypatch.setattr("interp_widgets.widgets.base.panel.FIRST_PARTS_SECONDS", 0.0)
+    model.gate.set()
+    assert panel.wait(120)
+    assert (panel.result, model.computed, panel.run_button.button_style) == (49, [7], "")
+
+
 def test_a_change_that_waits_for_run_stops_the_run_before_it(toy: Any, model: Any) -> None:
     model.hold()
     toy.n = 6

@@ -53,8 +53,8 @@ POSITIONS = field(
     help="Only these tokens: last, last 8, words of the prompt, or numbers such as 4 or 3-8; empty: all",
 )  # fmt: skip
 """A part of a map, which takes a part of the time; panels with these options read them by `of_part`."""
-PART, PART_SECONDS = "last 8", 60.0
-"""The positions on which a map opens that would take longer than so many seconds."""
+PART = "last 8"
+"""The positions on which a map opens that would take too long to start by itself."""
 
 
 class MapPanel(PredictionPanel):
@@ -92,7 +92,7 @@ class MapPanel(PredictionPanel):
             seconds = self.forecast(self.request()).seconds
         except Exception:
             return  # the first run meets it again and shows it
-        if seconds > max(PART_SECONDS, float(self.live_seconds)):
+        if seconds > self.opening_limit:
             with self.without_rerun():
                 self.positions = PART
 

@@ -81,6 +81,7 @@ class CausalTracing(MapPanel):
 
     title = "Causal tracing"
     analysis = staticmethod(causal_trace)
+    strongest_first = True
     subject = field(str, label="Subject", placeholder="words of the prompt",
                     help="Words of the prompt to corrupt with noise; their last occurrence counts")  # fmt: skip
     noise = field(

@@ -47,8 +47,13 @@ from .workbench import WorkbenchState
 
 FIRST_SECONDS = 1.0
 """The first run finishes before the panel appears if it takes less than this,"""
-FIRST_BACKGROUND_SECONDS = 300.0
+FIRST_BACKGROUND_SECONDS = 60.0
 """and starts in the background if it takes less than this."""
+FIRST_PARTS_SECONDS = 15.0
+"""A longer first run of a panel that computes what is expected to be strongest first ends by itself so many seconds
+after its first part."""
+PARTS_ONLY = "Only what is expected to be strongest"
+"""What is computed then."""
 MOST_BESIDE = 32
 """Most columns of a map that leaves room for widgets beside it."""
 OLD_HOOKS = {
@@ -125,6 +130,9 @@ class Panel(Shell):
     """Whether Run may use a cached answer; if not, it computes again, as a measurement should."""
     preemptible: ClassVar[bool] = False
     """Whether queued runs of other panels go first whenever its analysis reports progress: for work of minutes."""
+    strongest_first: ClassVar[bool] = False
+    """Whether the first parts of its result are those that are expected to be strongest: a first picture worth having
+    where the whole takes too long to start by itself."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -162,6 +170,8 @@ class Panel(Shell):
         self._waiting: Hashable = None
         self._corrected: Hashable = None
         self._run_failed = False
+        self._first_parts = False  # the run under way is to end after its first parts,
+        self._parts_until = float("inf")  # at this time
         self._error = ""
         self._opened = self._has_options = False
         self._batches = self._reruns_off = 0
@@ -451,6 +461,12 @@ class Panel(Shell):
         """The forecast beside a Run button that has to be pressed; empty while none has."""
         return self._forecast or ""
 
+    def ask_for_run(self) -> None:
+        """Say on the status line that Run has to be pressed, where it has."""
+        if self._forecast:
+            because = "Inputs changed" if self._stale else PARTS_ONLY
+            self.status.waiting(self._forecast, because=because if self.results else "Not computed yet")
+
     @property
     def request_models(self) -> tuple[Any, ...]:
         """The models that the request runs on, with one result each: all, unless one request covers both."""
@@ -585,6 +601,7 @@ class Panel(Shell):
     def _answer(self, limit: float) -> None:
         request, self._waiting = self._question(), None
         if self._pending is not None and request == self._pending:
+            self._first_parts = self._first_parts and limit < float("inf")
             return
         cached = self.answers.cached(request) if self.reuses or limit < float("inf") else None
         if cached is not None:
@@ -592,19 +609,26 @@ class Panel(Shell):
             self._show(cached)
             return
         forecast = self.forecast(request)
-        quick = forecast.seconds <= limit and forecast.bytes <= budget(device_of(self.models[0]))
-        if limit == float("inf") or (quick and not self.manual_run):
+        fits = forecast.bytes <= budget(device_of(self.models[0])) and not self.manual_run
+        quick = fits and forecast.seconds <= limit
+        first_parts = fits and self.strongest_first and self._shown is None and limit >= self.opening_limit
+        if limit == float("inf") or quick or first_parts:
             self.mark(stale=True)
             self._submit(request)
+            self._first_parts, self._parts_until = limit < float("inf") and not quick, float("inf")
         else:
-            self.jobs.drop()
-            self._pending = None
-            self.mark(stale=True, forecast=forecast.describe())
-            self.status.waiting(forecast.describe(), first=self._shown is None)
-            self._waiting = request
+            self._wait_for_run(request, forecast)
             if self.answers.assumed and request != self._corrected:  # once
                 self._corrected = request
                 self._answer_again(request, limit)
+
+    def _wait_for_run(self, request: Hashable, forecast: Forecast, *, stale: bool = True) -> None:
+        """Drop the run under way, and wait until Run is pressed for this request."""
+        self.jobs.drop()
+        self._pending = None
+        self.mark(stale=stale, forecast=forecast.describe())
+        self.ask_for_run()
+        self._waiting = request
 
     def _answer_again(self, request: Hashable, limit: float) -> None:
         """Look again for a request that waits for Run, once nothing about it has to be assumed any more."""
@@ -773,10 +797,10 @@ class Panel(Shell):
         except Exception as error:
             self.show_error(error)
             return
-        self.refresh(limit=self._opening_limit)
+        self.refresh(limit=self.opening_limit)
 
     @property
-    def _opening_limit(self) -> float:
+    def opening_limit(self) -> float:
         """Forecast seconds up to which a panel without a picture starts by itself."""
         return max(FIRST_BACKGROUND_SECONDS, float(self.live_seconds))
 
@@ -921,7 +945,7 @@ class Panel(Shell):
         if "redraw" in due and self._shown is None:
             due.add("refresh")  # drawing may have failed before
         if "refresh" in due:
-            self.refresh(self._opening_limit if self._shown is None else None)
+            self.refresh(self.opening_limit if self._shown is None else None)
         try:
             if "redraw" in due and self._drawn is drawn:
                 self.redraw()
@@ -1021,6 +1045,15 @@ class Panel(Shell):
 
     def _show_partial(self, outcome: Outcome) -> None:
         self._put(outcome)
+        if not self._first_parts:
+            return
+        now = time.monotonic()
+        self._parts_until = min(self._parts_until, now + FIRST_PARTS_SECONDS)
+        if now < self._parts_until:
+            return
+        self._first_parts, forecast = False, self.forecast(outcome.request)
+        if forecast.seconds > self.opening_limit:  # else the first forecast had to assume what is known by now
+            self._wait_for_run(outcome.request, forecast, stale=False)
 
     def _is_of_a_file(self, error: BaseException) -> bool:
         """Whether an error in drawing is due to the results on the screen, which come from a session file: whatever

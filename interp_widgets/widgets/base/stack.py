@@ -311,8 +311,8 @@ class Stack(Shell):
         if line is not None:
             line.leave_off()
         current.appear()
-        if line is not None and line.state == "idle" and current.asked_to_run:
-            line.waiting(current.asked_to_run, first=not current.results)
+        if line is not None and line.state == "idle":
+            current.ask_for_run()
         if self.screen is not None:
             self.screen.follow(current)
 

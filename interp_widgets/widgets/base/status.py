@@ -104,10 +104,9 @@ class StatusLine(View):
         if self._last[0] == "waiting" or self._last[1] == WAITING:
             self.idle()
 
-    def waiting(self, forecast: str, *, first: bool = False) -> None:
-        """Show that Run has to be pressed, for the ``first`` run or because the inputs have changed."""
-        state = "Not computed yet" if first else "Inputs changed"
-        self._say("waiting", f"{state}: press Run ({forecast})" if forecast else f"{state}: press Run")
+    def waiting(self, forecast: str, *, because: str = "Inputs changed") -> None:
+        """Show that Run has to be pressed, and why."""
+        self._say("waiting", f"{because}: press Run ({forecast})" if forecast else f"{because}: press Run")
 
     def queued(self, title: str = "Computing", *, channel: str = "main", behind: str = "") -> None:
         """Show a request that waits for the device, or for the run that it is queued `behind`."""

@@ -21,7 +21,6 @@ from ..base import pair_view
 from ..base.controls import shown_if
 from ..base.description import Description, decimals, plain
 from ..base.fields import Bounds, Refused, Text, field
-from ..base.panel import FIRST_BACKGROUND_SECONDS
 from ..views import Heatmap, Table, TokenStrip
 from .mixtures import Untrained
 from .reading import MixtureQuestion, MixtureReading, opening_text
@@ -147,7 +146,7 @@ class MixtureRouting(MixtureReading):
         read = {key[0] for key in before if not isinstance(key, Untrained)}
         fresh = {self.mixtures[slot][index].identity for slot, index in enumerate(self.chosen) if index} - read
         limit = self.live_seconds if limit is None else limit
-        super().refresh(max(limit, FIRST_BACKGROUND_SECONDS) if fresh else limit)
+        super().refresh(max(limit, self.opening_limit) if fresh else limit)
 
     def cost(self, request: MixtureQuestion, model: Model) -> Cost:
         """One forward pass, and the unembedding of every route."""

@@ -37,8 +37,6 @@ from .pair_source import PromptsOrPairs, fed_ids, names_in
 LEVEL = 0.05
 LEAST = 0.05
 """The faithfulness below which a circuit keeps nothing worth a name, whatever chance does."""
-OPENING_SECONDS = 240.0
-"""The time that the search takes at most where nobody has chosen how many parts; it shows each part as it is found."""
 KINDS = {"all": "heads and MLPs", "head": "heads", "mlp": "MLPs"}
 COLUMNS = [
     {"label": "parts", **RIGHT}, {"label": "added"},
@@ -136,7 +134,7 @@ class PatchedCircuit(PromptsOrPairs):
                 seconds = self.forecast(self.request()).seconds
             except Exception:
                 return  # the first run meets it again and shows it
-            if seconds <= max(OPENING_SECONDS, float(self.live_seconds)):
+            if seconds <= self.opening_limit:
                 return
 
     @property

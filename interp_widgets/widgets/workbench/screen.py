@@ -408,8 +408,8 @@ class Screen(Shell):
         for panel in panels.values():
             panel.appear()
         for panel in self._shown_panels():
-            if self.status_line.state == "idle" and panel.asked_to_run:
-                self.status_line.waiting(panel.asked_to_run, first=not panel.results)
+            if self.status_line.state == "idle":
+                panel.ask_for_run()
         self.describe()
 
     @guard

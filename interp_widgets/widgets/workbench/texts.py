@@ -102,7 +102,7 @@ class Texts(WrittenResponse):
 
     def refresh(self, limit: float | None = None) -> None:
         """Start what a first picture may take: these texts have no Run, and every panel is read against them."""
-        super().refresh(self._opening_limit if limit is None and self.live_seconds else limit)
+        super().refresh(self.opening_limit if limit is None and self.live_seconds else limit)
 
     def generate_response(self) -> None:
         """Let the model generate a response that replaces the present one."""
