@@ -123,6 +123,12 @@ def test_the_strongest_cells_alone_have_the_p_of_the_whole_map(backend: Any) -> 
     np.testing.assert_array_equal(every.p, whole.p)
 
 
+@pytest.mark.parametrize("ablate", [ablate_modules, ablate_heads])
+def test_cells_are_compared_with_nothing_without_draws(ablate: Any) -> None:
+    with pytest.raises(ValueError, match=r"^compared= chooses the cells of draws=: give draws=19 or more too"):
+        ablate(tiny_model("llama", "bridge"), IDS, TARGET, compared=7)
+
+
 def test_the_strongest_heads_of_a_circuit_are_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     model, truth = load_circuit("indirect_object")
     case, done = truth.cases[0], list[tuple[int, int]]()

@@ -392,6 +392,10 @@ class MapOptions:
         check_range("draws", self.draws, 0)
         if self.compared is not None:
             check_range("compared", self.compared)
+            if not self.draws:
+                raise ValueError(
+                    "compared= chooses the cells of draws=: give draws=19 or more too, or leave compared= out"
+                )
         check_metric(self.metric, self.foil)
         check_replacement(self.replacement, self.reference, self.corrupted)
 
