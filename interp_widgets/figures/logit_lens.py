@@ -42,7 +42,7 @@ class LensTrajectory(Chart):
     (nostalgebraist 2020).
     """
 
-    EMPTY: ClassVar[str] = "No trajectory yet: run the lens first."
+    EMPTY: ClassVar[str] = "No trajectory yet."
     TITLES: ClassVar[dict[str, str]] = {
         "target_rank": "Rank of the target",
         "target_probability": "Probability of the target",
@@ -116,6 +116,9 @@ class LensTrajectory(Chart):
         index = first.position(position)
         if any(tuple(other.ids) != tuple(first.ids) for other in results):
             raise ValueError("a chart shows two models on the same prompt, but the two results have different prompts")
+        if not all(result.computed[index] for result in results):
+            self._clear("Not read yet: this position is drawn when the lens gets there.")
+            return
         if self.kind.startswith("target") and any(result.target is None for result in results):
             self._clear("No target: set one to follow it through the layers.")
             return

@@ -21,7 +21,7 @@ class CircuitCurve(Chart):
     Source: Interpretability in the Wild (Wang et al. 2023), section 4.
     """
 
-    EMPTY: ClassVar[str] = "No circuit yet: press Run."
+    EMPTY: ClassVar[str] = "No circuit yet."
 
     def __init__(self, *, color: str = PALETTE8[0]) -> None:
         self.color = color

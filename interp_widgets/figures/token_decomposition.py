@@ -40,7 +40,7 @@ class PartTrajectories(Chart):
     and Alignment (Luo 2024), section 4.1.1.
     """
 
-    EMPTY: ClassVar[str] = "No parts yet: run the decomposition first."
+    EMPTY: ClassVar[str] = "No parts yet."
     TITLES: ClassVar[dict[str, str]] = {
         "norm_share": "Share of each token in the norms",
         "target_logit": "Share of each token in the logit of",
@@ -199,7 +199,7 @@ class LogitShareBars(Chart):
     Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1.
     """
 
-    EMPTY: ClassVar[str] = "No shares yet: run the decomposition first."
+    EMPTY: ClassVar[str] = "No shares yet."
 
     def __init__(self, results: Sequence[LogitShareResult] = (), **options: Any) -> None:
         columns = ("position", "at", "token", "share", "part", "model", "color")

@@ -517,9 +517,11 @@ def test_a_cancelled_run_keeps_the_tokens_that_it_has_read(
     assert "not computed yet" in panel.about.numbers.value
     assert "not computed yet" in panel.map.description.value
     assert not any(line[-1] is not None for line in panel.about.table.rows), "of two models, A has all tokens"
+    assert all("Not read yet" in chart.message for chart in panel.about.charts)
     panel.select_cell(0, whole.n_positions - 1)
     assert panel.about.table.rows
     assert "not computed yet" not in panel.about.numbers.value
+    assert all(len(chart.source.data["layer"]) for chart in panel.about.charts), "drawn once it is read"
 
 
 def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ class ConceptMapFigure(Chart):
         ['France', 'Beijing', 'duck', 'car', 'Ophirs']
     """
 
-    EMPTY: ClassVar[str] = "No map yet: press Run. A map needs at least 4 concepts."
+    EMPTY: ClassVar[str] = "No map yet: it needs directions of at least 4 concepts."
     TITLE: ClassVar[str] = "Concept directions"
     METHODS: ClassVar[dict[str, str]] = {"umap": "UMAP", "pca": "principal components", "tsne": "t-SNE"}
     AXES: ClassVar[dict[str, str]] = {

@@ -68,9 +68,8 @@ class CellDetails:
         results, (_, column) = self.panel.results, cell
         if self._charted != (results, column):
             self._charted = (results, column)
-            drawn = results if all(result.computed[column] for result in results) else ()
             for chart in self.charts:
-                chart.update(drawn, column, names=self._names()[: len(drawn)])
+                chart.update(results, column, names=self._names()[: len(results)])
 
     def _names(self) -> list[str]:
         """Short legend names; the title line says which models A and B are."""
