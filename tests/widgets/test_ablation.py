@@ -1042,6 +1042,19 @@ def test_a_long_map_opens_on_its_last_tokens_and_says_so(
     assert (short["modules"].positions, short["modules"].forecast_label.value) == ("", "")
 
 
+def test_a_long_trace_opens_with_its_subject(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.base.panel.FIRST_BACKGROUND_SECONDS", 0.0)
+    prompt = f"Berlin is not far. {PROMPT} Paris. {PROMPT}"
+    tab = ablate(pair.base, prompt=prompt, subject="Berlin", samples=1, tab="tracing", live_seconds=0)["tracing"]
+    end = len(tab.strip.tokens)
+    assert tab.positions == "last 8"
+    assert tuple(tab.result.positions) == (*range(*tab.result.subject), *range(end - 8, end))
+    assert "Only the subject and the last 8 tokens" in tab.forecast_label.value
+    tab.positions = "last"
+    settle(tab)
+    assert tuple(tab.result.positions) == (end - 1,), "what is chosen is what is traced"
+
+
 def test_a_part_of_a_long_map_takes_a_part_of_its_time(pair: Any, ablate: Any) -> None:
     prompt = " ".join([PROMPT] * 30)
     panel = ablate(pair.base, live_seconds=0)

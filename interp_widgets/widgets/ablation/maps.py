@@ -75,6 +75,8 @@ class MapPanel(PredictionPanel):
     """The selected token of the context, -1 for none; within the prompt it is `prompt_token`."""
 
     pair_views: ClassVar[tuple[str, ...]] = ("difference", "beside")
+    part: ClassVar[str] = f"the {PART} tokens"
+    """What a map shows that opens on a part."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.layer_chosen = False
@@ -104,7 +106,7 @@ class MapPanel(PredictionPanel):
     @property
     def remark_on_picture(self) -> str:
         part = getattr(self, "positions", "") == PART
-        return f"Only the {PART} tokens; clear Positions under More to see all" if part else ""
+        return f"Only {self.part}; clear Positions under More to see all" if part else ""
 
     @property
     def shorter(self) -> str:

@@ -28,6 +28,7 @@ from ..base.request import PerModel, Request
 from ..views import TokenStrip
 from .ablation_spec import at_token
 from .maps import (
+    PART,
     POSITIONS,
     MapPanel,
     Maps,
@@ -82,6 +83,7 @@ class CausalTracing(MapPanel):
     title = "Causal tracing"
     analysis = staticmethod(causal_trace)
     strongest_first = True
+    part = f"the subject and the {PART} tokens"
     subject = field(str, label="Subject", placeholder="words of the prompt",
                     help="Words of the prompt to corrupt with noise; their last occurrence counts")  # fmt: skip
     noise = field(
@@ -141,6 +143,13 @@ class CausalTracing(MapPanel):
         options = {name: value for name, value in self.arguments().items() if name not in ("subject", "span")}
         subject = Subject(span, "" if prediction.response else words)
         return Request.of(causal_trace, options, prediction.ids, subject, prediction.answer)
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of the fields; the part on which a long map opens has the subject, about which the question is."""
+        arguments = super().arguments()
+        if self.positions == PART:
+            arguments["positions"] = tuple(sorted({*arguments["positions"], *range(*self.subject_tokens()[0])}))
+        return arguments
 
     def cost(self, request: Request, model: Model) -> Any:
         options = dict(request.arguments)
