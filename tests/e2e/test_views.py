@@ -243,6 +243,22 @@ def test_map_by_pointer(views: Any) -> None:
     nb.wait_py("len(heat.window)", 4)
 
 
+def test_muted_cells_leave_no_colour_between_them(views: Any) -> None:
+    nb = views
+    shades = """top => {
+        const canvas = top.previousElementSibling, ratio = canvas.width / canvas.clientWidth;
+        const [x, y, w, h] = top.dataset.frame.split(' ').map(v => Math.round(v * ratio));
+        const pixels = canvas.getContext('2d').getImageData(x + 2, y + 2, w - 4, h - 4).data;
+        return new Set(new Uint32Array(pixels.buffer)).size;
+    }"""
+    for columns in (301, 3001):  # narrow cells, and cells smaller than a pixel
+        nb.py(code=f"heat.set_matrix(np.ones((3, {columns})), vmin=0, vmax=1)")
+        nb.py(code=f"heat.muted = [[r, c] for r in range(3) for c in range({columns})]")
+        nb.frames(3)
+        assert nb.page.locator(".iw-heat canvas.iw-top").first.evaluate(shades) == 1, columns
+    nb.py(code="heat.set_matrix(M, rows=[f' p{i}' for i in range(12)], columns=[f'r{j}' for j in range(9)])")
+
+
 def test_map_by_keys(views: Any) -> None:
     nb = views
     nb.page.locator(".iw-heat canvas.iw-top").focus()

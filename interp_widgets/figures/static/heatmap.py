@@ -268,7 +268,7 @@ class _Cells:
         edge, thick = ("#eceef0", POINT) if lined else ("face", 0.6)
         drawn = axes.pcolormesh(self.array, norm=self.norm, cmap=self.colormap, edgecolors=edge, lw=thick)
         for r, c in self.muted:
-            axes.add_patch(Rectangle((c, r), 1, 1, color="white", lw=0))
+            axes.add_patch(Rectangle((c, r), 1, 1, facecolor="white", edgecolor=edge if lined else "white", lw=thick))
         return drawn
 
     def _write(self, axes: Axes, layout: _Layout) -> None:

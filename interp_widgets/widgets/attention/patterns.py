@@ -104,10 +104,11 @@ class HeadPatterns(PredictionPanel):
         self.grids = pair_view.SideBySide(
             self, lambda: Thumbnails(instruction="click one to see it", max_height=376, empty="No patterns yet")
         )
+        # on a screen, where width is short, the title names the axes, and the panel's question what is measured
+        axes = {} if self.screen is not None else {"y_label": "query", "x_label": "key"}
         self.maps = pair_view.SideBySide(
             self, lambda: Heatmap(
-                row_name="query", column_name="key", y_label="query", x_label="key", max_height=320,
-                empty="No pattern yet",
+                row_name="query", column_name="key", max_height=320, empty="No pattern yet", **axes,
             )
         )  # fmt: skip
         self.strips = pair_view.SideBySide(
@@ -232,7 +233,8 @@ class HeadPatterns(PredictionPanel):
             low, high = self._limits(view, [pattern[None, None] for pattern in patterns])
             with heat.hold_sync():
                 heat.title = pair_view.title_start(self, view) + self._map_title(len(starts))
-                heat.value_label = self._unit + (", B − A" if view == "difference" else "")
+                unit = self._unit + (", B − A" if view == "difference" else "")
+                heat.value_label = unit if self.screen is None or view == "difference" else ""
                 heat.set_matrix(
                     shown, rows=names, columns=names, vmin=low, vmax=high, signed=view == "difference"
                 )  # fmt: skip

@@ -176,6 +176,8 @@ function render({ model, el, signal }) {
     grid.width = C; grid.height = R;
     const image = new ImageData(C, R);
     hasGap = colourInto(image.data, A);
+    muted = new Set(model.get('muted').map(([r, c]) => r * C + c));
+    for (const i of muted) if (i < R * C) image.data.set([...theme.bg, 255], 4 * i);
     grid.getContext('2d').putImageData(image, 0, 0);
   }
 
@@ -190,7 +192,6 @@ function render({ model, el, signal }) {
     const texts = model.get('texts').length > 0;
     heads = model.get('heads').map(head => head.split('\n').map(label));
     headNames = heads.length ? model.get('heads_name').split('\n') : [];
-    muted = new Set(model.get('muted').map(([r, c]) => r * C + c));
     // One very long name must not take the room of all: it is cut well beyond nine tenths of the names.
     const usual = rowNames.map(wide).sort((a, b) => a - b)[Math.floor(0.9 * (R - 1))];
     const rowRoom = Math.ceil(Math.max(Math.min(rowWide, Math.max(72, usual * 1.5), 150, W * 0.22), ...headNames.map(wide)));
@@ -201,7 +202,8 @@ function render({ model, el, signal }) {
     const [vmin, vmax] = [model.get('vmin'), model.get('vmax')];
     const marks = scaleTicks(vmin, vmax, 160);
     const tickRoom = model.get('color_bar') ? Math.ceil(Math.max(...marks.map(m => wide(m.text)), 8)) : 0;
-    const keyRoom = model.get('color_bar') ? 16 + 12 + 6 + tickRoom + (model.get('value_label') ? 18 : 0) : 8;
+    const keyGap = W < 300 ? 6 : 16;  // a narrow map needs its width
+    const keyRoom = model.get('color_bar') ? keyGap + 12 + 6 + tickRoom + (model.get('value_label') ? 18 : 0) : 8;
     const barRoom = bars.length ? GAP + Math.max(signedBars ? 80 : 48, Math.min(signedBars ? 128 : 96, Math.round(W * 0.09))) : 0;
     const most = Math.max(24, W - left - barRoom - keyRoom - 2);
     const least = model.get('column_width'), plotW = Math.min(most, C * Math.max(texts ? 110 : 52, least));
@@ -214,7 +216,7 @@ function render({ model, el, signal }) {
     const tallest = Math.max(model.get('max_height'), R <= 60 ? R * NAME : 0);  // up to 60 rows, each has its name
     const room = parseFloat(getComputedStyle(el).getPropertyValue('--iw-room'));  // where the page has no more, rows are thin
     const plotH = fixed > 0 ? Math.max(40, fixed - bottom - at) : Math.max(48, Math.min(wanted, room ? room - bottom - at : tallest));
-    L = { W, H: Math.ceil(at + plotH + bottom), x: left, y: at, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, tickRoom, columnsTop: at + plotH + columnBand, texts, numbers: model.get('numbers_from'), fits };
+    L = { W, H: Math.ceil(at + plotH + bottom), x: left, y: at, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, keyGap, tickRoom, columnsTop: at + plotH + columnBand, texts, numbers: model.get('numbers_from'), fits };
     box.style.height = `${L.H}px`;
     const ratio = window.devicePixelRatio || 1;
     for (const sheet of [canvas, top]) {
@@ -287,8 +289,6 @@ function render({ model, el, signal }) {
       const image = pooled(r0, c0, r1, c1, Math.min(c1 - c0, Math.floor((c1 - c0) * cw * ratio)), Math.min(r1 - r0, Math.floor((r1 - r0) * ch * ratio)));
       pen.drawImage(image, xOf(c0), yOf(r0), (c1 - c0) * cw, (r1 - r0) * ch);
     }
-    pen.fillStyle = theme.background;
-    if (muted.size) for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) if (muted.has(r * C + c)) pen.fillRect(xOf(c), yOf(r), cw, ch);
     const joined = model.get('joined'), found = joined ? runs(r0, c0, r1, c1, ch) : [];
     if (cw >= 18 && (ch >= 18 || joined)) {
       pen.fillStyle = joined ? theme.line : theme.background;  // a run must show where it ends, on white too
@@ -386,21 +386,23 @@ function render({ model, el, signal }) {
     return found;
   }
 
-  // Cells smaller than a pixel: each pixel shows its cell farthest from "nothing", so that no peak is lost.
+  // Cells smaller than a pixel: each pixel shows its cell farthest from "nothing", so that no peak is lost; a muted cell has no colour.
   function pooled(r0, c0, r1, c1, w, h) {
     const vmin = model.get('vmin'), vmax = model.get('vmax'), rest = vmin < 0 && vmax > 0 ? 0 : reverse ? vmax : vmin;
     w = Math.max(1, w); h = Math.max(1, h);
-    const most = new Float32Array(w * h).fill(NaN), toX = w / (c1 - c0), toY = h / (r1 - r0);
+    const most = new Float32Array(w * h).fill(NaN), plain = new Set(), toX = w / (c1 - c0), toY = h / (r1 - r0);
     for (let r = r0; r < r1; r++) {
       const line = Math.min(h - 1, Math.floor((r - r0) * toY)) * w;
       for (let c = c0; c < c1; c++) {
         const at = line + Math.min(w - 1, Math.floor((c - c0) * toX)), v = A[r * C + c], held = most[at];
+        if (muted.has(r * C + c)) { plain.add(at); continue; }
         if (held !== held || Math.abs(v - rest) > Math.abs(held - rest)) most[at] = v;
       }
     }
     const sheet = document.createElement('canvas'), image = new ImageData(w, h);
     sheet.width = w; sheet.height = h;
     colourInto(image.data, most);
+    for (const at of plain) if (most[at] !== most[at]) image.data.set([...theme.bg, 255], 4 * at);
     sheet.getContext('2d').putImageData(image, 0, 0);
     return sheet;
   }
@@ -566,7 +568,7 @@ function render({ model, el, signal }) {
     if (name) { pen.textAlign = 'center'; pen.fillText(cut(name, room + 2 * GAP), x + room / 2, L.y + L.h + 28); }
   }
 
-  const keyBox = () => ({ x: L.x + L.w + L.barRoom + 16, y: L.y, w: 12, h: Math.min(L.h, 240) });
+  const keyBox = () => ({ x: L.x + L.w + L.barRoom + L.keyGap, y: L.y, w: 12, h: Math.min(L.h, 240) });
 
   function drawKey() {
     const k = keyBox(), vmin = model.get('vmin'), vmax = model.get('vmax');
@@ -858,10 +860,10 @@ function render({ model, el, signal }) {
   });
   watcher.observe(box);
   const stops = [
-    onTraits(model, 'data shape vmin vmax scale row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
+    onTraits(model, 'data shape vmin vmax scale muted row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
     onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : !free) { readView(); refresh(); } }),
     onTraits(model, 'lut lut_dark reverse', mark('theme')),
-    onTraits(model, 'title terms x_label y_label value_label row_name column_name mark_name texts notes numbers_from number_decimals edges crossed muted joined heads heads_name column_width row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
+    onTraits(model, 'title terms x_label y_label value_label row_name column_name mark_name texts notes numbers_from number_decimals edges crossed joined heads heads_name column_width row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
     onTraits(model, 'cross pinned', perFrame(() => {
       const before = start;
       place(true);
