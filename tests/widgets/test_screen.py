@@ -114,6 +114,21 @@ def test_a_prompt_is_answered_where_the_panels_wait_for_run(
     assert screen["logit_lens"].asked_to_run, "there is a Run button for this one"
 
 
+def test_the_comparison_with_chance_is_a_step_beside_the_selection(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair.base, tabs=("decomposition", "ablation"))
+    decomposition, modules = screen["decomposition"], screen["ablation"]["modules"]
+    buttons = [one for one in visible_controls(screen.selected.box) if isinstance(one, W.Button)]
+    assert [decomposition.chance_button, modules.chance_button] == buttons[:2]
+    assert text_of(screen).count("Not compared with chance yet") == 2
+    wire.click(buttons[0])
+    assert screen.wait(120)
+    assert decomposition.share_draws == 199
+    assert escape(decomposition.result.logit.in_words()) in text_of(screen)
+    assert hidden(decomposition.chance_button)
+    screen.show("saliency", "logit_lens")
+    assert not {*modules.picture_buttons} & {*screen.selected.box.children}
+
+
 def test_a_click_on_a_token_moves_every_panel_and_the_words(pair: Any, show: Any, wire: Any) -> None:
     screen = show(pair, response=" Paris. Paris is")
     wire.type(screen.texts.response_strip, selected=2)

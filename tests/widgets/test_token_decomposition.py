@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -650,3 +651,12 @@ def test_shares_are_compared_with_chance_on_demand(pair: Any, explore: Any) -> N
     assert "draws=199" in panel.code(panel.request())
     panel.color = "norm_share"
     assert not panel.map.heat.muted
+
+
+def test_two_models_are_compared_with_chance_each_by_itself(pair: Any, explore: Any) -> None:
+    panel = explore(pair, view="difference", share_draws=19)
+    said = panel.map.sums.value
+    assert all(f"{escape(result.logit.in_words())}; the others have no colour." in said for result in panel.result)
+    assert "B − A is not tested: each model's p compares" in said
+    panel.view = "B"
+    assert "B − A is not tested" not in panel.map.sums.value

@@ -125,14 +125,14 @@ class HeadAblation(Removal):
             return None
         where = self.results[0].position
         at = "every token" if where is None else at_token(where, self.results[0].prompt_tokens)
-        sentence = plain(strongest(self.results, _largest))
+        sentences = (plain(strongest(self.results, _largest)), *map(plain, self.chance_lines()))
         if not (self.layer_chosen or self.kind == "head"):
-            return Description("Heads", (sentence, "Click a head to see what the prediction loses without it."))
+            return Description("Heads", ("Click a head to see what the prediction loses without it.", *sentences))
         values = [decimals(value) for value in self.effect_of(AblationSpec("head", self.layer, None, self.head))]
         letters = [letter.strip() or "effect" for letter in pair_view.letters(self.results)]
         return Description(
             f"Without head {self.head} of layer {self.layer}",
-            (f"Removed at {at}.", sentence),
+            (f"Removed at {at}.", *sentences),
             ("", *letters),
             ((UNITS[self.results[0].metric], *values),),
             (Step("head_words", "Which words does it relate?", {"tab": "heads"}),),

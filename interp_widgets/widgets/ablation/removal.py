@@ -179,10 +179,11 @@ class Removal(MapPanel):
             ),
             partial(self._compare_with_chance, 0),
         )  # fmt: skip
-        for button in (self.chance_button, self.all_button):
+        self.picture_buttons = (self.chance_button, self.all_button)
+        for button in self.picture_buttons:
             shown_if(button, False)
         self.next_token = AblatedTokens(self)
-        said = [self.words, self.chance_button, self.all_button]
+        said = [self.words, *self.picture_buttons]
         above, below = (said, []) if self.screen is None else ([], said)
         self.plot.children = [*above, self.maps.grid]
         self.details.children = [*below, self.next_token.box]
@@ -246,7 +247,7 @@ class Removal(MapPanel):
 
     def draw_words(self, strongest: str) -> None:
         """Show the metric, the largest effects, and which are beyond chance."""
-        self.words.value = "<br>".join([clean_value(self, self.results), strongest, *self._chance()])
+        self.words.value = "<br>".join([clean_value(self, self.results), strongest, *self.chance_lines()])
         shown_if(self.words, True)
         shown_if(self.chance_button, not self.null_draws)
         shown_if(self.all_button, any(result.p is not None and np.isnan(result.p).any() for result in self.results))
@@ -256,7 +257,7 @@ class Removal(MapPanel):
             self.null_draws, self.null_cells = self.null_draws or FEWEST, cells
         self.go()
 
-    def _chance(self) -> list[str]:
+    def chance_lines(self) -> list[str]:
         """Which cells are beyond chance, as HTML lines."""
         if not self.null_draws:
             chance = "Not compared with chance yet: changes as long in random directions may do as much."

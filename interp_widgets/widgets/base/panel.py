@@ -159,6 +159,8 @@ class Panel(Shell):
         self.results: tuple[Any, ...] = ()
         """The results on the screen, one per model."""
         self.jobs, self.answers = Jobs(self), Answers(self)
+        self.picture_buttons: tuple[W.Button, ...] = ()
+        """Buttons that go on from the picture, such as *Compare with chance*: a screen has them among its next steps."""
         self.usual: dict[str, Any] = {}
         """Start values where the user and the workbench set none."""
         self.active = stack is None and screen is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import ipywidgets as W
@@ -16,7 +17,7 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import shown_if
-from ..base.description import Description
+from ..base.description import Description, plain
 from ..base.fields import hint_at
 from ..base.prediction import check_foil, checked, position_in
 from ..base.request import FromResult, Request, Steps
@@ -62,7 +63,10 @@ class TokenDecompositionExplorer(DecompositionPanel):
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def describe_selection(self) -> Description | None:
-        return self.about.describe_selection() if self.rows else None
+        if not self.rows:
+            return None
+        found = self.about.describe_selection()
+        return replace(found, sentences=(*found.sentences, *map(plain, self.map.chance_lines())))
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {
@@ -91,6 +95,7 @@ class TokenDecompositionExplorer(DecompositionPanel):
             ),
             self._compare_with_chance,
         )
+        self.picture_buttons = (self.chance_button,)
         shown_if(self.chance_button, False)
         beside = [self.about.sources, self.map.sums, self.chance_button]
         self.arrange(self.map.parts, self.about.parts, beside=beside, width=540)

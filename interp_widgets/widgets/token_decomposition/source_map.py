@@ -20,6 +20,10 @@ from .rows import COLOR_LABELS, PROBABILITIES, Rows, cell_notes, cell_texts
 
 NEGLIGIBLE = 1e-3
 """Relative errors below it are not reported by layer."""
+NO_P_OF_DIFFERENCE = (
+    "B − A is not tested: each model's p compares a token's share of this logit with its shares of other logits, which "
+    "does not tell whether the two models differ."
+)
 
 
 class SourceMap:
@@ -56,7 +60,7 @@ class SourceMap:
     def paint(self) -> None:
         """Draw the explorer's results."""
         rows = self.panel.rows
-        self.sums.value = "<br>".join([self._adding_up(), self._logit_in_words(), *self._chance()])
+        self.sums.value = "<br>".join([self._adding_up(), self._logit_in_words(), *self.chance_lines()])
         names = tuple(rows[0].result.tokens.tokens[: rows[0].sources])
         if names != self._tokens:
             self._tokens = names
@@ -218,7 +222,7 @@ class SourceMap:
             )
         return "<br>".join(sentences)
 
-    def _chance(self) -> list[str]:
+    def chance_lines(self) -> list[str]:
         """Which shares are beyond chance, as HTML lines."""
         rows = self.panel.rows
         if any(each.result.logit.p is None for each in rows):
@@ -227,7 +231,8 @@ class SourceMap:
             letter + escape(each.result.logit.in_words())
             for letter, each in zip(pair_view.letters(rows), rows, strict=True)
         ]
-        return [f"{line}; the others have no colour." for line in lines]
+        untested = [NO_P_OF_DIFFERENCE] if self.panel.shown == "difference" else []
+        return [*(f"{line}; the others have no colour." for line in lines), *untested]
 
     # what a user does -------------------------------------------------------------------------------------------------
 

@@ -175,7 +175,8 @@ class Screen(Shell):
         self.shade()
         shown = self._shown_panels()
         words = [panel.described() for panel in (self.texts, *shown)]
-        self.selected.show([one for one in words if one is not None], self._is_on_screen)
+        buttons = tuple(button for panel in shown if panel.results for button in panel.picture_buttons)
+        self.selected.show([one for one in words if one is not None], self._is_on_screen, buttons)
 
     @guard
     def shade(self) -> None:

@@ -29,6 +29,7 @@ class Selected:
             button.on_click(lambda _button, name=name: self._pressed(name, take))
         self.title = W.HTML("<div class='iw-card-title' role='heading' aria-level='4'>Selected</div>")
         self.box = W.VBox([self.title, self.text, *self.steps.values()])
+        self._of_panels: tuple[W.Button, ...] = ()
         for name in ("iw-card", "iw-selected"):
             self.box.add_class(name)
 
@@ -36,8 +37,14 @@ class Selected:
         if name in self._steps:  # else the page is behind
             take(self._steps[name])
 
-    def show(self, found: Iterable[Description], is_shown: Callable[[Step], bool]) -> None:
-        """Show the panels' descriptions; offer the steps that they suggest, then the usual ones, unless shown."""
+    def show(
+        self, found: Iterable[Description], is_shown: Callable[[Step], bool], buttons: tuple[W.Button, ...] = ()
+    ) -> None:
+        """Show the panels' descriptions and `buttons`; offer the steps that the panels suggest, then the usual ones,
+        unless shown."""
+        if buttons != self._of_panels:
+            self._of_panels = buttons
+            self.box.children = (self.title, self.text, *buttons, *self.steps.values())
         descriptions = list(found)
         html = "".join(one.html() for one in descriptions)
         self.has_text = bool(html)
