@@ -122,7 +122,7 @@ grade: $(VENV)/.installed
 	@test -n '$(FOLDER)' || { echo "Name the folder of the notebooks: make grade FOLDER=..."; exit 1; }
 	@$(PY) notebooks/grade.py '$(FOLDER)' --out '$(OUT)'
 
-# A trigger in SmolLM2: an adapter, tuned in about an hour on two cores; a run that was ended goes on
+# A trigger in SmolLM2: an adapter, tuned in ten minutes of one core; a run that was ended goes on
 planted: $(VENV)/.tested
 	$(PY) -m interp_widgets.demo planted
 

@@ -14,11 +14,22 @@ from interp_widgets import (
     CircuitBoard,
     CircuitCase,
     CircuitScoreboard,
+    Curves,
+    HeadMap,
+    Layer,
     Model,
+    Position,
+    Prompt,
+    Response,
     Result,
+    Token,
+    TokenValues,
     Workbench,
+    attention_patterns,
     circuit_ranking,
     circuit_scoreboard,
+    load_circuit,
+    probe,
 )
 from interp_widgets.models.circuits import CIRCUITS
 from interp_widgets.widgets.circuits.opened_case import tab_of
@@ -32,6 +43,28 @@ QUICK = ("attention", "zero ablation", "path patching, noising")
 def last_first(model: Model, case: CircuitCase) -> dict[str, Any]:
     """The later a token, the more it matters."""
     return {"tokens": range(len(case.prompt.split()))}
+
+
+@probe
+def first_looks(model: Model, prompt: Prompt) -> HeadMap:
+    """How much of the last token's attention is on the first word, of each head."""
+    patterns = attention_patterns(model, prompt)
+    shares = [
+        [patterns.pattern(layer, head)[-1, 1] for head in range(model.n_heads)] for layer in range(model.n_layers)
+    ]
+    return HeadMap(np.array(shares), unit="attention")
+
+
+@probe
+def without_default(model: Model, prompt: Prompt, layer: Layer) -> HeadMap:
+    return HeadMap(np.zeros((model.n_layers, model.n_heads)), unit="")
+
+
+@probe
+def ranks_nothing(
+    model: Model, prompt: Prompt, answer: Token, foil: Token, position: Position, response: Response
+) -> Curves:
+    return Curves(np.zeros((1, 3)), [f"{answer} not {foil} at {position} {response}"])
 
 
 @pytest.fixture
@@ -150,6 +183,28 @@ def test_a_method_of_ones_own_and_the_code_for_it(board: Callable[..., CircuitBo
     exec(panel.code(panel.request()), names)
     assert names["result"].equals(panel.result)
     assert names["ranking"].equals(panel.ranking)
+
+
+@pytest.mark.seconds
+def test_a_probe_is_a_method(board: Callable[..., CircuitBoard]) -> None:
+    @probe
+    def of_a_cell(model: Model, prompt: Prompt) -> TokenValues:
+        tokens = model.token_strings(model.tokens(prompt))
+        return TokenValues(np.arange(len(tokens)), tokens, unit="")
+
+    panel = board(methods=["head scores", first_looks, of_a_cell], method="first_looks", circuit="induction")
+    model, truth = load_circuit("induction")
+    own = first_looks.analysis(model, truth.cases[panel.ranking.case].prompt).values
+    np.testing.assert_allclose(panel.ranking.values, own, atol=1e-6)
+    names: dict[str, Any] = {}
+    exec(panel.code(panel.request()), names)
+    assert names["ranking"].equals(panel.ranking)
+    for method, message in (
+        (without_default, "without_default has no default for layer, and a circuit says nothing of it"),
+        (ranks_nothing, "ranks_nothing returns Curves, which ranks no parts of a circuit: return TokenValues or"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            circuit_scoreboard([method], ["trigger"])
 
 
 @pytest.mark.seconds

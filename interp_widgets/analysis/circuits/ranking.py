@@ -204,7 +204,8 @@ def _part_name(kind: str, row: str, column: str) -> str:
 
 
 def named_methods(methods: Sequence[Any] | None) -> dict[str, Method]:
-    """Methods by name: those of the board, and functions; raises a ValueError for an unknown one or two of one name."""
+    """Methods by name: those of the board, functions and probes; raises a ValueError for an unknown one or two of one
+    name."""
     if methods is None:
         return dict(METHODS)
     if not len(methods):
@@ -216,7 +217,7 @@ def named_methods(methods: Sequence[Any] | None) -> dict[str, Method]:
         name = method if isinstance(method, str) else getattr(method, "__name__", short(method))
         if name in chosen:
             raise ValueError(f"methods must have different names, got {name!r} twice")
-        chosen[name] = METHODS[name] if isinstance(method, str) else method
+        chosen[name] = METHODS[name] if isinstance(method, str) else getattr(method, "ranks", method)
     return chosen
 
 

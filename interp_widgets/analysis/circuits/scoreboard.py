@@ -146,7 +146,8 @@ def circuit_scoreboard(
     Args:
         methods: names of the board's methods, or functions of (model, case) that return a mapping from ``"tokens"``,
             ``"heads"``, ``"neurons"`` or ``"edges"`` to an array, the larger the more a part matters, of the shape of
-            `CircuitCase.matters`; all of the board's by default, in half a minute.
+            `CircuitCase.matters`; all of the board's by default, in half a minute. A ``@probe`` that returns
+            `TokenValues` or a `HeadMap` is one too, by the size of its values.
         circuits: names as `load_circuit` takes them; all by default.
         backend: as in `load_model`.
         seed: of the circuits' weights and of the random rankings.

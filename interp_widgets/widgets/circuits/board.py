@@ -31,6 +31,7 @@ from ..base.fields import Bounds, Seed, field
 from ..base.jobs import Derived
 from ..base.panel import Panel
 from ..base.request import Request
+from ..base.sources import home_of
 from ..views import Heatmap
 from .opened_case import OpenedCase
 
@@ -154,7 +155,7 @@ class CircuitBoard(Panel):
 
     def code(self, request: Any) -> str:
         functions: list[Any] = ["circuit_scoreboard", "circuit_ranking"]
-        functions += [method for method in self.methods if callable(method)]
+        functions += [written_as(method) for method in self.methods if callable(method)]
         names = [method.__name__ if callable(method) else repr(method) for method in self.methods]
         options = {"seed": self.seed} if self.seed else {}
         chosen = next((name for name in names if self.method in (name, name.strip("'\""))), repr(self.method))
@@ -306,6 +307,11 @@ class CircuitBoard(Panel):
         """The board, and the map below it."""
         maps = [self.board] + [self.map] * (self.ranking is not None)
         return stack_scenes([one.scene() for one in maps])
+
+
+def written_as(method: Any) -> Any:
+    """What defines a method in copied code: of a probe that is in no module its function, below ``@probe``."""
+    return method if home_of(method.__name__, method) else getattr(method, "analysis", method)
 
 
 def _listed(names: list[str]) -> str:

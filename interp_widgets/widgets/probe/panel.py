@@ -18,6 +18,7 @@ from interp_widgets.analysis._core.result import Result
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
+from interp_widgets.models.circuits import CircuitCase
 
 from ...compute.memory import Forecast
 from ..base.fields import Incomplete
@@ -27,6 +28,7 @@ from ..views import TokenStrip
 from .code import code_of
 from .parameters import Parameter, read
 from .prompt_panel import PromptPanel
+from .ranking import ranking
 from .views import ValueView, result_in_view
 
 TAKEN = {
@@ -67,6 +69,11 @@ class ProbePanel(PromptPanel):
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         names = {parameter.name: parameter.trait for parameter in self.parameters}
         super().__init__(model, tuned, **{names.get(name, name): value for name, value in options.items()})
+
+    @classmethod
+    def ranks(cls, model: Model, case: CircuitCase) -> Any:
+        """The parts of a circuit as the probe ranks them: with this it is a method of `circuit_scoreboard`."""
+        return ranking(cls.__name__, cls.analysis, cls.parameters, model, case)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
