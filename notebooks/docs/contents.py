@@ -10,7 +10,7 @@ import ast
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -63,6 +63,7 @@ def links_of(text: str) -> list[str]:
     return [target for target in found if target and "://" not in target]
 
 
+@cache
 def public_modules() -> dict[str, str]:
     """Public name → module that it is taken from, as `__init__.pyi` lists them."""
     stub = ast.parse((ROOT / "interp_widgets" / "__init__.pyi").read_text(encoding="utf-8"))
@@ -160,15 +161,19 @@ class Site:
         code = f"from interp_widgets import {kind.__name__}{', load_model' if own else ''}\n\n{kind.__name__}"
         code += '(load_model("smollm2"))' if own else "()"
         reference = f"[`{kind.__name__}`][interp_widgets.{kind.__name__}]"
-        head = [
+        lead, _, rest = text.partition("\n## ")
+        parts = [
             f"# {tool.title}: {tool.question}",
             summary_of(kind.__name__),
+            lead.strip(),
             pictures,
             "## Open it",
             f"```python\n{code}\n```",
             f"Or as the tab *{tool.title}* of [`Workbench`][interp_widgets.Workbench]. All forms: {reference}.",
+            f"## {rest.strip()}",
+            options_of(kind),
         ]
-        return "\n\n".join([*head, text.strip(), options_of(kind)]) + "\n"
+        return "\n\n".join(parts) + "\n"
 
     def _reference(self) -> dict[str, str]:
         """A page per topic with the docstrings of its public names, and a page that lists them all."""
@@ -270,7 +275,8 @@ def named(text: str) -> str:
     def link(match: re.Match[str]) -> str:
         return f"[{match[0]}][interp_widgets.{match[1]}]" if match[1] in modules else match[0]
 
-    return "\n".join(line if line.startswith("#") else CODE.sub(link, line) for line in text.split("\n"))
+    shown = ("#", ">>>", "...")  # headings, and examples of docstrings
+    return "\n".join(line if line.lstrip().startswith(shown) else CODE.sub(link, line) for line in text.split("\n"))
 
 
 def options_of(kind: Any) -> str:
