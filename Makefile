@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab docs gallery grade circuits test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
+.PHONY: lab docs gallery grade circuits test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures test-real-and-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -64,6 +64,10 @@ test test-all: $(VENV)/.tested browser
 # The matrix of architectures and functions, compared with verdicts.json and TABLE.md, which `make architectures` writes
 test-architectures: $(VENV)/.tested
 	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadgroup tests/architectures
+
+# Both in one run: whoever has no more to do with a pretrained model goes on with the architectures
+test-real-and-architectures: $(VENV)/.tested
+	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadgroup tests/real tests/architectures
 
 architectures: $(VENV)/.tested
 	$(PY) -m tests.architectures.table

@@ -33,7 +33,7 @@ check_locks()
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "data"
 REASON = "tests marked `hooked` are left out: TransformerLens 4 has no HookedTransformer"
-READS_MODELS = {ROOT / "tests" / "models", ROOT / "tests" / "quantised"}
+READS_MODELS = {ROOT / "tests" / name for name in ("architectures", "models", "quantised")}
 """The folders of tests that meet TransformerLens itself; the others meet it through the engine alone."""
 BROWSER = "/e2e/"
 NOTEBOOK = "test_notebook_runs_and_judges_its_exercises["

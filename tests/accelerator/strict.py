@@ -65,7 +65,7 @@ def _find_ninja() -> None:
 
 @functools.cache
 def register() -> Any:
-    """Build the extension where it is not built yet (half a minute) and register the device; returns the extension."""
+    """Build the extension where it is not built yet (15 s) and register the device; returns the extension."""
     from torch.utils import cpp_extension
 
     missing = missing_tools()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 import torch
 
 import interp_widgets as iw
@@ -124,6 +125,17 @@ def row(*names: str) -> Callable[[Run], Run]:
         return run
 
     return enter
+
+
+@functools.cache
+def on_the_cpu(name: str, family: str, backend: Backend) -> Any:
+    """What a row gives on the CPU, which every device is held against."""
+    return ROWS[name][1](Setup(family, backend, "cpu"))
+
+
+def group(family: str, backend: Backend) -> pytest.MarkDecorator:
+    """Of several processes, one computes what the CPU says, once."""
+    return pytest.mark.xdist_group(f"{family}-{backend}")
 
 
 # ---- loading, running, writing

@@ -6,36 +6,28 @@ That a tensor of the CPU among those of the pretend device raises, so that these
 
 from __future__ import annotations
 
-import functools
 import inspect
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 
 import interp_widgets
 from tests.accelerator import device, strict
 from tests.accelerator.same import assert_same
-from tests.accelerator.table import ARRAYS_ONLY, ROWS, Backend, Setup
+from tests.accelerator.table import ARRAYS_ONLY, ROWS, Backend, Setup, group, on_the_cpu
 
 TOLERANCE = 1e-4
 """Sums run in other blocks than on the CPU, and without float64 in float32."""
-SETUPS: list[tuple[str, Backend]] = [
-    ("gpt2", "hooked"), ("llama", "hooked"), ("gpt2", "bridge"), ("llama", "bridge"),
-]  # fmt: skip
-BOTH: list[tuple[str, Backend]] = [("llama", "hooked"), ("gpt2", "bridge")]
-"""Setups that run without float64 too: either family and either backend."""
+SETUPS: dict[tuple[str, Backend], bool] = {
+    ("gpt2", "hooked"): True, ("llama", "hooked"): False, ("gpt2", "bridge"): False, ("llama", "bridge"): True,
+}  # fmt: skip
+"""Either family on either backend, and whether the pretend device has float64 there: with and without, either family
+and either backend is seen."""
 CASES = [
-    pytest.param(setup, float64, id="-".join((*setup, "float64" if float64 else "no_float64")),
-                 marks=pytest.mark.xdist_group("-".join(setup)))  # one process computes what the CPU says, once
-    for setup in SETUPS
-    for float64 in ([True, False] if device.PRETEND and setup in BOTH else [True])
+    pytest.param(setup, float64 or not device.PRETEND, marks=group(*setup),
+                 id="-".join((*setup, "float64" if float64 or not device.PRETEND else "no_float64")))
+    for setup, float64 in SETUPS.items()
 ]  # fmt: skip
-
-
-@functools.cache
-def on_the_cpu(name: str, family: str, backend: Backend) -> Any:
-    return ROWS[name][1](Setup(family, backend, "cpu"))
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -18,7 +18,7 @@ import interp_widgets as iw
 from interp_widgets.models.library_messages import quiet
 from tests.accelerator import table
 from tests.accelerator.same import assert_same
-from tests.accelerator.table import ROWS, Setup
+from tests.accelerator.table import ROWS, Setup, group, on_the_cpu
 from tests.models.tiny import tiny_folder, tiny_hf, tiny_model
 
 MAPS = {
@@ -40,8 +40,6 @@ OWN_LOADING = {"load", "load_processed"}
 def spread(setup: Setup, *, seed: int) -> iw.Model:
     """The tiny model with its layers on both indices, under the name of the whole one."""
     whole = tiny_model(setup.family, "bridge", seed=seed)
-    if setup.device == "cpu":
-        return whole
     hf_model: Any = tiny_hf(setup.family, seed=seed)
     hf_model.config.architectures = [type(hf_model).__name__]
     hf_model.set_attn_implementation("eager")
@@ -58,13 +56,14 @@ def spread(setup: Setup, *, seed: int) -> iw.Model:
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if name not in OWN_LOADING])
-@pytest.mark.parametrize("family", MAPS)
+@pytest.mark.parametrize("family", [pytest.param(family, marks=group(family, "bridge")) for family in MAPS])
 def test_layers_on_two_devices(family: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = on_the_cpu(name, family, "bridge")
     monkeypatch.setattr(table, "_model", spread)
     setup = Setup(family, "bridge", "strict:0")
     devices = {parameter.device.index for parameter in setup.model.tl_model.parameters()}
     assert devices == {0, 1}
-    assert_same(ROWS[name][1](setup), ROWS[name][1](Setup(family, "bridge", "cpu")), tolerance=1e-4)
+    assert_same(ROWS[name][1](setup), wanted, tolerance=1e-4)
 
 
 def test_a_hooked_transformer_on_two_devices_is_refused() -> None:

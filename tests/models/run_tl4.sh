@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The tests of what reads models, and the quick ones of what computes, once more with what
+# The tests of what reads models, and every function on five architectures, once more with what
 # `pip install interp_widgets` takes: TransformerLens 4.3.0, which has only the bridge, and transformers 5.24.0.
-# What reads models runs with every case, the rest with the first and the last of many: it meets TransformerLens through
-# the engine alone. Data sets and widgets do not meet it at all.
+# Analyses meet TransformerLens through the engine alone: the matrix holds each of them, on the bridge, against plain
+# loops. What tunes runs with the first and the last of many cases. Data sets and widgets do not meet it at all.
 # They are put into their own folder in front of the environment's; their other requirements are the same.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -24,4 +24,5 @@ assert '.venv-tl4' in transformer_lens.__file__, transformer_lens.__file__
 "
 "$python" -m pytest -n logical --maxprocesses 4 --dist loadfile \
     -m "not slow and (reads_models or not (seconds or case_between))" \
-    tests/models tests/quantised tests/analysis tests/tuning tests/sweeps "$@"
+    tests/models tests/quantised tests/tuning \
+    tests/architectures/test_matrix.py::test_cells\[{gpt2,llama,gpt_neox,gemma3,qwen2_moe}-bridge] "$@"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("gemma" if needs_gemma(item) else "smollm2"))
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("gemma" if needs_gemma(item) else "smollm2"))
 
 
 def needs_gemma(item: pytest.Item) -> bool:
