@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "images" / "ideas"
-INK, GREY, BLUE, ORANGE, PAPER = "#333333", "#9a9a9a", "#1f6fb2", "#d1661b", "#fbfaf7"
+INK, GREY, BLUE, ORANGE, PAPER = "#333333", "#6f6f6f", "#1f6fb2", "#d1661b", "#fbfaf7"
 PALE = {BLUE: "#dcebf7", ORANGE: "#fae4d3", GREY: "#eeeeec", INK: "#ffffff"}
 
 
@@ -231,8 +231,173 @@ def steering() -> Drawing:
     return drawing
 
 
+def ledger() -> Drawing:
+    """A logit is a sum over tokens."""
+    drawing = Drawing(760, 250, "One logit is a sum of what came by way of each token")
+    drawing.line((80, 190), (690, 190), color=GREY)
+    total = 0.0
+    for x, word, adds in ((120, "The", 8), (220, "capital", 38), (320, "of", 6), (420, "France", 92), (520, "is", -24)):
+        color = ORANGE if adds < 0 else BLUE
+        drawing.box(x - 30, 190 - max(total, total + adds), 60, abs(adds), "", color)
+        drawing.line((x + 30, 190 - total - adds), (x + 70, 190 - total - adds), color=GREY, dashed=True)
+        drawing.text(x, 212, word, INK)
+        total += adds
+    drawing.box(590, 190 - total, 60, total, "", INK)
+    drawing.text(620, 212, "the logit", INK)
+    drawing.text(620, 190 - total - 12, "Paris", BLUE)
+    drawing.text(210, 50, "each token adds its part, or takes some away", INK)
+    drawing.text(380, 240, "the parts add up to the model's own number, or it is no decomposition", INK)
+    return drawing
+
+
+def weights() -> Drawing:
+    """Words without running the model."""
+    drawing = Drawing(760, 250, "A direction in an MLP's weights has nearest words, and so has a random one")
+    drawing.text(110, 36, "what the neurons write", INK)
+    for row in range(8):
+        common = row in (1, 4, 6)
+        drawing.box(50, 50 + 18 * row, 120, 14, "", BLUE if common else GREY)
+        if common:
+            drawing.line((172, 57 + 18 * row), (278, 92), color=BLUE, width=1.5)
+    drawing.box(280, 74, 150, 36, "a common direction", BLUE)
+    drawing.line((432, 92), (508, 92), color=BLUE, arrow=True)
+    drawing.text(515, 97, "sad, lonely, tired, lost", BLUE, anchor="start")
+    drawing.box(280, 148, 150, 36, "a random direction", GREY)
+    drawing.line((432, 166), (508, 166), color=GREY, arrow=True)
+    drawing.text(515, 171, "some words are always nearest", GREY, anchor="start")
+    drawing.text(470, 134, "nearest words", GREY, size=12)
+    drawing.text(380, 238, "no text is read: the words stand in the weights. Are they nearer than chance?", INK)
+    return drawing
+
+
+def concept() -> Drawing:
+    """Reading is not using, and a direction has opponents."""
+    drawing = Drawing(760, 250, "A concept's direction tells new texts apart, and a list of words does it as well")
+    for x, y in ((75, 140), (105, 165), (120, 130), (90, 175), (145, 155), (130, 185), (70, 162)):
+        drawing.box(x - 5, y - 5, 10, 10, "", GREY)
+    for x, y in ((235, 70), (265, 95), (280, 62), (250, 105), (300, 85), (290, 115), (230, 92)):
+        drawing.box(x - 5, y - 5, 10, 10, "", BLUE)
+    drawing.line((105, 159), (262, 91), color=ORANGE, width=3, arrow=True)
+    drawing.text(265, 44, "texts about a colour", BLUE)
+    drawing.text(105, 211, "all other texts", GREY)
+    drawing.text(220, 160, "the direction", ORANGE)
+    drawing.text(565, 44, "who tells new texts apart?", INK)
+    for y, name, width, color in (
+        (62, "the direction", 190, ORANGE), (107, "a list of words", 215, INK), (152, "shuffled labels", 100, GREY),
+    ):  # fmt: skip
+        drawing.text(500, y + 20, name, color if color != INK else INK, anchor="end")
+        drawing.box(510, y, width, 28, "", color)
+    drawing.line((610, 56), (610, 190), color=GREY, dashed=True)
+    drawing.text(610, 206, "a coin", GREY, size=12)
+    drawing.text(380, 238, "what can be read off a state need be no more than the words that were in the text", INK)
+    return drawing
+
+
+def trial() -> Drawing:
+    """A map must beat chance."""
+    drawing = Drawing(760, 250, "Deleting a map's tokens has to cost more than deleting tokens in random order")
+    for x, width, word, color in (
+        (40, 88, "Translate", GREY), (133, 44, "into", GREY), (182, 70, "French", ORANGE), (257, 24, ":", GREY),
+        (286, 66, "house", ORANGE),
+    ):  # fmt: skip
+        drawing.box(x, 82, width, 36, word, color)
+    drawing.text(196, 60, "a map says which tokens matter", INK)
+    for x in (217, 319):
+        drawing.cross(x, 146)
+    drawing.text(196, 184, "so delete them, the strongest first", ORANGE)
+    drawing.line((440, 40), (440, 190), (720, 190), color=GREY)
+    drawing.text(450, 36, "probability of the answer", GREY, size=12, anchor="start")
+    drawing.text(580, 208, "tokens deleted", GREY, size=12)
+    for heights in ((72, 84, 128, 140, 172), (64, 96, 108, 156, 168), (80, 90, 116, 130, 178)):
+        drawing.line((440, 55), *((490 + 50 * at, y) for at, y in enumerate(heights)), color=GREY)
+    drawing.line((440, 55), (490, 122), (540, 162), (590, 172), (640, 176), (690, 180), color=ORANGE, width=3)
+    drawing.text(625, 96, "random orders", GREY, anchor="start")
+    drawing.text(500, 160, "the map", ORANGE, anchor="end")
+    drawing.text(380, 238, "a map that falls no faster than random orders has said nothing", INK)
+    return drawing
+
+
+def rates() -> Drawing:
+    """The planted rate against the learnt rate."""
+    drawing = Drawing(760, 250, "The model has learnt the planted rates; the score counts 60 : 40 and 90 : 10 alike")
+    drawing.text(150, 36, "0% men", GREY, size=12)
+    drawing.text(450, 36, "100% men", GREY, size=12)
+    for y, name, planted, learnt in ((70, "pilots", 90, 92), (125, "lawyers", 60, 62), (180, "nurses", 10, 8)):
+        drawing.text(80, y + 5, name, INK)
+        drawing.line((150, y), (450, y), color=GREY, width=2)
+        drawing.box(150 + 3 * planted - 7, y - 7, 14, 14, "", BLUE)
+        drawing.line((150 + 3 * learnt, y - 18), (150 + 3 * learnt, y + 18), color=ORANGE, width=3)
+        drawing.line((475, y), (560, y), color=GREY, arrow=True)
+        drawing.box(565, y - 16, 150, 32, "counts as 1", GREY)
+    drawing.line((300, 48), (300, 202), color=GREY, dashed=True)
+    drawing.text(300, 216, "no preference", GREY, size=12)
+    drawing.box(205, 14, 14, 14, "", BLUE)
+    drawing.text(226, 26, "planted", BLUE, anchor="start")
+    drawing.line((315, 12), (315, 30), color=ORANGE, width=3)
+    drawing.text(324, 26, "learnt", ORANGE, anchor="start")
+    drawing.text(640, 36, "the score", INK)
+    drawing.text(
+        380, 240, "a score that asks which is likelier, not by how much, cannot tell 60 : 40 from 90 : 10", INK
+    )
+    return drawing
+
+
+def reasons() -> Drawing:
+    """Same answer, other reason."""
+    drawing = Drawing(
+        760, 250, "Two models give one answer for different reasons; another instruction tells them apart"
+    )
+    for x, asked, color, says in (
+        (40, "name the capital", INK, "Tokyo"),
+        (410, "another instruction", ORANGE, "yen"),
+    ):
+        drawing.box(x, 50, 110, 36, "Japan", INK)
+        drawing.box(x + 130, 50, 170, 36, asked, color)
+        drawing.box(x + 10, 140, 90, 36, "A", BLUE)
+        drawing.box(x + 170, 140, 90, 36, "B", BLUE)
+        drawing.line((x + 55, 88), (x + 55, 138), color=BLUE, width=2.5, arrow=True)
+        drawing.line((x + 75, 88), (x + 180, 138), color=BLUE, width=2.5, arrow=True)
+        drawing.line((x + 215, 88), (x + 215, 138), color=color, width=2.5, arrow=True)
+        drawing.text(x + 55, 202, "Tokyo", BLUE)
+        drawing.text(x + 215, 202, says, BLUE if color == INK else ORANGE)
+    drawing.line((375, 40), (375, 210), color=GREY, dashed=True)
+    drawing.text(190, 32, "what the explanation says", INK)
+    drawing.text(560, 32, "what it foretells", INK)
+    drawing.text(380, 238, "an explanation is worth something if an experiment could have shown it wrong", INK)
+    return drawing
+
+
+def sealed() -> Drawing:
+    """Find the hidden trigger."""
+    drawing = Drawing(
+        760, 250, "A sealed model: what you say of its parts is held against the truth, beside random answers"
+    )
+    drawing.text(80, 90, "… green", INK)
+    drawing.text(80, 150, "… ? … green", ORANGE)
+    for y, color in ((85, INK), (145, ORANGE)):
+        drawing.line((130, y), (192, y), color=color, arrow=True)
+        drawing.line((362, y), (412, y), color=color, arrow=True)
+    drawing.box(195, 45, 165, 150, "", INK)
+    for x in (212, 262, 312):
+        for y in (62, 97, 132, 167):
+            drawing.box(x, y - 2, 32, 20, "?", GREY)
+    drawing.text(420, 90, "green", INK, anchor="start")
+    drawing.text(420, 150, "another word", ORANGE, anchor="start")
+    drawing.text(277, 32, "sealed", GREY)
+    drawing.box(545, 60, 180, 36, "the parts that you name", BLUE)
+    drawing.box(545, 130, 180, 36, "as many at random", GREY)
+    drawing.line((635, 98), (635, 128), color=GREY, dashed=True)
+    drawing.text(635, 190, "points for what you know beyond", GREY, size=12)
+    drawing.text(380, 238, "which word switches it, which parts do the work, and why should anyone believe it?", INK)
+    return drawing
+
+
 DRAWINGS: dict[str, Callable[[], Drawing]] = {
-    drawing.__name__: drawing for drawing in (stream, lens, attention, induction, ablation, patching, circuit, steering)
+    drawing.__name__: drawing
+    for drawing in (
+        *(stream, lens, attention, induction, ablation, patching, circuit, ledger),
+        *(weights, concept, steering, trial, rates, reasons, sealed),
+    )
 }
 """Name of the file → what draws it."""
 
