@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets import activation_patching, path_patching
+from interp_widgets import activation_patching, edge_attribution, path_patching
 from interp_widgets.analysis.patching import PathPatchingResult
 from interp_widgets.models import Model
 from tests.analysis.test_patching import ANSWER, CLEAN, CORRUPTED, FOIL, MODELS, gap, loaded
@@ -153,6 +153,43 @@ def test_pairs(tmp_path: Path) -> None:
     assert found.to_frame()["sender"].tolist() == ["head 0.1", "head 0.3", "mlp 0", "attn 0"]
     assert PathPatchingResult.load(found.save(tmp_path / "x")).equals(found)
     assert found.measures()["sender"] == found.senders[int(np.argmax(found.effect))]
+
+
+@pytest.mark.parametrize("metric", ["logit_difference", "kl"])
+def test_the_largest_by_a_gradient_are_patched_first_and_handed_on(metric: Any) -> None:
+    model, parts = loaded("llama", "bridge"), list[PathPatchingResult]()
+    foil = {"foil": FOIL} if metric == "logit_difference" else {}
+    call: tuple[Any, ...] = (None, [("head_q", 1, 1), "logits"], ANSWER)
+    options: Any = {"metric": metric, "batch_size": 2, **foil}
+    one = path_patching(model, CLEAN, CORRUPTED, *call, **options)
+    whole = path_patching(
+        model, [CLEAN] * 2, [CORRUPTED, [3, 17, 12, 8, 5, 30]], *call, **options, on_partial=parts.append
+    )
+    assert (whole.partial, whole.estimated) == (False, None)
+    assert whole.each[0] == pytest.approx(one.effect, abs=1e-5)
+    first = [part for part in parts if np.isnan(part.effect).any()]
+    later = parts[len(first) :]
+    assert min(len(first), len(later)) > 0
+    assert all(part.partial and part.low is None for part in parts)
+    for part in first:
+        known = np.isfinite(part.effect)
+        assert part.effect[known] == pytest.approx(one.effect[known], abs=1e-6)
+        if metric == "kl":
+            assert part.estimated is None
+            continue
+        edges = edge_attribution(model, CLEAN, CORRUPTED, ANSWER, receivers=call[1], sample=0, foil=FOIL)
+        wanted = edges.estimated[[edges.senders.index(name) for name in part.senders]].sum(1)
+        assert part.estimated == pytest.approx(wanted, abs=1e-6)
+        sizes = np.abs(wanted)
+        assert sizes[known].min(initial=np.inf) >= sizes[~known].max()
+    counts = [int(np.isfinite(part.effect).sum()) for part in first]
+    assert counts == sorted(counts)
+    assert (counts[0] == 0) == (metric != "kl")
+    assert later[-1].effect == pytest.approx(one.effect, abs=1e-6)
+    assert later[-1].estimated is None
+    quick = list[PathPatchingResult]()
+    path_patching(model, CLEAN, CORRUPTED, [(0, 1)], ["logits"], ANSWER, foil=FOIL, on_partial=quick.append)
+    assert all(part.estimated is None for part in quick), "an estimate would take longer"
 
 
 def test_names_and_all_senders_before_the_receivers() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +14,10 @@ import pytest
 
 from interp_widgets import PatchingPanel, PathPatchingResult, Workbench, path_patching
 from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED, part
-from interp_widgets.widgets.patching.paths import in_words, p_of
+from interp_widgets.widgets.patching.paths import in_words, p_of, place_of
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
+from tests.waiting import LIMIT
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import cancelled_and_closed, complaint
 
@@ -76,6 +79,49 @@ def test_what_is_clicked_is_selected_everywhere(pair: Any, wire: Any) -> None:
     finally:
         panel.close()
         bench.close()
+
+
+def test_estimates_stand_where_nothing_is_patched_yet_and_stay_on_cancel(
+    pair: Any, patch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = patch(*pair, view="B", receivers="head_q 5.2")
+    tab = panel["paths"]
+    whole = panel.result[1]
+    few = np.where(np.arange(len(whole.senders)) % 7, np.nan, whole.effect)
+    part_of = replace(whole, effect=few, each=few[None], estimated=whole.effect / 2, partial=True)
+    entered = threading.Event()
+
+    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
+        on_partial(part_of)
+        if model is pair.base:
+            return panel_results[0]
+        entered.set()
+        while True:
+            check()
+
+    panel_results = panel.result
+    monkeypatch.setattr(tab, "compute", endless)
+    panel.receivers = "head_q 5.1"
+    panel.go()
+    assert entered.wait(LIMIT)
+    panel.cancel()
+    assert panel.wait(LIMIT)
+    assert panel.status.state == "cancelled"
+    heat = tab.maps.pairs["paths"].views[0]
+    for at, name in enumerate(whole.senders):
+        layer, head = place_of(name)
+        cell = [layer, head if head >= 0 else 6]
+        assert (cell in heat.crossed) == np.isfinite(few[at]), name
+        shown = few[at] if np.isfinite(few[at]) else whole.effect[at] / 2
+        assert heat.matrix[tuple(cell)] == pytest.approx(shown, abs=1e-5)
+        assert heat.notes[cell[0] * 7 + cell[1]] == name + ", estimated" * bool(np.isnan(few[at]))
+    assert heat.title.endswith("partial")
+    known = np.isfinite(few).sum()
+    assert f"<b>{known} of {len(few)}</b> senders patched (crosses)" in tab.verdict.value
+    best = whole.senders[int(np.nanargmax(np.abs(few)))]
+    assert re.search(rf"Largest so far: <b>[^<]+</b>, {best};", tab.verdict.value)
+    assert [row[1] is None for row in tab.table.rows] == [False] * min(known, 20) + [True] * (20 - min(known, 20))
+    assert in_words(replace(part_of, effect=few * np.nan), None).startswith(f"<b>0 of {len(few)}</b> senders")
 
 
 def test_chosen_senders_and_several_receivers(pair: Any, patch: Any) -> None:

@@ -8,20 +8,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Bools, Floats
-from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range
+from interp_widgets.analysis._core.checks import check_choice, check_range
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, row_bytes
 from interp_widgets.analysis._core.result import record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean
 from interp_widgets.analysis._core.tables import DataFrame, table
-from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis.ablation.metric import Metric
-from interp_widgets.analysis.patching.estimates import objective
 from interp_widgets.analysis.patching.pairs import (
-    MeasuredPair,
     PairsResult,
     Tokens,
     check_lengths,
@@ -32,6 +28,7 @@ from interp_widgets.analysis.patching.pairs import (
 from interp_widgets.analysis.patching.paths import (
     check_added,
     check_paths,
+    edge_estimates,
     path_effects,
     reader_name,
     receivers_named,
@@ -42,7 +39,7 @@ from interp_widgets.analysis.patching.paths import (
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import Reader, Sender, expects_native, is_behind, path_slopes, sender_changes
+from interp_widgets.models.engine import Reader, Sender, expects_native, is_behind
 
 EdgeMethod = Literal["gradient", "integrated_gradients"]
 """``gradient``: in the clean run. ``integrated_gradients``: averaged over runs between clean and corrupted."""
@@ -211,7 +208,7 @@ def edge_attribution(
         both = pair.measured(model, metric, check=check)
         check_added(model, both, _CALLER)
         fed = torch.tensor(at) + pair.clean.offset
-        found.append(np.where(edges, _estimates(model, both, sent, read, fed, points, check), 0.0))
+        found.append(np.where(edges, edge_estimates(model, both, sent, read, fed, points, check, _CALLER), 0.0))
         patched.append(path_effects(model, both, sent, cells, fed, runner) if cells else np.empty(0))
         measured.append(both)
     each = np.stack(found)
@@ -299,29 +296,3 @@ def _sampled(edges: Bools, sample: int, seed: int) -> Iterator[tuple[int, int]]:
     places = np.argwhere(edges)
     for number in np.sort(np.random.default_rng(seed).permutation(len(places))[:sample]):
         yield int(places[number, 0]), int(places[number, 1])
-
-
-def _estimates(
-    model: Model,
-    pair: MeasuredPair,
-    senders: Sequence[Sender],
-    readers: Sequence[Reader],
-    fed: Tensor,
-    points: int,
-    check: Callable[[], None] | None,
-) -> Floats:
-    """(senders, readers) the lost part to first order, also where there is no edge; for 0 points by the gradient of the
-    clean run."""
-    changes = sender_changes(model, pair.clean, pair.corrupted, senders, fed)
-    clean, corrupted = pair.clean.embeddings[0], pair.corrupted.embeddings[0]
-    inputs = [None] if not points else [torch.lerp(clean, corrupted, (at + 0.5) / points) for at in range(points)]
-    total = torch.zeros((), device=changes.device)
-    for embeddings in inputs:
-        if check is not None:
-            check()
-        total = total + path_slopes(
-            model, pair.pair.clean.ids, objective(pair.metric, _CALLER), readers, changes, embeddings
-        )
-    lost = -total / len(inputs)
-    check_finite(lost, lambda row, at: f"the estimate of {sender_name(senders[row])} to {reader_name(readers[at])}")
-    return to_numpy(lost / pair.gap)

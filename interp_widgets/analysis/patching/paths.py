@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from interp_widgets.analysis._core.result import record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide, wide_type
+from interp_widgets.analysis.ablation.cells import fewest_tokens
+from interp_widgets.analysis.ablation.estimates import can_estimate
 from interp_widgets.analysis.ablation.metric import Metric
+from interp_widgets.analysis.patching.estimates import objective
 from interp_widgets.analysis.patching.names import read_name
 from interp_widgets.analysis.patching.pairs import (
     MeasuredPair,
@@ -37,12 +41,15 @@ from interp_widgets.models.engine import (
     Sender,
     expects_native,
     is_behind,
+    path_slopes,
     sender_changes,
     through_paths,
 )
 from interp_widgets.models.patching import Site
 
 _RESAMPLES = 2000
+_LONG = 20.0
+"""Passes from which on a run is estimated first, which takes five."""
 _APART = 0.03
 """Largest part of what a layer adds to the stream that neither attention nor the MLP may have written."""
 _SENDERS = {"head": "(layer, head)", "attn": "('attn', layer)", "mlp": "('mlp', layer)", "embeddings": "'embeddings'"}
@@ -83,6 +90,10 @@ class PathPatchingResult(PairsResult):
     high: Floats | None = with_axes("senders", default=None)
     """Upper ends."""
 
+    estimated: Floats | None = with_axes("senders", default=None)
+    """Of a partial result, in which ``effect`` is NaN for senders that are not patched yet: the effect to first order,
+    by whose size they are patched. None where nothing was estimated, and in a complete result."""
+
     def measures(self) -> dict[str, float | int | str | bool | None]:
         """The sender with the largest effect (NaN and "" where none is defined), and the metric in both runs."""
         row: dict[str, float | int | str | bool | None] = {"answer_token": self.answer_tokens[0]}
@@ -117,6 +128,7 @@ def path_patching(
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
+    on_partial: Callable[[PathPatchingResult], None] | None = None,
 ) -> PathPatchingResult:
     """How much of the answer is lost when a sender's corrupted output reaches the named receivers only.
 
@@ -144,6 +156,9 @@ def path_patching(
         batch_size: runs per chunk; by default what 60% of the free memory holds.
         progress: called with (done, total) runs after every chunk.
         check: called before every chunk; raises to cancel.
+        on_partial: receives a partial result a few times: the senders of the first pair that are patched so far, then
+            the means over the complete pairs. In a long run the senders with the largest effects by `edge_attribution`
+            are patched first, and the others have its estimates (``estimated``).
 
     Raises:
         ValueError: prompts of different lengths, a sender or receiver that the model does not have, a sender without a
@@ -171,32 +186,55 @@ def path_patching(
         (number, tuple(reader for reader in readers if is_behind(model, reader, sent[number])))
         for number, readers in (*together, *alone)
     ]
-    runner = Runner(model, len(pairs[0].clean.ids), batch_size, check, progress)
-    runner.total = len(pairs) * len(cells)
-    measured, found = [], []
-    for pair in pairs:
-        both = pair.measured(model, metric, check=check)
-        check_added(model, both)
-        fed = torch.tensor(at) + pair.clean.offset
-        found.append(path_effects(model, both, sent, cells, fed, runner))
-        measured.append(both)
-    each = np.stack(found)
-    effects, paths = each[:, : len(sent)], each[:, len(sent) :]
-    known = effects[~np.isnan(effects).any(1)]
-    interval = bootstrap_mean(known, resamples=_RESAMPLES, seed=seed) if len(known) > 1 else None
+    runner = Runner(
+        model, len(pairs[0].clean.ids), batch_size, check, progress, fewest_tokens=fewest_tokens(model),
+        total=len(pairs) * len(cells),
+    )  # fmt: skip
     named = tuple(map(sender_name, sent)), tuple(map(reader_name, read))
     facts: dict[str, Any] = {"seed": seed, "positions": str(at), "clean": repr(clean), "corrupted": repr(corrupted)}
     facts |= {"senders": str(list(named[0])), "receivers": str(list(named[1])), "bos": pairs[0].clean.offset == 1}
-    return PathPatchingResult(
-        effect=mean_of(effects),
-        each=effects,
-        senders=named[0],
-        receivers=named[1],
-        paths=mean_of(paths).reshape(len(sent), len(read)) if separate else None,
-        low=None if interval is None else interval[0],
-        high=None if interval is None else interval[1],
-        **fields_of_pairs(runner, measured, facts),
-    )
+    measured, found = list[MeasuredPair](), list[Floats]()
+
+    def result(
+        measured: Sequence[MeasuredPair], found: Sequence[Floats], *, partial: bool, guess: Floats | None = None
+    ) -> PathPatchingResult:
+        each = np.stack(found)
+        effects, paths = each[:, : len(sent)], each[:, len(sent) :]
+        known = effects[~np.isnan(effects).any(1)]
+        tested = len(known) > 1 and not partial
+        interval = bootstrap_mean(known, resamples=_RESAMPLES, seed=seed) if tested else None
+        return PathPatchingResult(
+            effect=mean_of(effects),
+            each=effects,
+            senders=named[0],
+            receivers=named[1],
+            paths=mean_of(paths).reshape(len(sent), len(read)) if separate else None,
+            low=None if interval is None else interval[0],
+            high=None if interval is None else interval[1],
+            estimated=None if guess is None else guess[: len(sent)],
+            partial=partial,
+            **fields_of_pairs(runner, measured, facts),
+        )
+
+    def hand_on(both: MeasuredPair, guess: Floats | None, effects: Floats) -> None:
+        """The means over the pairs that are complete; of the first pair what is known."""
+        if on_partial is not None:
+            so_far = (measured, found) if found else ([both], [effects])
+            on_partial(result(*so_far, partial=True, guess=guess))
+
+    cost = path_patching_cost(model, runner.length, senders, receivers, separate=separate)
+    long = cost.flops > _LONG * pass_flops(model, runner.length, runner.length)
+    for pair in pairs:
+        both = pair.measured(model, metric, check=check)
+        check_added(model, both)
+        fed, guess = torch.tensor(at) + pair.clean.offset, None
+        if on_partial is not None and long and not found and can_estimate(model, both.metric, runner.length):
+            edges = edge_estimates(model, both, sent, read, fed, 0, check)
+            guess = np.array([edges[row, [read.index(one) for one in readers]].sum() for row, readers in cells])
+            hand_on(both, guess, np.full(len(cells), np.nan))
+        found.append(path_effects(model, both, sent, cells, fed, runner, guess, partial(hand_on, both, guess)))
+        measured.append(both)
+    return result(measured, found, partial=False)
 
 
 def path_patching_cost(
@@ -388,21 +426,61 @@ def path_effects(
     cells: Sequence[tuple[int, tuple[Reader, ...]]],
     fed: Tensor,
     runner: Runner,
+    guess: Floats | None = None,
+    on_part: Callable[[Floats], None] | None = None,
 ) -> Floats:
-    """(cells,) the lost part; a cell without a receiver behind its sender loses exactly nothing."""
+    """(cells,) the lost part; a cell without a receiver behind its sender loses exactly nothing.
+
+    The cells with the largest ``guess`` (cells,) run first, and ``on_part`` receives what is known a few times, with
+    NaN for the others.
+    """
     changes = sender_changes(model, pair.clean, pair.corrupted, senders, fed)
     layers = torch.tensor([layer for _, layer, _ in senders])
     attention = torch.tensor([kind != "mlp" for kind, _, _ in senders])
     values = torch.full((len(cells),), pair.clean_value, dtype=wide_type(model.dtype), device=model.device)
+    order = np.arange(len(cells)) if guess is None else np.argsort(-np.abs(guess), kind="stable")
+    known = np.zeros(len(cells), bool)
+
+    def lost() -> Floats:
+        return np.where(known, to_numpy((pair.clean_value - values) / pair.gap), np.nan)
 
     def work(start: int, stop: int) -> None:
-        live = [cell for cell in range(start, stop) if cells[cell][1]]
+        known[order[start:stop]] = True
+        live = [int(cell) for cell in order[start:stop] if cells[cell][1]]
         if not live:
             return
         rows = torch.tensor([cells[cell][0] for cell in live])
         paths = PathCells(layers[rows], attention[rows], changes[rows.to(changes.device)], [cells[c][1] for c in live])
         values[live] = pair.metric.read(through_paths(model, pair.clean, paths)).to(values.dtype)
 
+    runner.deliver = None if on_part is None else lambda: on_part(lost())
     runner.run(len(cells), lambda start: 2 * pair.clean.tokens, work)
     check_finite(values, lambda cell: f"the metric with {sender_name(senders[cells[cell][0]])} patched")
-    return to_numpy((pair.clean_value - values) / pair.gap)
+    return lost()
+
+
+def edge_estimates(
+    model: Model,
+    pair: MeasuredPair,
+    senders: Sequence[Sender],
+    readers: Sequence[Reader],
+    fed: Tensor,
+    points: int,
+    check: Callable[[], None] | None,
+    caller: str = "path_patching",
+) -> Floats:
+    """(senders, readers) the lost part to first order, also where there is no edge; for 0 points by the gradient of the
+    clean run."""
+    changes = sender_changes(model, pair.clean, pair.corrupted, senders, fed)
+    clean, corrupted = pair.clean.embeddings[0], pair.corrupted.embeddings[0]
+    inputs = [None] if not points else [torch.lerp(clean, corrupted, (at + 0.5) / points) for at in range(points)]
+    total = torch.zeros((), device=changes.device)
+    for embeddings in inputs:
+        if check is not None:
+            check()
+        total = total + path_slopes(
+            model, pair.pair.clean.ids, objective(pair.metric, caller), readers, changes, embeddings
+        )
+    lost = -total / len(inputs)
+    check_finite(lost, lambda row, at: f"the estimate of {sender_name(senders[row])} to {reader_name(readers[at])}")
+    return to_numpy(lost / pair.gap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import ipywidgets as W
@@ -129,11 +130,12 @@ class PatchedPaths(PromptsOrPairs):
         self.columns = [*map(str, range(heads)), *others]
         """The columns of the map: the heads, then whole attention and MLPs."""
         n_layers = 1 + max(place_of(name)[0] for result in results for name in result.senders)
-        arrays = [self._map(result, result.effect, n_layers) for result in results]
+        arrays = [self._map(result, known_or_estimated(result), n_layers) for result in results]
         largest = max((float(np.nanmax(np.abs(one))) for one in arrays if np.isfinite(one).any()), default=0.0)
+        so_far = ", partial" if any(result.partial for result in results) else ""
         self.maps.paint(
             {"paths": arrays}, [*self.columns[:heads], *(kind.upper() if kind == "mlp" else kind for kind in others)],
-            unit=UNIT, titles={"paths": f"Direct paths to {' and '.join(results[0].receivers)}"},
+            unit=UNIT, titles={"paths": f"Direct paths to {' and '.join(results[0].receivers)}{so_far}"},
             end=max(largest, LEAST), notes=lambda view: {"paths": self._notes(view, n_layers)},
         )  # fmt: skip
         self.p = [p_of(result) for result in results]
@@ -142,6 +144,7 @@ class PatchedPaths(PromptsOrPairs):
             p = None if view == "difference" else self.p["AB".index(view)]
             low = None if p is None else self._map(results["AB".index(view)], p, n_layers)
             heat.muted = [] if low is None else [[int(row), int(at)] for row, at in np.argwhere(low >= LEVEL)]
+        self.maps.cross(partial(self._patched, n_layers=n_layers))
         self.words.value = "<br>".join(
             letter + measured(result) for letter, result in zip(pair_view.letters(results), results, strict=True)
         )
@@ -162,6 +165,14 @@ class PatchedPaths(PromptsOrPairs):
             made[layer, head if head >= 0 else self.columns.index(name.split()[0])] = value
         return made
 
+    def _patched(self, view: str, n_layers: int) -> dict[str, Any] | None:
+        """Where a view has senders that are patched among others that are estimated; None where none is estimated."""
+        shown = [self.results[index] for index in pair_view.models_of(view)]
+        if any(result.estimated is None for result in shown):
+            return None
+        each = [np.isfinite(self._map(result, result.effect, n_layers)) for result in shown]
+        return {"paths": np.logical_and.reduce(each)}
+
     def _notes(self, view: str, n_layers: int) -> list[str]:
         """What the tooltips say of each cell."""
         if view == "difference":
@@ -174,7 +185,8 @@ class PatchedPaths(PromptsOrPairs):
                 if result.low is None or result.high is None
                 else f", 95% interval {part(result.low[at])} to {part(result.high[at])}"
             )
-            notes[name] = name + interval
+            estimated = ", estimated" * (result.estimated is not None and not np.isfinite(result.effect[at]))
+            notes[name] = name + interval + estimated
         cells = [name_of(layer, column) for layer in range(n_layers) for column in self.columns]
         return [notes.get(name, "no path to a receiver, or not a sender") for name in cells]
 
@@ -255,17 +267,39 @@ def p_of(result: PathPatchingResult) -> Any:
     return holm_p(np.asarray(result.each, float)[known]) if len(known) > 1 else None
 
 
+def known_or_estimated(result: PathPatchingResult) -> Any:
+    """(senders,) the effect of each sender, in a partial result the estimate of those that are not patched yet."""
+    return (
+        result.effect
+        if result.estimated is None
+        else np.where(np.isfinite(result.effect), result.effect, result.estimated)
+    )
+
+
+def so_far_in_words(result: PathPatchingResult) -> str:
+    """How many senders of a partial result are patched, as HTML."""
+    if result.estimated is None and len(result.clean) > 1:
+        return f"The mean of the first {counted(len(result.clean), 'pair')}."
+    patched = f"<b>{int(np.isfinite(result.effect).sum())} of {len(result.senders)}</b> senders patched"
+    if result.estimated is None:
+        return f"{patched} so far."
+    return f"{patched} (crosses), those first that are estimated to be largest; the others are estimated by a gradient."
+
+
 def in_words(result: PathPatchingResult, p: Any) -> str:
     """The largest effects and what chance would do, as HTML."""
     effect = np.asarray(result.effect, float)
+    words = [so_far_in_words(result)] if result.partial else []
     if np.isnan(effect).all():
-        return "Clean and corrupted measure the same up to rounding: no path can carry a difference."
-    order = np.argsort(-np.nan_to_num(np.abs(effect)))[:LARGEST]
+        same = "Clean and corrupted measure the same up to rounding: no path can carry a difference."
+        return " ".join(words) or same
+    order = [at for at in np.argsort(-np.nan_to_num(np.abs(effect))) if np.isfinite(effect[at])][:LARGEST]
     largest = float(np.abs(effect[order[0]]))
     shown = amount if largest < LEAST else part
-    words = [f"No path carries as much as {LEAST} of the difference."] if largest < LEAST else []
+    if largest < LEAST and not result.partial:
+        words.append(f"No path carries as much as {LEAST} of the difference.")
     named = [f"<b>{shown(float(effect[at]))}</b>, {result.senders[at]}" for at in order]
-    words.append(f"Largest: {'; '.join(named)}.")
+    words.append(f"Largest{' so far' * result.partial}: {'; '.join(named)}.")
     if p is not None:
         words.append(
             f"<b>{int((p < LEVEL).sum())} of {p.size}</b> senders differ from 0 beyond chance over "
