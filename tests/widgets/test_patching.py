@@ -172,6 +172,13 @@ def test_an_alignment_is_mended_on_the_tokens(pair: Any, patch: Any, wire: Any) 
     wire.type(tab.tokens, pairs=mended)
     wire.type(tab.tokens, pairs=[[0, 0], [1, 1], [2, 2], [3, 4], [4, 5]])
     assert panel.alignment == "", "mended back to both ends"
+    panel.tab = "paths"
+    settle(panel)
+    assert "must have equally many tokens" in panel.hints["corrupted"]
+    assert (panel["paths"].aligned.value, tab.aligned.value) == (
+        "",
+        "5 and 6 tokens. Aligned with none, and not patched: “·the” (3) of the corrupted prompt.",
+    )
     assert hidden(panel["paths"].mending)
     assert not panel["paths"].tokens.writable
 

@@ -313,7 +313,7 @@ class PatchPanel(MapPanel):
             self.matched = Matched(clean.tokens(), corrupted.tokens(), alignment.clean, alignment.corrupted)
         self.tokens.set_tokens(*self.matched.tokens, self.matched.pairs)
         shown_if(self.unmended, self.mendable and bool(self.alignment.strip()))
-        self.aligned.value = self.matched.in_words()
+        self.aligned.value = self.matched.in_words() if self.mendable else ""  # else they are refused
         shown_if(self.aligned, bool(self.aligned.value))
 
     def _token_clicked(self, at: int) -> None:
