@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -76,19 +77,24 @@ def public_modules() -> dict[str, str]:
     }
 
 
+def is_defined_here(value: Any) -> bool:
+    """Whether a public name is a class or function of the package; others, such as `Prompt`, are annotations."""
+    return str(getattr(value, "__module__", "")).startswith("interp_widgets")
+
+
 def summary_of(name: str) -> str:
-    """The first sentence of a public name's docstring; of an annotation, which has none of its own, what it is."""
+    """The first paragraph of a public name's docstring; empty for an annotation, which has none of its own."""
     value = getattr(interp_widgets, name)
-    own = getattr(value, "__doc__", None) if isinstance(value, type) or callable(value) else None
-    return re.sub(r":\w+:`", "`", (own or "").strip().split("\n\n")[0].replace("\n", " "))
+    text = (value.__doc__ or "") if is_defined_here(value) else ""
+    return re.sub(r":\w+:`", "`", text.strip().split("\n\n")[0]).replace("``", "`").replace("\n", " ")
 
 
 def first_sentence(page: str) -> str:
-    """What a page is about: the beginning of its first paragraph, as plain text."""
+    """What a page is about: the first sentence of its first paragraph, as plain text."""
     for paragraph in FENCE.sub("", page).split("\n\n"):
-        plain = " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraph).split())
+        plain = " ".join(re.sub(r"\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])", r"\1", paragraph).split())
         if plain and not plain.startswith(("#", "!", "<", "|", ":::", "```", "- ")):
-            return re.split(r"(?<=[.:?])\s", plain.replace("**", "").replace("`", ""))[0]
+            return re.split(r"(?<=[.?])\s", plain.replace("**", "").replace("`", ""))[0]
     return ""
 
 
@@ -191,9 +197,11 @@ class Site:
             inside = sorted(topic for topic in topics if topic.split("/")[0] == folder)
             for topic in inside:
                 heading = title_of(topic)
-                pages[f"reference/{topic}.md"] = "\n\n".join(
-                    [f"# {heading}", *(f"::: interp_widgets.{name}" for name in topics[topic])]
-                )
+                modules = {public_modules()[name] for name in topics[topic]}
+                owner = modules.pop() if len(modules) == 1 else topic.replace("/", ".")
+                about = (import_module(f"interp_widgets.{owner}").__doc__ or "").split("\n\n")[0]
+                blocks = (f"::: interp_widgets.{name}" for name in topics[topic])
+                pages[f"reference/{topic}.md"] = "\n\n".join([f"# {heading}", about.strip(), *blocks])
                 names = ", ".join(f"[`{name}`][interp_widgets.{name}]" for name in topics[topic])
                 rows.append(f"[{heading}]({topic}.md): {names}")
         return {"reference/index.md": "\n\n".join(rows), **pages}
@@ -247,9 +255,9 @@ def topic_of(module: str) -> str:
 
 def title_of(topic: str) -> str:
     """The heading of a page of the reference."""
-    names = {"analysis/_core": "Results", "widgets/base": "Building blocks", "widgets/probe": "Probes"}
-    parts = topic.split("/")
-    return names.get(topic) or (FOLDERS[parts[0]] if len(parts) == 1 else parts[1].replace("_", " ").capitalize())
+    names = {"_core": "Results", "base": "Building blocks", "ffn_concepts": "FFN concepts"}
+    folder, _, name = topic.partition("/")
+    return names.get(name) or (name.replace("_", " ").capitalize() if name else FOLDERS[folder])
 
 
 def places_in(nav: Any) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import griffe
-from contents import named
+from contents import is_defined_here, named
 
 import interp_widgets
 
@@ -25,5 +25,5 @@ class Docstrings(griffe.Extension):
         """A function may have the name of its module, of which only Python knows which one is public."""
         for name in interp_widgets.__all__:
             value = getattr(interp_widgets, name)
-            if str(getattr(value, "__module__", "")).startswith("interp_widgets"):
+            if is_defined_here(value):
                 pkg.set_member(name, griffe.Alias(name, f"{value.__module__}.{value.__qualname__}", parent=pkg))
