@@ -21,6 +21,8 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+from solved import VARIABLE
+
 HERE = Path(__file__).resolve().parent
 LESSON, PROJECT = re.compile(r"judge\(\s*[\"'](\w+)[\"']"), "grade_project("
 PASSPHRASE = "PASSPHRASE"
@@ -94,7 +96,7 @@ class Kernel:
         from jupyter_client.manager import start_new_kernel
 
         self.seconds = seconds
-        self.manager, self.client = start_new_kernel(cwd=str(folder))
+        self.manager, self.client = start_new_kernel(cwd=str(folder), env={**os.environ, VARIABLE: ""})
 
     def run(self, code: str) -> tuple[str, str]:
         """What a cell prints, and its error in a line, "" for none; `Stopped` if it does not end by itself."""

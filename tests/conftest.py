@@ -18,6 +18,7 @@ from zlib import crc32
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["INTERP_WIDGETS_PROGRESS"] = ""  # of the lessons: a run of the tests solves no exercise
 # tiny models: threads that wait for each other cost more than they bring, above all on a busy machine
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

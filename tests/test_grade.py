@@ -70,6 +70,17 @@ def test_verdicts_on_a_lesson(grade: ModuleType) -> None:
     assert "is not there" in found[2]["note"]
 
 
+def test_a_graded_notebook_adds_nothing_to_the_progress_of_who_grades(
+    grade: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(grade.VARIABLE, str(tmp_path / "course.json"))
+    kernel = grade.Kernel(tmp_path, seconds=LIMIT)
+    try:
+        assert kernel.run(f"import os; print(repr(os.environ[{grade.VARIABLE!r}]))") == ("''\n", "")
+    finally:
+        kernel.close()
+
+
 def test_a_cell_that_runs_too_long_is_stopped(grade: ModuleType, tmp_path: Path) -> None:
     kernel = grade.Kernel(tmp_path, seconds=0)
     try:

@@ -109,6 +109,65 @@ def test_a_picture_opens_when_there_is_a_guess(exercises: Any, capsys: pytest.Ca
     ]
 
 
+@pytest.fixture
+def progress(exercises: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The table of a student, whose file is `course.json` in a folder that is not there yet."""
+    import course
+    import solved
+
+    monkeypatch.setenv(solved.VARIABLE, str(tmp_path / "state" / "course.json"))
+    return course.progress
+
+
+def check_of_probes(exercises: Any) -> Any:
+    names = {"model": SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), "prompt": ""}
+    return exercises.judge("30_your_own_probe", names)
+
+
+def test_what_is_solved_is_kept(
+    exercises: Any, progress: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = progress()
+    assert list(before.index) == [path.stem for path in NOTEBOOKS if path.stem.partition("_")[2] in exercises.lessons()]
+    assert before.solved.sum() == 0
+    assert all(before.minutes > 0)
+    check = check_of_probes(exercises)
+    for answer in (None, 3, "three"):
+        check(2, answer)
+    assert progress().solved.sum() == 0
+    for _ in range(2):
+        check(2, np.log(2))
+    after = progress()
+    assert after.solved["30_your_own_probe"] == after.solved.sum() == 1
+    assert after.of["30_your_own_probe"] == 3
+    file = tmp_path / "state" / "course.json"
+    assert json.loads(file.read_text()) == {"your_own_probe": [2]}
+    assert f"Kept in {file}." in capsys.readouterr().out
+    file.unlink()
+    assert progress().solved.sum() == 0
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"your_own_probe": 2}', '{"your_own_probe": ["2", null]}'])
+def test_a_damaged_file_of_progress_is_replaced(exercises: Any, progress: Any, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "state" / "course.json"
+    file.parent.mkdir()
+    file.write_text(text)
+    assert progress().solved.sum() == 0
+    check_of_probes(exercises)(2, np.log(2))
+    assert progress().solved.sum() == 1
+
+
+def test_a_lesson_goes_on_where_progress_cannot_be_kept(
+    exercises: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state").write_text("a file where the folder should be")
+    for place in (str(tmp_path / "state" / "course.json"), str(tmp_path), "~nobody-here/course.json", ""):
+        monkeypatch.setenv("INTERP_WIDGETS_PROGRESS", place)
+        check_of_probes(exercises)(2, np.log(2))
+        assert capsys.readouterr() == ("Right.\n", "")
+        assert progress().solved.sum() == 0
+
+
 def test_an_audit_finds_what_is_wrong_with_an_exercise(exercises: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     of, wrong = exercises.answers, exercises.Wrong
     bad = exercises.Exercise(

@@ -11,8 +11,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from solved import keep
 
 from exercises.answers import Built, Kind, OtherForm, shown
 
@@ -103,10 +106,17 @@ class Prediction:
 class Judge:
     """Says whether the answers to a lesson's exercises are right."""
 
-    def __init__(self, exercises: dict[int, Exercise], predictions: dict[int, Prediction], its: Names) -> None:
+    def __init__(
+        self,
+        exercises: dict[int, Exercise],
+        predictions: dict[int, Prediction],
+        its: Names,
+        solved: Callable[[int], None] = lambda number: None,
+    ) -> None:
         self._exercises = exercises
         self._predictions = predictions
         self._its = its
+        self._solved = solved
         self._hinted = dict.fromkeys(exercises, 0)
 
     def __call__(self, number: int, answer: Any) -> None:
@@ -118,6 +128,7 @@ class Judge:
         verdict = exercise.verdict(answer, self._its)
         if verdict.right:
             print("Right.")
+            self._solved(number)
         elif verdict.reply is not None:
             print(f"Not yet. {verdict.reply}")
         else:
@@ -164,14 +175,15 @@ def rules(lesson: str) -> Any:
 
 
 def judge(lesson: str, names: dict[str, Any]) -> Judge:
-    """The judge of a lesson's exercises.
+    """The judge of a lesson's exercises, which keeps which of them are solved (`solved`).
 
     Args:
         lesson: name of its notebook.
         names: the notebook's, `globals()`.
     """
     module = rules(lesson)
-    return Judge(module.EXERCISES, getattr(module, "PREDICTIONS", {}), Names(names))
+    solved = partial(keep, lesson.partition("_")[2])
+    return Judge(module.EXERCISES, getattr(module, "PREDICTIONS", {}), Names(names), solved)
 
 
 def _computed(exercise: Exercise, its: Names) -> Exercise:
