@@ -125,11 +125,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What the imports made stays, so the collections of garbage that many tests ask for need not look through it."""
+    """What the imports made stays, so the collections of garbage that many tests ask for need not look through it.
+
+    All of the rest is looked through where a test asks for it, and otherwise a tenth as often as usual.
+    """
     if hasattr(session.config, "workerinput"):  # in a run of many tests, some need it in any case
         import transformer_lens  # noqa: F401
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 
 SET_AT_IMPORT = ("PYTEST_", "KMP_", "TORCHINDUCTOR_", "HF_XET_")

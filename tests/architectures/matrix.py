@@ -56,7 +56,9 @@ def _refusal(error: Exception, what: str) -> Verdict:
 
 @functools.cache
 def loaded(architecture: str, backend: Backend) -> Any:
-    """The `Model`, or the error that loading raised."""
+    """The `Model`, or the error that loading raised; a bridge is the one that ``"auto"`` takes, where it takes one."""
+    if backend == "bridge" and getattr(loaded(architecture, "auto"), "backend", None) == "bridge":
+        return loaded(architecture, "auto")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -300,7 +300,7 @@ class Notebook:
             if seen == ("waiting", False):
                 self.panel.get_by_role("button", name="Run", exact=True).click()
             self.page.wait_for_timeout(pause)  # leaves the kernel time to work
-            pause = min(1.3 * pause, 400)
+            pause = min(1.3 * pause, 150)
 
     def map_cell(self, row: int, column: int) -> tuple[float, float]:
         """Page pixels of the middle of a cell that is in view in the panel's first heat map, scrolled into view."""
@@ -345,7 +345,7 @@ class Notebook:
         while (seen := self.py(expression)) != expected:
             assert time.monotonic() < end, f"{expression} stayed {seen!r}, expected {expected!r}"
             self.page.wait_for_timeout(pause)  # leaves the kernel time to work
-            pause = min(1.3 * pause, 400)
+            pause = min(1.3 * pause, 150)
 
     def set_theme(self, name: str) -> None:
         """Switch to 'JupyterLab Light' or 'JupyterLab Dark' and wait until the page wears it."""

@@ -26,7 +26,7 @@ def logits(model: Model, prompt: str) -> torch.Tensor:
     return model.run(model.tokens(prompt)).logits[0, -1]
 
 
-@pytest.mark.seconds
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "seed"), [pytest.param("hooked", 0, marks=pytest.mark.hooked), ("bridge", 1)])
 @pytest.mark.parametrize("name", CIRCUITS)
 def test_the_truth_is_what_ablation_finds(name: CircuitName, backend: str, seed: int) -> None:

@@ -164,34 +164,37 @@ def test_another_model_of_the_same_shape_computes_anew(what: str, base: Model, f
 
 REOPENED = """
 import sys
+from pathlib import Path
 from interp_widgets import Workbench, load_model
 
-bench = Workbench.load(sys.argv[1], load_model("demo-base"))
-tool = bench.screen[sys.argv[2]]
-assert bench.screen.wait(120)
-panel = tool[sys.argv[3]]
-assert panel.results, bench.screen.status_line.error
-print(panel._shown.opened, panel.table_of(panel.result).to_csv(index=False)[:400])
+base = load_model("demo-base")
+for path in sys.argv[1:]:
+    bench = Workbench.load(path, base)
+    tool = bench.screen[Path(path).stem]
+    assert bench.screen.wait(120)
+    panel = tool["neurons"]
+    assert panel.results, bench.screen.status_line.error
+    print(panel._shown.opened, panel.table_of(panel.result).to_csv(index=False)[:400])
+    bench.close()
 """
 
 
-@pytest.mark.parametrize("name", ["ffn_concepts", "bias"])
-def test_results_of_several_steps_open_in_a_new_process(name: str, base: Model, opened: Any, tmp_path: Path) -> None:
+def test_results_of_several_steps_open_in_a_new_process(base: Model, opened: Any, tmp_path: Path) -> None:
     """Their requests name the class that holds the results of the steps."""
-    bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
-    bench.screen.show(name)
-    tool = bench.screen[name]
-    tool.tab = "neurons"
-    panel = tool["neurons"]
-    if not panel.wait(120) or not panel.results:
-        panel.go()
-    assert bench.screen.wait(300)
-    expected = panel.table_of(panel.result).to_csv(index=False)[:400]
-    path = bench.save(tmp_path / "neurons.npz")
-    done = subprocess.run(
-        [sys.executable, "-c", REOPENED, str(path), name, "neurons"], capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout.strip() == f"True {expected}".strip(), done.stderr[-2000:]
+    paths, expected = [], []
+    for name in ("ffn_concepts", "bias"):
+        bench = opened(base, prompt=PROMPT, response=RESPONSE, live_seconds=float("inf"))
+        bench.screen.show(name)
+        tool = bench.screen[name]
+        tool.tab = "neurons"
+        panel = tool["neurons"]
+        if not panel.wait(120) or not panel.results:
+            panel.go()
+        assert bench.screen.wait(300)
+        expected.append(f"True {panel.table_of(panel.result).to_csv(index=False)[:400]}")
+        paths.append(str(bench.save(tmp_path / f"{name}.npz")))
+    done = subprocess.run([sys.executable, "-c", REOPENED, *paths], capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == "\n".join(expected).split(), done.stderr[-2000:]
 
 
 def test_panels_are_counted_before_they_are_read(
