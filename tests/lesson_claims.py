@@ -72,19 +72,28 @@ assert np.argsort(-lost).tolist().index(parts.index("MLP 0")) < 3""",
     },
     "02_logit_lens": {
         "in most columns the token itself": """\
-opening = logit_lens(model, PRESETS[0].prompt)
-assert np.mean([opening.top(0, place)[0][0] == token for place, token in enumerate(opening.tokens)]) > 0.5""",
-        "most of them are of the right *kind*: places for the tower, first names for the gift.": """\
-from interp_widgets.data import world_tables
-places = {fact.object for fact in world._facts()} | {fact.subject for fact in world._facts()}
-people = {*world_tables.WOMEN, *world_tables.MEN}
-for example, kind in ((PRESETS[0], places), (PRESETS[1], people)):
-    reading = logit_lens(model, example.prompt)
-    likely = [text.strip() for row in (2, 3, 4) for text, _ in reading.top(row, -1)[:10]]
-    assert np.mean([text in kind for text in likely]) > 0.5, likely""",
+result = logit_lens(model, prompt, target=target)
+assert np.mean([result.top(0, place)[0][0] == token for place, token in enumerate(result.tokens)]) > 0.5""",
+        "From row 1 to row 22 the last column says nothing but a space, a full stop, an article or the like.": """\
+assert {result.top(row, -1)[0][0].strip() for row in range(1, 23)} <= {"", ".", "a", "the", ","}""",
+        "In row 29, one layer from the end, the lens says *capital*; *Paris* is third. Only the last layer": """\
+assert result.top(29, -1)[0][0] == " capital" and result.target_rank[29, -1] == 2
+assert (result.target_rank[:30, -1] > 0).all() and result.target_rank[30, -1] == 0""",
+        "For twenty-three layers thousands of tokens stand before *Paris*.": """\
+assert result.target_rank[:24, -1].min() > 2000""",
+        "In layer 23 it passes four fifths of them": """\
+assert 0.75 < 1 - result.target_rank[24, -1] / result.target_rank[23, -1] < 0.85""",
+        "it goes on passing others in nearly every layer behind.": """\
+assert (np.diff(result.target_rank[24:, -1]) < 0).mean() > 0.8""",
+        "In none of the eight questions is the answer the likeliest word before row 29.": """\
+assert ranks.shape == (8, 31) and ranks[:, :29].min() > 0 and (ranks[:, 30] == 0).all()""",
+        "Of those few that are left the last layer passes the largest *share*; most tokens are passed here.": """\
+assert np.diff(np.log1p(ranks).mean(axis=0)).argmin() == 29 and np.diff(ranks.mean(axis=0)).argmin() == 23""",
         "Here the answer is *first* from row 1 on, with a small probability": """\
-assert (result.target_rank[1:, -1] == 0).all() and result.target_rank[0, -1] > 0
-assert result.target_probability[1:4, -1].max() < 0.2 and result.target_probability[5:, -1].min() > 0.95""",
+assert (small.target_rank[1:, -1] == 0).all() and small.target_rank[0, -1] > 0
+assert small.target_probability[1, -1] < 0.25 and small.target_probability[5:, -1].min() > 0.95""",
+        "SmolLM2 says *Paris* in its last layer only, and its rank falls from layer 23 on.": """\
+assert result.target_rank[24, -1] < 0.25 * result.target_rank[:24, -1].min()""",
         "Facts are settled earlier, and the interval of the difference excludes 0.": "assert later - half > 0",
         "more than half of the indirect objects have commit layer 1 as well": """\
 assert (depth["indirect objects"] == 1).mean() > 0.5""",

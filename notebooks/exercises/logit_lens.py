@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import numpy as np
 
-from exercises import Exercise, Wrong
+from exercises import Exercise, Prediction, Wrong
 from exercises.answers import Number, Whole
+from interp_widgets import logit_lens
+
+
+def passed(ranks):
+    """(layers,) how many tokens the answer passes in each layer, on average over the questions."""
+    return -np.diff(ranks.mean(axis=0))
+
+
+def first(its):
+    """The first row in which the answer is the likeliest word."""
+    result = logit_lens(its.model, its.prompt, target=its.target)
+    return int(np.flatnonzero(result.target_rank[:, -1] == 0)[0])
+
+
+PREDICTIONS = {1: Prediction(Whole(), first, "until then other words lead.")}
 
 EXERCISES = {
     1: Exercise(
         Whole(),
-        lambda its: np.flatnonzero(its.names.target_rank[:, -1] == 0)[0],
+        lambda its: passed(its.ranks).argmax(),
         (
-            "The likeliest token has rank 0.",
-            "names.target_rank[:, -1] holds the rank of the target in every row, read after the last token.",
-            "argmax() of a comparison gives the first place at which it holds.",
+            "ranks.mean(axis=0) is the average over the countries.",
+            "np.diff subtracts each row from the next: entry l belongs to layer l.",
+            "Where most tokens are passed the difference is the most negative: argmin().",
         ),
         (
             Wrong(
-                lambda its: its.names.target_probability[:, -1].argmax(),
-                "In that row it is likelier than in any other. It leads long before.",
+                lambda its: 1 + passed(its.ranks).argmax(),
+                "That is the row behind it. Layer l leads from row l to row l + 1.",
             ),
-            Wrong(lambda its: 1 + np.flatnonzero(its.names.target_rank[:, -1] == 0)[0], "Rows are counted from 0."),
             Wrong(
-                lambda its: np.flatnonzero(its.names.target_rank[:, -1] < 10)[0],
-                "There it is among the ten likeliest. The likeliest has rank 0.",
+                lambda its: passed(np.log1p(its.ranks)).argmax(),
+                "There it passes the largest share of the tokens before it. Count the tokens.",
             ),
+            Wrong(lambda its: passed(its.ranks).argmin(), "There most tokens pass the answer."),
+            Wrong(lambda its: its.ranks.mean(axis=0).argmin(), "There fewest are before it. Where does it pass most?"),
         ),
     ),
     2: Exercise(
