@@ -561,6 +561,20 @@ assert longer.under_floor()[12:].all()""",
         "raise the score from 0.289 to 0.471; with it the score does not change.": """\
 scored_by = [one.instruction_score(mask, min_importance=floor) for floor in (0, 0.01) for one in (longer, result)]
 assert np.allclose(scored_by, [0.471, 0.289, 0.289, 0.289], atol=5e-4)""",
+        "The exact map needs one token: without the colon the response is gone.": """\
+def order_of(method):
+    found = prompt_saliency(model, prompt, response, method=method)
+    return np.argsort(-found.importance.mean(axis=1))
+said = result.prompt_tokens
+assert order_of("exact")[0] == len(said) - 1 and said[-1] == ":"
+assert left(model, prompt, response, []) > 0.9 and left(model, prompt, response, order_of("exact")[:1]) < 1e-4""",
+        "its next two are *Japan* and *country*.": """\
+assert [said[place] for place in order_of("exact")[1:3]] == [" Japan", " country"]""",
+        "*Japan* alone is enough as well: type it.": """\
+assert left(model, prompt, response, [said.index(" Japan")]) < 0.01""",
+        "can all go, and the response keeps a probability of 0.98. So can those of *random 1*": """\
+assert abs(left(model, prompt, response, order_of("first_order")[:7]) - 0.98) < 0.005
+assert left(model, prompt, response, np.random.default_rng(1).permutation(len(said))[:7]) > 0.98""",
         "Of 39 random orders none does as well as those of *exact* and *integrated gradients*": """\
 assert trust["exact"].p_value() == trust["integrated_gradients"].p_value() == 1 / 40""",
         "**First order cannot be told apart from a random order**": "assert trust['first_order'].beats_random is None",
