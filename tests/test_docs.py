@@ -21,6 +21,10 @@ import contents
 sys.path.remove(str(ROOT / "notebooks" / "docs"))
 
 
+SECTIONS = {"Open it", "How to read it", "What chance would do", "As code", "What goes wrong", "Options"}
+"""Of a panel's page; some have the functions under a longer heading of their own."""
+
+
 @pytest.fixture(scope="module")
 def site() -> contents.Site:
     return contents.Site()
@@ -60,6 +64,7 @@ def test_every_panel_has_its_question_its_pictures_and_its_options(site: Any) ->
         assert page.startswith(f"# {tool.title}: {tool.question}\n")
         assert page.count("_1400.webp#only-") == 2
         assert "| control | keyword |" in page
+        assert SECTIONS - set(re.findall(r"^## (.+)$", page, re.MULTILINE)) <= {"As code"}
 
 
 def test_llms_txt_lists_every_page_and_every_public_name(site: Any) -> None:

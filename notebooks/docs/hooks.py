@@ -31,9 +31,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """A search for the name of a function finds its docstring before the places that use it."""
+    """A search for the name of a function finds its docstring first, and tables of numbers not at all."""
     if page.file.src_uri.startswith("reference/"):
         page.meta["search"] = {"boost": 2}
+    if page.file.src_uri in ("results.md", "architectures.md"):
+        page.meta["search"] = {"exclude": True}
     return markdown
 
 
