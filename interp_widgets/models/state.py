@@ -150,7 +150,13 @@ def state_key(network: Watched, *, exact: bool = False, wait: float = -1) -> Sta
 def facts(network: Watched) -> dict[str, str | bool]:
     """What a model's numbers depend on, by the names in `FACTS`: equal for equal models in every process."""
     with network.lock:
-        values: dict[str, Any] = {"weight_hash": network.weight_hash, **dict(_declared(network))}
+        return _facts_with(network, _declared(network))
+
+
+def _facts_with(network: Watched, declared: tuple[tuple[str, Any], ...]) -> dict[str, str | bool]:
+    """The `facts` of a model of which this has just been read."""
+    with network.lock:
+        values: dict[str, Any] = {"weight_hash": network.weight_hash, **dict(declared)}
         changed = edits(network)
     if changed is not None:
         values["edited"] = changed.sentence
@@ -168,10 +174,10 @@ def facts_of(network: Watched, state: State, *, wait: float = -1) -> Mapping[str
     if held is not None or not network.lock.acquire(timeout=wait):
         return held
     try:
-        if state_key(network, exact=True) != state:
+        if state_key(network) != state:
             return None
-        values = facts(network)
-        if state_key(network, exact=True) != state:  # edited meanwhile
+        values = _facts_with(network, state.declared)
+        if state_key(network, exact=True) != state:  # every byte of what was described
             return None
     finally:
         network.lock.release()

@@ -11,6 +11,8 @@ import torch
 
 from interp_widgets.analysis.ablation import Ablation, ablation
 from interp_widgets.models import Model, contents
+from interp_widgets.models import reading as digests
+from interp_widgets.models.state import facts, facts_of
 from interp_widgets.widgets.base.identity import Identity
 from tests.models.state_edits import EDITS, Undo, edited, numpy_element
 from tests.models.tiny import tiny_model
@@ -126,6 +128,31 @@ def test_after_an_edit_a_panel_computes_again(
     count = len(panel.computed)
     assert panel.run() == first
     assert len(panel.computed) == count, "the model is again what it was"
+
+
+def test_a_run_reads_the_tokenizer_once_before_it_computes(
+    make: Callable[..., Any], reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes half a second for a vocabulary of 262,144, and a picture waits for it."""
+    model, counts, reads = tiny_model.__wrapped__("llama", "bridge"), list[int](), list[Any]()
+    monkeypatch.setattr(model, "gate", threading.Event(), raising=False)  # the fixture expects one
+    monkeypatch.setattr("interp_widgets.models.state._facts", {})  # of equal models in other tests
+    usual = digests._tokenizer_text
+    monkeypatch.setattr(digests, "_tokenizer_text", lambda tokenizer: reads.append(tokenizer) or usual(tokenizer))
+
+    class Counting(reading):  # type: ignore[misc]
+        def compute(self, request: Any, model: Any, **hooks: Any) -> float:
+            counts.append(len(reads))
+            return float(super().compute(request, model, **hooks))
+
+    panel = make(model, kind=Counting)
+    assert panel.wait(120)
+    assert (counts, len(reads)) == ([1], 3), "the key before and after, and what a session says of the model"
+    panel.n = 4
+    assert panel.wait(120)
+    assert (counts, len(reads)) == ([1, 4], 5)
+    assert facts_of(model, panel.shown_states[0][0], wait=0) == facts(model)
+    assert len(reads) == 6, "a session knows the model without reading it"
 
 
 @pytest.mark.seconds

@@ -13,7 +13,7 @@ from typing import Any
 from interp_widgets.models import Model
 from interp_widgets.models.engine import decodes_in_blocks, knows_routes
 from interp_widgets.models.network import Network
-from interp_widgets.models.state import State
+from interp_widgets.models.state import State, facts_of
 
 from ...compute.cache import results as cache
 from ...compute.memory import Forecast, speedometer
@@ -98,6 +98,9 @@ class Answers:
             shipped.note(*self._question(request, model), value)
             if anew is not None:
                 anew.add(key)
+        for one, state in zip(self._models(request, model), states, strict=True):
+            if state is not None:
+                facts_of(one, state)  # for sessions, while the model is in this state
         return value, states
 
     def open(self, request: Hashable, model: Model, value: Any, states: Mapping[int, State]) -> None:

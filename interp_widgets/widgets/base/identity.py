@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from interp_widgets.models import Model
-from interp_widgets.models.state import State, facts_of, state_key
+from interp_widgets.models.state import State, state_key
 
 PATIENCE = 0.05
 """Seconds that the interface waits for a forward pass to end before it reads the model's state."""
@@ -28,7 +28,6 @@ class Identity:
         if not _has_state(model):  # equal to whatever has its hash, else only to itself
             return self._last.setdefault(id(model), getattr(model, "weight_hash", None) or object())
         state = state_key(model, exact=True)
-        facts_of(model, state)  # for sessions, while the model is in this state
         self.note(model, state)
         return self._last[id(model)] if state.certain else object()
 
