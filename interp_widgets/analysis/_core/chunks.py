@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,8 @@ _CHUNK_TOKENS = {"cpu": 1024, "accelerator": 4096}
 """Fewest tokens that keep matrix products efficient."""
 _DELIVERIES = 4
 """Partial results before the end of a run."""
+_PART_TOKENS = 256
+"""Fewest tokens of a chunk that is kept small so that no partial result is left out."""
 
 
 @dataclass
@@ -176,9 +179,15 @@ class Runner:
             if self.deliver is not None and due:
                 self.deliver()
 
+        part = math.ceil(self.total / (_DELIVERIES + 1))
+
+        def size(start: int) -> int:
+            length = tokens(start)
+            most = self.size(length)
+            return most if self.deliver is None else min(most, max(part, _PART_TOKENS // length))
+
         what = f"sequence of {self.length} tokens"
-        run_chunks(count, lambda start: self.size(tokens(start)), work,
-                   what=what, log=self.log, check=self.check, after=after)  # fmt: skip
+        run_chunks(count, size, work, what=what, log=self.log, check=self.check, after=after)
 
     def run_texts(
         self, texts: Sequence[Sequence[int]], work: Callable[[list[int], torch.Tensor], None], *, padded: bool = False

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.analysis._core import chunks
 from interp_widgets.analysis.saliency import (
     SaliencyResult,
     faithfulness,
@@ -641,6 +642,16 @@ def test_progress_runs_to_its_end_and_a_cancel_passes_through(method: str) -> No
     with pytest.raises(Stop):
         saliency(model, method, batch_size=1, steps=3, check=check)
     assert len(calls) == 3
+
+
+def test_long_rows_come_in_parts_though_one_chunk_would_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, parts = tiny_model("llama", "bridge"), list[SaliencyResult]()
+    whole = saliency(model, on_partial=parts.append)
+    assert not parts, "a short prompt is one chunk"
+    monkeypatch.setattr(chunks, "_PART_TOKENS", 1)
+    found = saliency(model, on_partial=parts.append)
+    np.testing.assert_allclose(found.importance, whole.importance, atol=limit(model))
+    assert [int(np.isfinite(part.importance[:, 0]).sum()) for part in parts] == [2, 4, 6]
 
 
 @pytest.mark.parametrize("method", ["exact", "first_order"])
