@@ -16,7 +16,7 @@ class AblationPanel(PredictionStack):
 
     *Modules*: four maps, layer × position, of attention, MLP, both, and attention as the MLP reads it. *Heads*:
     layer × head. A click on a cell of these lists the next token with and without that part, and ablations can be put
-    into a list; *Compare with chance* takes the colour from cells that do no more than changes as long in random
+    into a list; *Compare cells with chance* takes the colour from cells that do no more than changes as long in random
     directions. *Tracing*: which clean states restore the answer under a corrupted subject. *Text*: what the model
     writes with and without the ablations of the list.
 

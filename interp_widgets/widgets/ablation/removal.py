@@ -166,7 +166,7 @@ class Removal(MapPanel):
         shown_if(self.words, False)
         self.chance_button = self.on_click(
             W.Button(
-                description="Compare with chance",
+                description="Compare cells with chance",
                 tooltip=f"Compute the {COMPARED} strongest cells {FEWEST} times with changes in random directions",
                 layout=W.Layout(align_self="flex-start"),
             ),

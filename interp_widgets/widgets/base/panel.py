@@ -160,7 +160,7 @@ class Panel(Shell):
         """The results on the screen, one per model."""
         self.jobs, self.answers = Jobs(self), Answers(self)
         self.picture_buttons: tuple[W.Button, ...] = ()
-        """Buttons that go on from the picture, as *Compare with chance*; a screen has them beside the selection."""
+        """Buttons that go on from the picture, to compare it with chance; a screen has them beside the selection."""
         self.usual: dict[str, Any] = {}
         """Start values where the user and the workbench set none."""
         self.active = stack is None and screen is None

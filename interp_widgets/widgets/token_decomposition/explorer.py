@@ -89,7 +89,7 @@ class TokenDecompositionExplorer(DecompositionPanel):
         self.about = SourceDetails(self)
         self.chance_button = self.on_click(
             W.Button(
-                description="Compare with chance",
+                description="Compare shares with chance",
                 tooltip=f"Compare every token's share with its shares of the logits of {DRAWS} random other tokens",
                 layout=W.Layout(align_self="flex-start"),
             ),
