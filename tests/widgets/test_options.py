@@ -185,6 +185,15 @@ def test_an_option_that_changes_itself_ends_in_a_stack(wire: Any) -> None:
     panel.close()
 
 
+def test_the_default_of_a_stack_is_that_of_its_tabs(wire: Any) -> None:
+    panel = BiasWorkbench(demo_pair().base)
+    panel.tab = "probes"
+    assert panel.current_panel.pool == panel.current_panel.default_of("pool") == "last"
+    panel.pool = "mean"
+    assert panel.current_panel.default_of("pool") == "last"
+    panel.close()
+
+
 def test_a_number_that_is_none_goes_back(toy: Any, wire: Any, classes: Any, make: Any, model: Any) -> None:
     """A control may hold a NaN, which is not equal to itself: that must not look like a change for ever."""
     import ipywidgets as W

@@ -65,8 +65,7 @@ class NeuronDots(PickedDots):
         rows: dict[str, Any] = dict(zip(self.source.data, (one.tolist() for one in numbers), strict=False))
         self.fill(
             {**rows, "color": shades},
-            subtitle=f"{int(above.sum())} of {len(cosine)} above {chance.mean():.2f}, the most that a random direction "
-            "reaches (grey: not)",
+            subtitle=f"{int(above.sum())} of {len(cosine)} above {chance.mean():.2f}, the most by chance (grey: not)",
         )
         if picked:
             self.ring(layer=picked[0], neuron=picked[1])

@@ -106,7 +106,7 @@ class OverlapBars(Chart):
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), Fig. 4.8.
     """
 
-    EMPTY: ClassVar[str] = "No problems solved yet."
+    EMPTY: ClassVar[str] = "Not counted yet."
 
     def __init__(self, result: LateLayerLosses | None = None) -> None:
         tips = [("solved by", "@name"), ("problems", "@y")]

@@ -338,6 +338,11 @@ class Panel(Shell):
                 if choice and choice not in allowed:
                     raise Refused(name, f"{name} must be one of {what}, got {choice!r}: check the spelling")
 
+    def default_of(self, name: str) -> Any:
+        """The value of an option that nobody has set; in a stack that of the stack, whose tabs share it."""
+        usual = getattr(self.stack, "usual", {})
+        return usual[name] if name in usual else super().default_of(name)
+
     def check_bounds(self, name: str, value: float) -> None:
         if not self._has_options or name not in self._bounded():
             return

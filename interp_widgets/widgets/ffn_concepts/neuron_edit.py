@@ -8,7 +8,7 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis.ablation import AblatedPrediction, Ablation, ablated_prediction
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import fixed, visible
 from interp_widgets.models import Model
 
 from ..base import pair_view
@@ -109,11 +109,11 @@ class NeuronEdit:
         if not self.predictions:
             return ""
         first = panel.shown_results[0].effects
-        original = ", ".join(f"{reading.active(panel.chosen):.2f}" for reading in panel.shown_results)
+        original = ", ".join(fixed(reading.active(panel.chosen), 2) for reading in panel.shown_results)
         kl = ", ".join(f"{prediction.kl:.3f}" for prediction in self.predictions)
         return (
             f"Next token after “{visible(first.tokens[first.position])}” with neuron {panel.chosen} of layer "
-            f"{first.layer} at {panel.coefficient:.2f} instead of {original}: KL {kl} nats"
+            f"{first.layer} at {fixed(panel.coefficient, 2)} instead of {original}: KL {kl} nats"
         )
 
 
