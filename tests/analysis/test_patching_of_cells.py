@@ -71,7 +71,7 @@ def test_partial_results_grow_into_the_whole(model: Any) -> None:
     total = sum(values.size for values in whole.each.values())
     missing = [part.missing for part in parts]
     assert missing == sorted(missing, reverse=True)
-    assert 0 < missing[-1] < missing[0] < total
+    assert 0 < missing[-1] < missing[0] == total, "estimates are handed on before any cell is patched"
     assert parts[0].n_pairs == 1
     assert (whole.missing, whole.partial, [part.partial for part in parts]) == (0, False, [True] * len(parts))
     for part in parts:
@@ -82,6 +82,32 @@ def test_partial_results_grow_into_the_whole(model: Any) -> None:
             computed += int(known.sum())
             np.testing.assert_array_equal(values[known], whole.each[site][: len(values)][known])
         assert total - computed == part.missing
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_the_largest_of_each_site_by_a_gradient_are_patched_first(model: Any, direction: Any) -> None:
+    parts, options = list[ActivationPatchingResult](), {"foil": FOIL, "sites": ("attn", "head"), "direction": direction}
+    plain = activation_patching(model, CLEAN, CORRUPTED, ANSWER, batch_size=2, **options)
+    estimates = activation_patching(model, CLEAN, CORRUPTED, ANSWER, method="attribution", **options).estimated
+    both: Any = [CLEAN, CORRUPTED], [CORRUPTED, CLEAN]
+    whole = activation_patching(model, *both, ANSWER, batch_size=2, on_partial=parts.append, **options)
+    assert (whole.estimated, whole.strongest_first) == ({}, False)
+    for site, values in plain.recovered.items():
+        np.testing.assert_allclose(whole.each[site][0], values, atol=1e-5)
+    ordered = [part for part in parts if part.strongest_first]
+    assert [part.n_pairs for part in ordered] == [1] * len(ordered)
+    assert len(ordered) < len(parts), "the second pair runs in the order of its layers"
+    first, second = ordered[:2]
+    base = 0.0 if direction == "denoising" else 1.0
+    for site, values in estimates.items():
+        np.testing.assert_allclose(first.estimated[site], values, atol=1e-6)
+        assert not np.isfinite(first.recovered[site]).any()
+        known, sizes = np.isfinite(second.recovered[site]), np.abs(values - base)
+        assert known.sum() == 10
+        assert sizes[known].min() >= sizes[~known].max() - 1e-9
+    few = list[ActivationPatchingResult]()
+    activation_patching(model, CLEAN, CORRUPTED, ANSWER, on_partial=few.append, **options)
+    assert not any(part.strongest_first for part in few), "in few chunks an estimate would take longer"
 
 
 def test_the_forecast_follows_what_is_asked(model: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 from interp_widgets import PatchingPanel, Workbench, activation_patching, patched_prediction
 from interp_widgets.analysis.patching import ActivationPatchingResult
 from interp_widgets.data.presets import preset
+from interp_widgets.widgets.base.answers import Outcome
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.opening import opening_of
 from interp_widgets.widgets.base.prediction import WordSwap
@@ -131,6 +132,30 @@ def test_cells_are_estimated_and_some_patched_beside_them(pair: Any, patch: Any,
     assert hidden(tab.controls["method"])
     assert tab.results[0].estimated == {}
     assert (heat.crossed, panel.status.state) == ([], "done")
+
+
+def test_a_partial_map_has_estimates_where_nothing_is_patched_yet(pair: Any, patch: Any, wire: Any) -> None:
+    panel = patch(pair.tuned)
+    tab, whole = panel["map"], panel.result
+    few = {site: np.where(np.arange(30).reshape(6, 5) % 7, np.nan, one) for site, one in whole.recovered.items()}
+    guesses = {site: values / 2 for site, values in whole.recovered.items()}
+    part_of = dataclasses.replace(
+        whole, recovered=few, estimated=guesses, missing=75, strongest_first=True, partial=True
+    )  # fmt: skip
+    tab._put(Outcome(tab.shown_request, (part_of,), 0.0, partial=True, states=tab.shown_states))
+    heat = tab.maps.maps["attn"]
+    known = np.isfinite(few["attn"])
+    np.testing.assert_allclose(heat.matrix, np.where(known, few["attn"], guesses["attn"]), atol=1e-6)
+    assert (heat.crossed, heat.title) == (np.argwhere(known).tolist(), "Attention output, partial")
+    assert "<b>15 of 90</b> cells patched (crosses), those first" in tab.words.value
+    assert f"Largest so far: <b>{part(np.nanmax(few['resid_pre']))}</b>" in tab.words.value
+    wire.type(heat, pinned=[0, 0])
+    settle(tab)
+    assert "recovers" in tab.cell_words.value
+    assert "estimate" not in tab.cell_words.value
+    wire.type(heat, pinned=[0, 4])
+    settle(tab)
+    assert f"is estimated to recover <b>{part(guesses['attn'][0, 4])}</b>" in tab.cell_words.value
 
 
 def test_a_longer_prompt_is_aligned_from_both_ends(pair: Any, patch: Any, wire: Any) -> None:

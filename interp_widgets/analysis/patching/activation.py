@@ -29,7 +29,14 @@ from interp_widgets.analysis._core.result import record, with_axes
 from interp_widgets.analysis._core.statistics import bootstrap_mean, holm_adjusted, sign_flip_p
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
-from interp_widgets.analysis.ablation.cells import fewest_tokens, first_positions, run_cells, tokens_recomputed
+from interp_widgets.analysis.ablation.cells import (
+    MANY_CHUNKS,
+    fewest_tokens,
+    first_positions,
+    run_cells,
+    tokens_recomputed,
+)
+from interp_widgets.analysis.ablation.estimates import can_estimate
 from interp_widgets.analysis.ablation.metric import Metric
 from interp_widgets.analysis.patching.estimates import changes
 from interp_widgets.analysis.patching.pairs import (
@@ -71,6 +78,8 @@ _NEEDS: dict[str, Capability] = {
     "head_q": "head_inputs", "head_k": "head_inputs", "head_v": "head_inputs", "pattern": "pattern_changes",
 }  # fmt: skip
 _RESAMPLES = 2000
+_STRONGEST = 10
+"""Cells of each site that are patched first where all are estimated."""
 _COLUMNS = 512
 """Cells whose bootstrap means are held at once."""
 
@@ -128,7 +137,12 @@ class ActivationPatchingResult(PairsResult):
 
     estimated: Mapping[str, Floats] = field(default_factory=dict, kw_only=True)
     """With ``method="attribution"`` the recovered part of every cell to first order; ``recovered`` then has the sampled
-    cells only, and NaN for the rest. Empty where every cell was patched."""
+    cells only, and NaN for the rest. Empty where every cell was patched, but not in a partial result that is
+    `strongest_first`."""
+
+    strongest_first: bool = field(default=False, kw_only=True)
+    """Whether the cells of a partial result are patched in the order of these estimates, the largest of each site
+    first."""
 
     missing: int = field(default=0, kw_only=True)
     """Cells of all pairs that a partial result has not computed yet: they are NaN. It has the pairs begun so far."""
@@ -404,7 +418,8 @@ def activation_patching(
         batch_size: cells per chunk; by default what 60% of the free memory holds.
         progress: called with (done, total) cells after every chunk.
         check: called before every layer of every chunk; raises to cancel.
-        on_partial: receives a partial result a few times, NaN where nothing is computed yet, which it counts.
+        on_partial: receives a partial result a few times, NaN where nothing is computed yet, which it counts. In a long
+            run all cells of the first pair are estimated, and the largest of each site are patched first.
 
     Raises:
         ValueError: equal prompts, prompts of different lengths without an alignment, an answer or foil of several
@@ -621,10 +636,11 @@ class _PatchingRun:
         }
 
     def _measure(self, pair: PromptPair) -> None:
-        """Run both prompts of a pair, estimate all cells if only some are patched, and patch cells."""
+        """Run both prompts of a pair, estimate all cells if only some are patched or some first, and patch cells."""
         inside = tuple(HEAD_SITES[site] for site in self.sites if site in HEAD_SITES)
         both = pair.measured(self.model, self.metric, inside, check=self.runner.check)
-        if self.sampled:
+        ordered_first = self._strongest_first(both)
+        if self.sampled or ordered_first:
             self.estimates.append(self._estimate(both))
         kind, device, rows = wide_type(self.model.dtype), self.model.device, len(self.layers)
         self.measured.append(both)
@@ -634,8 +650,29 @@ class _PatchingRun:
                 for site in self.sites
             }
         )
-        for site in self.sites:
-            self._patch(site, both, self.values[-1][site], self.sampled.get(site))
+        values = self.values[-1]
+        if not ordered_first:
+            for site in self.sites:
+                self._patch(site, both, values[site], self.sampled.get(site))
+            return
+        value = both.corrupted_value if self.direction == "denoising" else both.clean_value
+        order = {
+            site: (estimated - value).abs().flatten().argsort(descending=True, stable=True).cpu()
+            for site, estimated in self.estimates[-1].items()
+        }
+        for part in (slice(0, _STRONGEST), slice(_STRONGEST, None)):
+            if self.runner.deliver is not None:
+                self.runner.deliver()
+            for site in self.sites:
+                self._patch(site, both, values[site], order[site][part].sort().values)
+        self.estimates.clear()
+
+    def _strongest_first(self, pair: MeasuredPair) -> bool:
+        """Whether the cells of a pair are estimated before they are patched: of the first pair of a long run."""
+        if self.sampled or self.measured or self.runner.deliver is None:
+            return False
+        long = self.cells > MANY_CHUNKS * self.runner.size(self.runner.length)
+        return long and can_estimate(self.model, pair.metric, self.runner.length)
 
     def _estimate(self, pair: MeasuredPair) -> dict[str, Tensor]:
         """For each site (layers, cells of a layer) the metric with that cell patched, to first order."""
@@ -681,6 +718,7 @@ class _PatchingRun:
             source_tokens=tuple(source.tokens() for _, source in both_ways),
             direction=self.direction,
             missing=self.runner.total - self.runner.done,
+            strongest_first=bool(estimated) and not self.sampled,
             partial=partial,
             **fields_of_pairs(self.runner, measured, {"bos": patched.run.offset == 1, **facts}),
         )

@@ -27,6 +27,7 @@ from .options import (
     drawn,
     largest,
     notes_of,
+    only_estimated,
     part,
     patched_cells,
     put_in,
@@ -226,7 +227,7 @@ def strongest(results: tuple[ActivationPatchingResult, ...]) -> str:
     lines = []
     for letter, result in zip(pair_view.letters(results), results, strict=True):
         values = by_head(drawn(result, result.sites[0]))
-        best = [cell[:2] for cell in result.strongest(result.sites[0], LISTED, estimated=bool(result.estimated))]
+        best = [cell[:2] for cell in result.strongest(result.sites[0], LISTED, estimated=only_estimated(result))]
         named = [
             f"<b>{part(float(values[place(layer, result.layers), head]))}</b>, {layer}.{head}" for layer, head in best
         ]

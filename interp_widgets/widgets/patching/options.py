@@ -414,9 +414,14 @@ def in_words(result: ActivationPatchingResult) -> str:
 
 
 def estimates_in_words(result: ActivationPatchingResult) -> str:
-    """How the estimates agree with the cells that were patched too, as HTML."""
+    """Which cells are estimated, and how the estimates agree with those that are patched too, as HTML."""
     cells = sum(values.size for values in result.recovered.values())
     patched = sum(int(np.isfinite(values).sum()) for values in result.recovered.values())
+    if result.strongest_first:
+        return (
+            f"<b>{patched:,} of {cells:,}</b> cells patched (crosses), those first that are estimated to be largest; "
+            "the others are estimated by a gradient."
+        )
     correlations = {SITES[site]: result.correlation(site) for site in result.sites}
     agreement = ", ".join(f"{name} <b>{part(r)}</b>" for name, r in correlations.items() if np.isfinite(r))
     words = f"<b>Estimated</b> by a gradient; {patched:,} of {cells:,} cells, drawn at random, are patched (crosses)"
@@ -425,8 +430,15 @@ def estimates_in_words(result: ActivationPatchingResult) -> str:
 
 
 def drawn(result: ActivationPatchingResult, site: str) -> Array:
-    """What a map shows of a site: the recovered parts, or their estimates."""
-    return np.asarray((result.estimated or result.recovered)[site], dtype=np.float64)
+    """What a map shows of a site: the recovered parts or their estimates, in a partial map those of the other cells."""
+    recovered = np.asarray(result.recovered[site], dtype=np.float64)
+    estimated = np.asarray(result.estimated.get(site, recovered), dtype=np.float64)
+    return np.where(np.isfinite(recovered), recovered, estimated) if result.strongest_first else estimated
+
+
+def only_estimated(result: ActivationPatchingResult) -> bool:
+    """Whether estimates are what was asked for."""
+    return bool(result.estimated) and not result.strongest_first
 
 
 def how_known(result: ActivationPatchingResult, site: str) -> list[str]:
@@ -437,7 +449,8 @@ def how_known(result: ActivationPatchingResult, site: str) -> list[str]:
 
 def notes_of(view: str, results: Sequence[ActivationPatchingResult], site: str) -> list[str]:
     """The tooltips of a view of a map; none where every cell was patched."""
-    return cell_notes(view, results, partial(how_known, site=site)) if results[0].estimated else []
+    estimated = any(result.estimated for result in results)
+    return cell_notes(view, results, partial(how_known, site=site)) if estimated else []
 
 
 def patched_cells(
@@ -445,7 +458,7 @@ def patched_cells(
 ) -> dict[str, Any] | None:
     """By map the cells of an estimated site that were patched in all models of a view; None where every cell was."""
     shown = [results[index] for index in pair_view.models_of(view)]
-    if not shown[0].estimated:
+    if not any(result.estimated for result in shown):
         return None
     patched = {name: [np.isfinite(result.recovered[site]) for result in shown] for name, site in sites.items()}
     if any(len({cells.shape for cells in each}) > 1 for each in patched.values()):
@@ -455,14 +468,16 @@ def patched_cells(
 
 def rest(results: Sequence[ActivationPatchingResult]) -> str:
     """What the title of a map says of cells that were not patched."""
-    if results[0].estimated:
+    if any(map(only_estimated, results)):
         return ", estimated"
     return ", partial" if any(result.partial for result in results) else ""
 
 
 def largest(results: Sequence[ActivationPatchingResult]) -> str:
     """How a sentence begins that names the largest cells."""
-    return "Largest estimates" if results[0].estimated else "Largest"
+    if any(map(only_estimated, results)):
+        return "Largest estimates"
+    return "Largest so far" if any(result.partial for result in results) else "Largest"
 
 
 def part(value: float) -> str:
@@ -509,7 +524,7 @@ def put_in(result: ActivationPatchingResult, what: str, where: str, value: float
     if not np.isfinite(value):
         return f"{start}: {'not computed yet' if result.missing else 'not defined'}."
     patched = amount(corrupted + value * (clean - corrupted))
-    estimate = f" The estimate was {part(shown)}." if result.estimated else ""
+    estimate = f" The estimate was {part(shown)}." if only_estimated(result) else ""
     return f"{start} recovers <b>{part(value)}</b>: the metric goes to {patched}.{estimate}"
 
 

@@ -29,6 +29,7 @@ from .options import (
     drawn,
     largest,
     notes_of,
+    only_estimated,
     part,
     patched_cells,
     put_in,
@@ -170,10 +171,10 @@ def strongest(results: tuple[ActivationPatchingResult, ...], sites: tuple[str, .
 
 
 def _best(result: ActivationPatchingResult, site: str) -> str:
-    best = result.strongest(site, estimated=bool(result.estimated))
+    best = result.strongest(site, estimated=only_estimated(result))
     if not best:
         return ""
     layer, position = best[0]
     column = tuple(result.positions).index(position)
-    value = float(np.nanmax(drawn(result, site)))
+    value = float(np.nanmax((result.estimated if only_estimated(result) else result.recovered)[site]))
     return f"<b>{part(value)}</b>, {WORDS[site]} layer {layer}{at(result, column)}"
