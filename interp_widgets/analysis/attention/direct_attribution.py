@@ -100,7 +100,7 @@ class DirectLogitAttribution(Result):
     two), corrected over all heads; None in results of earlier versions."""
 
     mlps_p: Floats | None = with_axes("layers", default=None)
-    """The same of every MLP, corrected over all MLPs; None in a model without MLPs too."""
+    """Two-sided p of every MLP, as `heads_p`, corrected over all MLPs; None in a model without MLPs too."""
 
     @property
     def heads(self) -> NDArray[np.float64]:
@@ -182,7 +182,7 @@ def heads_in_words(p: NDArray[np.floating], contributions: NDArray[np.floating],
 
 
 def mlps_in_words(p: NDArray[np.floating], contributions: NDArray[np.floating], *, foil: bool = False) -> str:
-    """The same of MLPs (layers,)."""
+    """How many MLPs have a p (layers,) of at most 0.05, and which add most (layers,), in a sentence."""
     return _in_words(p, contributions, "MLPs", foil)
 
 

@@ -29,7 +29,7 @@ TABS = {"decomposition": "decomposition", "attention": "attention", "direct logi
 TAB_OF_KIND = (
     (("ablation", "tracing"), "ablation"), (("patching", "edge"), "patching"), (("",), "saliency"),
 )  # fmt: skip
-"""The same by a word in the name; own methods rank what saliency does."""
+"""The tab of every other method, by a word in its name; own methods rank what saliency does."""
 
 
 def tab_of(method: str) -> str:
