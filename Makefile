@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab docs gallery grade circuits test test-all check test-quantised test-real test-tl4 test-accelerator test-architectures test-real-and-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
+.PHONY: lab docs gallery grade circuits test test-all check test-quantised test-real test-tl4 accelerator test-accelerator test-architectures test-real-and-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -93,6 +93,10 @@ test-real: $(VENV)/.tested
 
 test-tl4: $(VENV)-torchao/.installed
 	PYTHON=$(PY) PYTHONPATH=$(CURDIR)/$(VENV)-torchao tests/models/run_tl4.sh -q
+
+# Its tests build it too, but wait for it
+accelerator: $(VENV)/.tested
+	$(PY) -c 'from tests.accelerator import strict; strict.register()'
 
 # in separate processes: a registered device stays until the process ends
 test-accelerator: $(VENV)/.tested

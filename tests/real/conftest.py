@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.real.loaded import Loaded, loaded
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -18,3 +20,19 @@ def needs_gemma(item: pytest.Item) -> bool:
         return False
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return "gemma" in {*item.fixturenames, *parameters}
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Loaded:
+    return loaded("smollm2")
+
+
+@pytest.fixture(scope="session")
+def gemma() -> Loaded:
+    return loaded("gemma3-270m")
+
+
+@pytest.fixture(params=["smollm2", "gemma"])
+def either(request: pytest.FixtureRequest) -> Loaded:
+    which: Loaded = request.getfixturevalue(request.param)
+    return which

