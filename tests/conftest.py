@@ -36,6 +36,8 @@ REFERENCE = ROOT.parent / "shared" / "data"
 REASON = "tests marked `hooked` are left out: TransformerLens 4 has no HookedTransformer"
 READS_MODELS = {ROOT / "tests" / name for name in ("architectures", "models", "quantised")}
 """The folders of tests that meet TransformerLens itself; the others meet it through the engine alone."""
+MODELS = ROOT / "tests" / "models"
+"""Of these, the one whose cases between the first and the last TransformerLens 4 leaves to the matrix."""
 BROWSER = "/e2e/"
 NOTEBOOK = "test_notebook_runs_and_judges_its_exercises["
 ONLY_BRIDGE = int(metadata.version("transformer-lens").split(".")[0]) >= 4
@@ -103,12 +105,17 @@ def pytest_make_collect_report(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if ONLY_BRIDGE and needs_hooked(item)]
+    if left_out:
+        items[:] = [item for item in items if not needs_hooked(item)]
+        config.hook.pytest_deselected(items=left_out)
     for item in cases_between([item for item in items if not is_long(item)]):
         item.add_marker("case_between")
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             item.add_marker("docstring")
-        if READS_MODELS.intersection(item.path.parents):
+        between = item.get_closest_marker("case_between") is not None and MODELS in item.path.parents
+        if READS_MODELS.intersection(item.path.parents) and not between:
             item.add_marker("reads_models")
     if hasattr(config, "workerinput"):  # one of several processes: what is short comes last
         tests = Counter(item.path for item in items)
@@ -118,10 +125,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.path, isinstance(item, pytest.Function),
             )
         )  # fmt: skip
-    if ONLY_BRIDGE:
-        left_out = [item for item in items if needs_hooked(item)]
-        items[:] = [item for item in items if not needs_hooked(item)]
-        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
