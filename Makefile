@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab docs gallery grade circuits test test-all check test-quantised test-real test-tl4 accelerator test-accelerator test-architectures test-real-and-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
+.PHONY: lab docs gallery grade circuits test test-all check test-quantised test-real tl4 test-tl4 accelerator test-accelerator test-architectures test-real-and-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -91,7 +91,10 @@ test-all: test-quantised
 test-real: $(VENV)/.tested
 	$(PY) -m pytest -q -n logical --maxprocesses 2 --dist loadgroup tests/real
 
-test-tl4: $(VENV)-torchao/.installed
+tl4: $(VENV)/.tested
+	PYTHON=$(PY) tests/models/run_tl4.sh install
+
+test-tl4: $(VENV)-torchao/.installed tl4
 	PYTHON=$(PY) PYTHONPATH=$(CURDIR)/$(VENV)-torchao tests/models/run_tl4.sh -q
 
 # Its tests build it too, but wait for it

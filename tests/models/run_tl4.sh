@@ -3,7 +3,8 @@
 # `pip install interp_widgets` takes: TransformerLens 4.3.0, which has only the bridge, and transformers 5.24.0.
 # Analyses meet TransformerLens through the engine alone: the matrix holds each of them, on the bridge, against plain
 # loops. Of many cases of one test the first and the last run. Data sets and widgets do not meet it at all.
-# They are put into their own folder in front of the environment's; their other requirements are the same.
+# They are put into their own folder in front of the environment's; their other requirements are the same. With the
+# argument `install` that is all that is done.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 lens=4.3.0 transformers=5.24.0
@@ -13,6 +14,9 @@ if ! [ -d "$folder/transformer_lens-$lens.dist-info" ] || ! [ -d "$folder/transf
     rm -rf .venv-tl4
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" \
         "transformer-lens==$lens" "transformers==$transformers"
+fi
+if [ "${1-}" = install ]; then
+    exit
 fi
 export PYTHONPATH="$PWD/$folder${PYTHONPATH:+:$PYTHONPATH}"
 "$python" -c "
