@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets import activation_patching, edge_attribution, path_patching
+from interp_widgets import activation_patching, circuit_faithfulness, edge_attribution, path_patching
 from interp_widgets.analysis.patching import PathPatchingResult
 from interp_widgets.models import Model
 from tests.analysis.test_patching import ANSWER, CLEAN, CORRUPTED, FOIL, MODELS, gap, loaded
 from tests.architectures.functions import reference
 from tests.architectures.models import LAYERS
 from tests.architectures.naive import Hook, Naive
+from tests.models.tiny import HALF_SEED, tiny_model
 
 SENDERS: list[tuple[Any, ...]] = [(0, 1), (0, 3), ("mlp", 0), ("attn", 0)]
 
@@ -190,6 +191,27 @@ def test_the_largest_by_a_gradient_are_patched_first_and_handed_on(metric: Any) 
     quick = list[PathPatchingResult]()
     path_patching(model, CLEAN, CORRUPTED, [(0, 1)], ["logits"], ANSWER, foil=FOIL, on_partial=quick.append)
     assert all(part.estimated is None for part in quick), "an estimate would take longer"
+
+
+def test_half_precision() -> None:
+    """Paths, their estimates and a circuit in bfloat16 are those in single precision, to its rounding."""
+    single = tiny_model("llama", "bridge", seed=HALF_SEED)
+    half = tiny_model("llama", "bridge", seed=HALF_SEED, dtype=torch.bfloat16)
+    clean, corrupted = (single.run(ids).logits[0, -1] for ids in (CLEAN, CORRUPTED))
+    answer, foil = int((clean - corrupted).argmax()), int((clean - corrupted).argmin())
+    receivers: Any = [("head_q", 1, 1), "mlp 1", "logits"]
+    paths, edges, kept = [], [], []
+    for model in (single, half):
+        found = path_patching(model, CLEAN, CORRUPTED, None, receivers, answer, foil=foil)
+        paths.append(found.effect)
+        options: Any = {"foil": foil, "receivers": receivers, "sample": 0}
+        edges.append(edge_attribution(model, CLEAN, CORRUPTED, answer, **options).estimated)
+        parts = ["head 0.1", "mlp 0", "mlp 1"]
+        kept.append(circuit_faithfulness(model, CLEAN, CORRUPTED, parts, answer, foil=foil, draws=5).faithfulness)
+    assert np.abs(paths[0]).max() > 0.1
+    assert paths[1] == pytest.approx(paths[0], abs=0.05)
+    assert edges[1] == pytest.approx(edges[0], abs=0.05)
+    assert kept[1] == pytest.approx(kept[0], abs=0.05)
 
 
 def test_names_and_all_senders_before_the_receivers() -> None:
