@@ -256,7 +256,8 @@ def test_every_dependency_is_locked_within_its_range() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
     locked = locked_versions()
-    for line in [*project["dependencies"], *project["optional-dependencies"]["test"]]:
+    extras = project["optional-dependencies"]
+    for line in [*project["dependencies"], *extras["test"], *extras["docs"]]:
         requirement = Requirement(line)
         assert requirement.name in locked, f"{requirement.name} is not in constraints.txt: run make lock"
         assert requirement.specifier.contains(locked[requirement.name]), f"{line} against {locked[requirement.name]}"
