@@ -76,8 +76,7 @@ def read_gguf(path: Path, dtype: torch.dtype | None, *, allow_mismatch: bool = F
         try:
             config = AutoConfig.from_pretrained(**where, **local)
             tokenizer = AutoTokenizer.from_pretrained(**where, **local)
-            reader.fields.clear()  # an object for every token of the vocabulary
-            gc.collect()
+            reader.forget()
             dtype = _usual_dtype(reader) if dtype is None else dtype
             with init_empty_weights(include_buffers=False):
                 model = AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -118,10 +117,11 @@ def read_gguf(path: Path, dtype: torch.dtype | None, *, allow_mismatch: bool = F
 def _one_reader(path: Path) -> Iterator[Any]:
     """The reader of a file, which transformers takes as well while the block runs.
 
-    A header holds an entry for every token of the vocabulary, and transformers reads it once for each thing it asks; it
-    also makes the map of names again for every module. Both are most of a load.
+    A header holds an entry for every token of the vocabulary, and transformers reads it once for each thing it asks,
+    slowly; it also makes the map of names again for every module. Both are most of a load.
     """
     import gguf
+    from transformers import modeling_gguf_pytorch_utils
 
     class Reader(gguf.GGUFReader):
         """Without the cost of a memory map for every entry, and of several arrays for every token."""
@@ -133,6 +133,12 @@ def _one_reader(path: Path) -> Iterator[Any]:
         @data.setter
         def data(self, mapped: Any) -> None:
             self._plain = mapped.view(np.ndarray)
+
+        def forget(self) -> None:
+            """Free what is known of the header: there is an object for every token of the vocabulary."""
+            self.fields.clear()
+            checkpoint.clear()
+            gc.collect()
 
         def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
             if raw_type == gguf.GGUFValueType.ARRAY and self.byte_order == "I":
@@ -161,8 +167,16 @@ def _one_reader(path: Path) -> Iterator[Any]:
             return strings, start
 
     library: Any = gguf
+    of_transformers: Any = modeling_gguf_pytorch_utils
+    checkpoint: dict[str, dict[str, Any]] = {}
+    changed = [
+        (library, "GGUFReader"),
+        (library, "get_tensor_name_map"),
+        (of_transformers, "load_gguf_checkpoint"),
+        (of_transformers, "_gguf_parse_value"),
+    ]
     with _READING:
-        usual = {name: getattr(library, name) for name in ("GGUFReader", "get_tensor_name_map")}
+        usual = {name: getattr(owner, name) for owner, name in changed}
         try:
             reader = Reader(path)
         except Exception as error:  # it checks nothing by itself, so that anything may be raised
@@ -171,12 +185,26 @@ def _one_reader(path: Path) -> Iterator[Any]:
         def reader_of(other: Any, *mode: Any) -> Any:
             return reader if os.path.samefile(other, path) else usual["GGUFReader"](other, *mode)
 
-        library.GGUFReader, library.get_tensor_name_map = reader_of, cache(usual["get_tensor_name_map"])
+        def checkpoint_of(other: Any, *options: Any, **more: Any) -> Any:
+            if options or more.get("return_tensors") or not os.path.samefile(other, path):
+                return usual["load_gguf_checkpoint"](other, *options, **more)
+            if not checkpoint:
+                checkpoint.update(usual["load_gguf_checkpoint"](other))
+            return {name: dict(part) for name, part in checkpoint.items()}  # who asks changes his own
+
+        def value_of(value: Any, types: Any) -> Any:
+            if isinstance(value, memoryview):  # an entry of an array of strings
+                return str(value, "utf8")
+            return usual["_gguf_parse_value"](value, types)
+
+        replacements = (reader_of, cache(usual["get_tensor_name_map"]), checkpoint_of, value_of)
         try:
+            for (owner, name), replacement in zip(changed, replacements, strict=True):
+                setattr(owner, name, replacement)
             yield reader
         finally:
-            for name, value in usual.items():
-                setattr(library, name, value)
+            for owner, name in changed:
+                setattr(owner, name, usual[name])
 
 
 def _weights(

@@ -114,6 +114,19 @@ def test_a_header_is_read_as_gguf_reads_it(tmp_path: Path, order: str) -> None:
     assert theirs.fields["own.array.0"].contents() == arrays[0]
 
 
+def test_transformers_parses_a_header_once_and_finds_the_same(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import modeling_gguf_pytorch_utils as theirs
+
+    usual, calls = theirs.load_gguf_checkpoint, list[Any]()
+    wanted = usual(str(file))
+    monkeypatch.setattr(theirs, "load_gguf_checkpoint", lambda *given: calls.append(given) or usual(*given))
+    gguf_files.read_gguf(file, None)
+    assert len(calls) == 1, "for the config and for the tokenizer"
+    with _one_reader(file):
+        theirs.load_gguf_checkpoint(str(file), return_tensors=False)["config"].clear()
+        assert theirs.load_gguf_checkpoint(str(file)) == wanted
+
+
 def test_a_folder_with_a_file(original: Any, file: Path, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / file.name).write_bytes(file.read_bytes())
