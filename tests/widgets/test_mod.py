@@ -95,6 +95,9 @@ def test_a_plain_model_opens_untrained(base: Any, view: Any) -> None:
     assert panel["route"].heat.shape == [2, expected.n_positions]
     np.testing.assert_allclose(panel["route"].heat.matrix, expected.weights.T, atol=1e-6)
     assert panel.status.state == "done"
+    panel.tab = "tune"
+    empty = ["iw-hidden" in host._dom_classes for host in panel.current.hosts]
+    assert empty == [False] + 5 * [True], "it is said once that there is no tuning yet"
 
 
 def test_a_demo_model_opens_on_the_mixture_that_ships(wire: Any) -> None:

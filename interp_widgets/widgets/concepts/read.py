@@ -131,7 +131,7 @@ class PromptReading(ConceptPanel):
             self, lambda: Heatmap(
                 title="Concepts along the prompt", x_label="token", y_label="concept", row_name="concept",
                 column_name="token", value_label="projection, in gaps",
-                empty="Nothing to show: select concepts on the map, or choose other rows.",
+                empty="No reading yet.",
             )
         )  # fmt: skip
         self.heat = self.maps.views[0]
@@ -217,6 +217,7 @@ class PromptReading(ConceptPanel):
             apart = [[each[:, scaled] for each in numbers]]
             end = pair_view.symmetric_limit(view, apart) if view == "difference" else largest
             heat.title = f"{pair_view.title_start(self, view)}Concepts along the prompt"
+            heat.empty = "Nothing to show: select concepts on the map, or choose other rows."
             heat.set_matrix(
                 pair_view.of_view(view, numbers) if rows else None, rows=rows, columns=labels if rows else None,
                 vmin=-end, vmax=end, signed=True,

@@ -87,6 +87,7 @@ class MixtureRouting(MixtureReading):
         self.strip, self.heat = self.strips.views[0], self.maps.views[0]
         for line in (hint, self.key_line):
             line.add_class("iw-hint")
+        shown_if(self.key_line, False)
         self.tables = [Table(empty="No routing yet.", height=300) for _ in self.models]
         self.table_boxes = [W.VBox([table]) for table in self.tables]
         for second in self.table_boxes[1:]:

@@ -27,7 +27,7 @@ from interp_widgets.models import ModModel
 from interp_widgets.tuning.mixture_of_depths import ModReport, ModStep, tune_mod
 
 from ..base.code import call
-from ..base.controls import TextLine, checked_path, instruction, row
+from ..base.controls import TextLine, checked_path, instruction, row, shown_if
 from ..base.saving import file_stem, free_name
 from ..base.status import describe_error
 from ..base.workbench import model_name
@@ -76,7 +76,8 @@ class MixtureTuning(MixturePanel):
         self.loss = TuningLoss()
         self.charts: dict[str, Any] = {"loss": self.loss, "routes": RouteLosses(), "distillation": Distillation()}
         self.charts |= {name: RouteStatistic(name) for name in STATISTICS}
-        charts = W.VBox([BokehFigure(chart.figure, on_error=self.show_error) for chart in self.charts.values()])
+        self.hosts = [BokehFigure(chart.figure, on_error=self.show_error) for chart in self.charts.values()]
+        charts = W.VBox(self.hosts)
         charts.add_class("iw-maps")
         examples = [] if self.dataset is None else [W.Label(f"Data set: {len(self.dataset):,} examples")]
         self.inputs.children = [
@@ -129,8 +130,9 @@ class MixtureTuning(MixturePanel):
 
     def _draw_curves(self, curves: Any, steps: int) -> None:
         self.curves = curves
-        for chart in self.charts.values():
+        for chart, host in zip(self.charts.values(), self.hosts, strict=True):
             chart.update(curves, steps)
+            shown_if(host, curves is not None or chart is self.loss)  # one sentence says that there is no tuning yet
 
     def _mark_going(self, going: bool) -> None:
         self.going = going
