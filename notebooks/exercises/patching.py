@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from exercises import Exercise, Wrong
-from exercises.answers import Number, Place, Whole
+from exercises.answers import Number, Whole
 
 
-def last(its):
-    """(layers, heads) what each head brings back at the last token."""
-    return its.heads.recovered["head"][:, :, -1]
+def last_at_country(its):
+    """The last layer at whose entrance the state of the country carries at least half of the answer."""
+    return max(layer for layer in its.late if its.carried(layer, its.country) >= 0.5)
 
 
-def largest(values):
-    """(layer, head) of the largest number."""
-    return np.unravel_index(np.argmax(values), values.shape)
+def head(its, layer, number):
+    """What is left without a head."""
+    return its.left_of[layer - its.late[0], number]
 
 
 EXERCISES = {
     1: Exercise(
-        Place(),
-        lambda its: largest(last(its)),
+        Whole(),
+        lambda its: 1 + last_at_country(its),
         (
-            "heads.recovered['head'] has the axes layer, head and position.",
-            "The last position is -1: that leaves a table of layers and heads.",
-            "np.unravel_index turns what argmax() gives into (layer, head).",
+            "Begin in the middle: if the answer is still at the country there, look behind it, otherwise before it.",
+            "carried(layer, country) gives the share as a number.",
+            "It is carried up to the entrance of layer 23, and a layer's entrance is before its attention.",
         ),
         (
-            Wrong(lambda its: tuple(1 + np.array(largest(last(its)))), "Both are counted from 0."),
-            Wrong(lambda its: largest(last(its))[::-1], "The layer comes first."),
-            Wrong(lambda its: largest(-last(its)), "That head takes the answer further away."),
+            Wrong(last_at_country, "There it is still carried. Which is the first at which it is not?"),
+            Wrong(lambda its: 2 + last_at_country(its), "There it has been gone for a layer already."),
+            Wrong(
+                lambda its: its.model.n_layers,
+                "There the lens sees the answer first (lesson 02). Where does the state of the country lose it?",
+            ),
         ),
     ),
     2: Exercise(
         Number(percent=True),
-        lambda its: 1 - its.lost.recovered["head"][0, 1, -1],
+        lambda its: 1 - head(its, 29, 1),
         (
-            "lost has the maps of noising, in which 1 means that nothing is lost.",
-            "lost.recovered['head'] has the axes layer, head and position.",
+            "left_of has the share that is left: rows are layers from 20 on, columns heads.",
+            "Layer 29 is row 9.",
             "What is lost is 1 minus what is left.",
         ),
         (
-            Wrong(
-                lambda its: its.lost.recovered["head"][0, 1, -1],
-                "That is what is left: the question is what is lost.",
-            ),
-            Wrong(lambda its: last(its)[0, 1], "That is what the head brings back (denoising)."),
-            Wrong(lambda its: 1 - its.lost.recovered["attn"][0, -1], "That is the whole attention of layer 0."),
+            Wrong(lambda its: head(its, 29, 1), "That is what is left: the question is what is lost."),
+            Wrong(lambda its: its.brought[9, 1], "That is what the head brings back (denoising)."),
+            Wrong(lambda its: 1 - head(its, 23, 4), "That is head 23.4."),
         ),
     ),
     3: Exercise(

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import numpy as np
 
-from exercises import Exercise, Wrong
-from exercises.answers import Number
+from exercises import Exercise, Prediction, Wrong
+from exercises.answers import Number, Word
 from interp_widgets import decompose_logit
+
+
+def of_the_country(split):
+    """The share of the fourth token, which is the country."""
+    return split.share[3]
+
+
+def most(its):
+    """The token with the largest share of the answer's logit."""
+    split = decompose_logit(its.model, its.prompt, its.target)
+    return split.tokens[int(split.share.argmax())].strip()
+
+
+PREDICTIONS = {1: Prediction(Word(), most, "what it pays was decided elsewhere, as section 3 shows.")}
 
 EXERCISES = {
     1: Exercise(
         Number(percent=True),
-        lambda its: its.shares.share[1:3].sum() / its.shares.logit,
+        lambda its: of_the_country(its.against) / its.against.logit,
         (
-            "shares.share has a number per token, in the order of shares.tokens.",
-            "Add the two tokens' numbers and divide by the whole logit.",
-            "The whole is shares.logit: the tokens' shares and the rest.",
+            "against.share has a number per token, in the order of against.tokens.",
+            "Divide that of France by the whole lead.",
+            "The whole is against.logit; France is token 3.",
         ),
         (
             Wrong(
-                lambda its: its.shares.share[1:3].sum() / its.shares.share.sum(),
-                "That is of the tokens' sum. The logit has a rest as well.",
+                lambda its: of_the_country(its.shares) / its.shares.logit,
+                "That is of the logit of Paris alone. The lead over Rome is asked for.",
             ),
-            Wrong(lambda its: its.shares.share[1] / its.shares.logit, "That is *Eiffel* alone."),
+            Wrong(lambda its: of_the_country(its.against), "That is how much. What share of the lead is it?"),
+            Wrong(lambda its: its.against.share[0] / its.against.logit, "That is *The*."),
             Wrong(
-                lambda its: its.shares.share[:2].sum() / its.shares.logit,
-                "Those are the first two tokens, *The* and *Eiffel*.",
-            ),
-            Wrong(
-                lambda its: its.result.norm_share[-1, 1:3].sum(),
-                "That is their share of the norms. A large part need not write this logit.",
+                lambda its: its.result.norm_share[-1, 3],
+                "That is its share of the norms. A large part need not write this logit.",
             ),
         ),
     ),

@@ -1,7 +1,10 @@
 """Solutions of the exercises of 08_token_decomposition, in the names of the lesson."""
 
+# Before you look
+guess_1 = "France"
+
 # Exercise 1
-answer_1 = float(shares.share[1:3].sum() / shares.logit)
+answer_1 = float(against.share[against.tokens.index(" France")] / against.logit)
 
 # Exercise 2
 answer_2 = float(split.share[1] / split.share.sum())
