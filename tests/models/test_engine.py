@@ -10,6 +10,7 @@ import transformers
 from torch import Tensor
 
 from interp_widgets.models import Model, engine, load_model
+from interp_widgets.models.engine import modules
 from interp_widgets.models.engine.equations import Equations
 from interp_widgets.models.engine.jacobian import AutogradJacobian
 from interp_widgets.models.engine.routes import checked_routes, last_checked_routes
@@ -545,6 +546,25 @@ def test_a_changed_module_takes_the_models_own_way(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.hooked
+def test_a_bridge_that_is_asked_for_states_computes_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the weights of a vocabulary of 262,144 for one row takes as long as all layers."""
+    model = tiny_model("gemma2", "bridge")
+    ids, unembedded = torch.tensor([[5, 17, 300, 44]]), list[Any]()
+    usual = torch.nn.Linear.forward
+
+    def counted(own: Any, x: Tensor) -> Tensor:
+        if own.out_features == model.d_vocab:
+            unembedded.append(x)
+        return usual(own, x)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", counted)
+    hidden = modules.encode(model, model.embed(ids))
+    past = modules.keys_values(model, model.embed(ids))
+    assert (len(past), len(unembedded)) == (model.n_layers, 0)
+    torch.testing.assert_close(modules.decode(model, hidden), model.run(ids).logits)
+    assert len(unembedded) == 2
+
+
 def test_wrong_equations_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp_widgets.models.engine.equations._activation", lambda mlp: torch.relu)
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)

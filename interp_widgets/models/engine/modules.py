@@ -159,7 +159,8 @@ def _bridge_keys_values(tl_model: Any, embeddings: Tensor) -> list[KeysValues]:
     cache = DynamicCache()
     try:
         options = {cache_keyword(tl_model.original_model): cache, "use_cache": True}
-        tl_model.original_model(inputs_embeds=embeddings, **options)
+        with unembedding_input(tl_model, keep=False):
+            tl_model.original_model(inputs_embeds=embeddings, **options)
     except (AttributeError, TypeError, ValueError, LookupError, NotImplementedError):
         return []  # an architecture with a cache of its own kind
     layers = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
@@ -246,19 +247,21 @@ def _rows_to_keep(tl_model: Any, positions: slice | Tensor, embeddings: Tensor) 
 
 @contextmanager
 def unembedding_input(tl_model: Any, *, keep: bool) -> Iterator[list[Tensor]]:
-    """Collects the unembedding's input; unless ``keep``, one position of one sequence is unembedded, to save time."""
+    """Collects the unembedding's input; unless ``keep``, the pass ends there, and what follows it in the block is
+    skipped: the weights of a large vocabulary are most of a small model, and reading them takes as long as the rest."""
     caught: list[Tensor] = []
     thread = threading.get_ident()
 
-    def catch(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if threading.get_ident() != thread:
-            return None
-        caught.append(inputs[0])
-        return inputs if keep else (inputs[0][:1, :1], *inputs[1:])
+    def catch(module: Any, inputs: tuple[Tensor, ...]) -> None:
+        if threading.get_ident() == thread:
+            caught.append(inputs[0])
+            if not keep:
+                raise _StopPass
 
     handle = tl_model.unembed.register_forward_pre_hook(catch)
     try:
-        yield caught
+        with contextlib.suppress(_StopPass):
+            yield caught
     finally:
         handle.remove()
 
