@@ -39,6 +39,7 @@ READS_MODELS = {ROOT / "tests" / name for name in ("architectures", "models", "q
 MODELS = ROOT / "tests" / "models"
 """Of these, the one whose cases between the first and the last TransformerLens 4 leaves to the matrix."""
 BROWSER = "/e2e/"
+MATRIX = "/architectures/"
 NOTEBOOK = "test_notebook_runs_and_judges_its_exercises["
 ONLY_BRIDGE = int(metadata.version("transformer-lens").split(".")[0]) >= 4
 
@@ -58,7 +59,8 @@ def needs_hooked(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files are handed out whole, since their tests share models, but each notebook by itself; see `is_long`.
+    """Files are handed out whole, since their tests share models, but each notebook (see `is_long`) and each
+    architecture of the matrix by itself.
 
     Those of the browser go to half of the workers: each of these has a JupyterLab, a browser and a page that it loads.
     """
@@ -70,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Schedule(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if NOTEBOOK in nodeid:
+            if NOTEBOOK in nodeid or MATRIX in nodeid:
                 return nodeid
             file = str(super()._split_scope(nodeid))
             return f"browser {crc32(file.encode()) % max(1, self.numnodes // 2)}" if BROWSER in file else file
