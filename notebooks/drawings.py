@@ -236,7 +236,8 @@ def ledger() -> Drawing:
     drawing = Drawing(760, 250, "One logit is a sum of what came by way of each token")
     drawing.line((80, 190), (690, 190), color=GREY)
     total = 0.0
-    for x, word, adds in ((120, "The", 8), (220, "capital", 38), (320, "of", 6), (420, "France", 92), (520, "is", -24)):
+    parts = {"t₀": 34, "t₁": 18, "t₂": 46, "t₃": -24, "t₄": 42}
+    for x, (word, adds) in zip(range(120, 620, 100), parts.items(), strict=True):
         color = ORANGE if adds < 0 else BLUE
         drawing.box(x - 30, 190 - max(total, total + adds), 60, abs(adds), "", color)
         drawing.line((x + 30, 190 - total - adds), (x + 70, 190 - total - adds), color=GREY, dashed=True)

@@ -149,16 +149,17 @@ def grade_notebook(path: Path, student: str, *, seconds: float, passphrase: str 
         return
     if lesson == "project":  # its last cell grades, which is done here
         sources = [code for code in sources if PROJECT not in code]
-    last = {name: max([i for i, code in enumerate(sources) if re.search(rf"\b{name}\b", code)], default=-1)
-            for name in waiting}  # fmt: skip
+    cells = {name: [i for i, code in enumerate(sources) if re.search(rf"\b{name}\b", code)] for name in waiting}
+    errors: list[str] = []
     kernel = Kernel(path.parent, seconds)
     try:
         kernel.run(f"import sys; sys.path[:0] = {[str(HERE), str(HERE.parent)]!r}; import exercises, project, grade")
         for number, code in enumerate(sources):
-            _, error = kernel.run(code)
-            for name in [name for name in waiting if last[name] == number]:
+            errors.append(kernel.run(code)[1])
+            for name in [name for name in waiting if cells[name] and cells[name][-1] == number]:
                 waiting.remove(name)
-                yield _asked(kernel, Line(student, lesson, name, "error"), error, passphrase)
+                failed = next((errors[i] for i in cells[name] if errors[i]), "")
+                yield _asked(kernel, Line(student, lesson, name, "error"), failed, passphrase)
         for name in waiting:
             yield Line(student, lesson, name, "error", note=f"no cell holds {name}")
     except Stopped as stopped:
@@ -169,7 +170,7 @@ def grade_notebook(path: Path, student: str, *, seconds: float, passphrase: str 
 
 
 def _asked(kernel: Kernel, line: Line, failed: str, passphrase: str | None) -> Line:
-    """The line of an answer whose cells have run, the last of them with the error `failed`, if it is not ""."""
+    """The line of an answer whose cells have run, the first that failed with the error `failed`, if it is not ""."""
     printed, error = kernel.run(
         f"print({MARK!r} + __import__('json').dumps(__import__('grade').verdict("
         f"{line.lesson!r}, {line.exercise!r}, globals(), {passphrase!r})))"

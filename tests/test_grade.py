@@ -25,7 +25,7 @@ from exercises import judge
 model, prompt = SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), ""
 check = judge("30_your_own_probe", globals())"""
 EXITS, DIES = "import sys; sys.exit()\nanswer_1 = 1", "import os; os._exit(1)\nanswer_3 = 1"
-RIGHT = "answer_2 = np.log(2)\ncheck(2, answer_2)"
+RIGHT = "answer_2 = np.log(2)", "check(2, answer_2)"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def write(path: Path, *cells: str) -> None:
 def test_a_line_per_exercise_whatever_the_notebook_does(grade: ModuleType, tmp_path: Path) -> None:
     folder, out = tmp_path / "handed in", tmp_path / "grades.csv"
     folder.mkdir()
-    write(folder / "anna" / "probe.ipynb", LESSON, EXITS, "answer_2 = None", RIGHT, DIES)
+    write(folder / "anna" / "probe.ipynb", LESSON, EXITS, "check(1, answer_1)", "answer_2 = None", *RIGHT, DIES)
     write(folder / "ben.ipynb", "print(1)")
     (folder / "cora.ipynb").write_text("{")
     grade.main([str(folder), "--out", str(out), "--seconds", str(LIMIT)])

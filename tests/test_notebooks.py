@@ -29,6 +29,8 @@ TRY = (
     *("The *comparison* tab", "The buttons at the side", "Type", "Which"),
 )
 """How a point begins that only says what to try."""
+ASKED = re.compile(r"^check(?:\.predict)?\(\s*\d+, ((answer|guess)_(\d+))\b", re.MULTILINE)
+"""Where a cell asks for an answer or a guess."""
 
 
 def nbformat() -> Any:
@@ -71,10 +73,14 @@ def exercises(monkeypatch: pytest.MonkeyPatch) -> Any:
     return exercises
 
 
+def check_of_probes(exercises: Any) -> Any:
+    """The judge of a lesson, with all that its exercise 2 asks of the lesson's names."""
+    names = {"model": SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), "prompt": ""}
+    return exercises.judge("30_your_own_probe", names)
+
+
 def test_a_judge_says_what_is_wrong_and_then_gives_hints(exercises: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    check = exercises.judge(
-        "30_your_own_probe", {"model": SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), "prompt": ""}
-    )
+    check = check_of_probes(exercises)
     for answer in (None, "three", 1.0, 3, 4, 5, 6, np.log(2), 0.693):
         check(2, answer)
     said = capsys.readouterr().out.splitlines()
@@ -83,6 +89,18 @@ def test_a_judge_says_what_is_wrong_and_then_gives_hints(exercises: Any, capsys:
     assert said[2] == "Not yet. Those are bits. Nats are of the natural logarithm."
     assert [line.split(":")[0] for line in said[3:7]] == [f"Not yet. Hint {number} of 3" for number in (1, 2, 3, 3)]
     assert said[7:] == ["Right.", "Right."]
+
+
+def test_nbgrader_gives_points_to_right_answers_only(
+    exercises: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(exercises.NBGRADER, "autograde")
+    check = check_of_probes(exercises)
+    check(2, np.log(2))
+    for answer, said in ((None, "there is no answer"), (1.0, "Those are bits."), (3, "it is another answer")):
+        with pytest.raises(AssertionError, match=said):
+            check(2, answer)
+    assert capsys.readouterr().out == ""
 
 
 def test_an_exercise_before_its_cells_says_which_name_is_missing(exercises: Any) -> None:
@@ -117,11 +135,6 @@ def progress(exercises: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
     monkeypatch.setenv(solved.VARIABLE, str(tmp_path / "state" / "course.json"))
     return course.progress
-
-
-def check_of_probes(exercises: Any) -> Any:
-    names = {"model": SimpleNamespace(tokens=lambda text: [0, 1], d_vocab=100), "prompt": ""}
-    return exercises.judge("30_your_own_probe", names)
 
 
 def test_what_is_solved_is_kept(
@@ -197,7 +210,22 @@ def test_an_exercise_does_not_show_its_answer(path: Path, exercises: Any) -> Non
         kind, _, number = name.partition("_")
         if kind == "answer":
             assert solution not in "\n".join(cells), f"{name} of {path.name}"
-            assert f"{name} = None\n\ncheck({number}, {name})" in cells
+            assert cells[cells.index(f"{name} = None") + 1] == f"check({number}, {name})"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_nbgrader_finds_every_answer_and_what_checks_it(path: Path, exercises: Any) -> None:
+    """As version 3 of its metadata says it: students write into the one cell and cannot change the other."""
+    wanted: dict[str, Any] = {}
+    for number in exercises.rules(path.stem).EXERCISES if solutions(path.stem) else ():
+        common = {"schema_version": 3, "task": False}
+        answer = {"grade": False, "grade_id": f"answer_{number}", "locked": False, "solution": True}
+        check = {"grade": True, "grade_id": f"check_{number}", "locked": True, "solution": False, "points": 1}
+        wanted[f"answer_{number} = None"] = common | answer
+        wanted[f"check({number}, answer_{number})"] = common | check
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    found = {"".join(cell["source"]): cell["metadata"]["nbgrader"] for cell in cells if "nbgrader" in cell["metadata"]}
+    assert found == wanted
 
 
 def plain(text: str) -> str:
@@ -206,8 +234,8 @@ def plain(text: str) -> str:
 
 
 def with_claims(book: Any, claims: dict[str, str], lesson: str = "", solved: dict[str, str] | None = None) -> Any:
-    """The notebook with a cell behind each text that checks what the text claims. Every exercise cell stands there as
-    it is and solved, and behind it one that asks what is wrong with the exercise itself.
+    """The notebook with a cell behind each text that checks what the text claims. Every exercise stands there as it is
+    and then solved, and behind it is a cell that asks what is wrong with the exercise itself.
 
     In a lesson on a real model both wait for that model.
     """
@@ -222,10 +250,11 @@ def with_claims(book: Any, claims: dict[str, str], lesson: str = "", solved: dic
         if cell.cell_type == "markdown":
             said = [f"# {text}\n{code}" for text, code in claims.items() if text in plain(cell.source)]
             cells += [test_cell("\n".join(said))] if said else []
-        asked = re.match(r"((answer|guess)_(\d+)) = None", cell.source) if cell.cell_type == "code" and solved else None
+        asked = ASKED.search(cell.source) if cell.cell_type == "code" else None
         if solved and asked:
             name, kind, number = asked.groups()
-            cells.append(nbformat().v4.new_code_cell(cell.source.replace(f"{name} = None", f"{name} = {solved[name]}")))
+            check = cell.source.replace(f"{name} = None", "")
+            cells.append(nbformat().v4.new_code_cell(f"{name} = {solved[name]}\n{check}"))
             if kind == "answer":
                 audit = f"faults = exercises.audit({lesson!r}, {number}, globals())\nassert not faults, faults"
                 cells.append(test_cell(f"import exercises\n{audit}"))

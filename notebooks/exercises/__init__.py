@@ -9,6 +9,7 @@ lesson has computed.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,8 @@ HINTS = 3
 """Hints of an exercise: a direction, a method, almost there."""
 WRONG = 3
 """Wrong ways that an exercise knows, at least."""
+NBGRADER = "NBGRADER_EXECUTION"
+"""Set where nbgrader runs a notebook: it gives an answer its points unless the cell that checks it raises."""
 
 
 class Names:
@@ -122,11 +125,15 @@ class Judge:
     def __call__(self, number: int, answer: Any) -> None:
         """Say whether the answer to an exercise is right; None means that it waits for you."""
         exercise = _numbered(self._exercises, number, "exercises")
-        if answer is None:
-            print("Your turn: replace None and run the cell again.")
-            return
-        verdict = exercise.verdict(answer, self._its)
-        if verdict.right:
+        verdict = None if answer is None else exercise.verdict(answer, self._its)
+        if NBGRADER in os.environ:
+            if verdict is None or not verdict.right:
+                raise AssertionError(
+                    "there is no answer" if verdict is None else verdict.reply or "it is another answer"
+                )
+        elif verdict is None:
+            print("Your turn: replace None in the cell above, and run both.")
+        elif verdict.right:
             print("Right.")
             self._solved(number)
         elif verdict.reply is not None:
