@@ -3,7 +3,7 @@
 #             notebook, one journey in the browser (five minutes on two cores)
 # make check  lint, types and the quick tests that need no browser
 # make docs   the documentation as a folder of pages that open without a server: build/docs/index.html
-# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, planted (plant a trigger in SmolLM2), circuits (write the circuits of known truth as checkpoints), gallery (pictures of every tab on SmolLM2), grade (the notebooks of a course, FOLDER=...), bench, doctor, lock, clean.
+# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, planted (plant a trigger in SmolLM2), circuits (write the circuits of known truth as checkpoints), gallery (pictures of every tab on SmolLM2), stored (the lessons with their pictures), grade (the notebooks of a course, FOLDER=...), bench, doctor, lock, clean.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab docs gallery grade circuits test test-all check test-quantised test-real tl4 test-tl4 accelerator test-accelerator test-architectures test-real-and-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
+.PHONY: lab docs gallery stored grade circuits test test-all check test-quantised test-real tl4 test-tl4 accelerator test-accelerator test-architectures test-real-and-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -108,6 +108,10 @@ test-accelerator: $(VENV)/.tested
 # Pictures of every tab on SmolLM2, for notebooks/GALLERY.md
 gallery: $(VENV)/.tested browser
 	$(PY) -m pytest -q tests/e2e/gallery.py
+
+# The lessons whose code has changed, run and stored with what they print and a picture of each panel
+stored: $(VENV)/.tested
+	$(PY) notebooks/stored.py
 
 SECONDS ?= 100
 SEED ?= 0

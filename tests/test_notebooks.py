@@ -195,6 +195,15 @@ def test_an_audit_finds_what_is_wrong_with_an_exercise(exercises: Any, monkeypat
     ]
 
 
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What stores the lessons."""
+    monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
+    import stored
+
+    return stored
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_an_exercise_does_not_show_its_answer(path: Path, exercises: Any) -> None:
     """What solves it stands nowhere in the lesson, and the cell that asks holds the question alone."""
@@ -356,10 +365,27 @@ def test_code_for_published_data_runs_on_it(
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_stored_without_outputs(path: Path) -> None:
-    for cell in nbformat().read(path, as_version=4).cells:
-        assert not cell.get("outputs"), f"{path.name} has stored outputs: clear them before saving"
-        assert cell.get("execution_count") is None
+def test_notebook_is_stored_with_what_its_code_shows(path: Path, stored: Any) -> None:
+    """A reader without a kernel sees the pictures, and none of code that has changed since."""
+    book = nbformat().read(path, as_version=4)
+    assert book.metadata.get(stored.OF_CODE) == stored.code_of(book), f"make stored has to run {path.name} again"
+    outputs = [output for cell in book.cells for output in cell.get("outputs", [])]
+    kinds = {kind for output in outputs for kind in output.get("data", {})}
+    assert "image/png" in kinds
+    assert WIDGET not in kinds
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert all(cell.get("execution_count") is None for cell in book.cells)
+
+
+@pytest.mark.seconds
+def test_a_widget_is_stored_as_the_picture_of_what_is_in_sight(stored: Any) -> None:
+    bench = interp_widgets.Workbench(interp_widgets.load_demo_pair().base, prompt="The cat")
+    shown = bench.show("attention")
+    panel = bench.screen["attention"].current_panel
+    assert stored.panels_in(shown) == stored.panels_in(bench.screen["attention"]) == [panel]
+    assert stored.picture(shown).startswith(b"\x89PNG")
+    assert stored.picture(bench.screen.texts.controls) is None
+    bench.close()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

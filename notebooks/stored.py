@@ -1,0 +1,115 @@
+"""The lessons stored with what they show, to be read without a kernel: ``make stored`` runs those that have changed.
+
+Every panel leaves a picture of its first view, since a widget without its kernel is an empty box.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as W
+import nbformat
+from nbclient import NotebookClient
+from PIL import Image
+
+from interp_widgets.figures.static import render_png, stack_scenes
+from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.base.stack import Stack
+from interp_widgets.widgets.workbench.screen import Screen
+from interp_widgets.widgets.workbench.shown_tabs import ShownTabs
+from interp_widgets.widgets.workbench.workbench import Workbench
+
+HERE = Path(__file__).parent
+OF_CODE = "stored_from"
+"""The entry of a notebook's metadata that says of which code its outputs are."""
+SETUP = "import stored\n\nstored.show_pictures()"
+SECONDS = 600
+"""Within which a cell has to run, and a panel to show its result."""
+COLORS = 128
+SCALE = 1.5
+"""Pixels of the picture per pixel of the screen."""
+
+
+def code_of(book: Any) -> str:
+    """What the code of a notebook is, as some letters and digits: its outputs are of other code if they differ."""
+    code = "\n\n".join(cell.source for cell in book.cells if cell.cell_type == "code")
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
+
+
+def panels_in(widget: Any) -> Sequence[Panel]:
+    """The panels in sight where a cell shows this."""
+    if isinstance(widget, Workbench):
+        return panels_in(widget.screen)
+    if isinstance(widget, ShownTabs):
+        return [panel for name in widget.names for panel in panels_in(widget[name])]
+    if isinstance(widget, Screen):
+        return [panel for name in widget.in_sight for panel in panels_in(widget[name])]
+    if isinstance(widget, Stack):
+        return panels_in(widget.current)
+    return [widget] if isinstance(widget, Panel) else []
+
+
+def picture(widget: Any) -> bytes | None:
+    """What is seen in a widget's panels when they are ready, as a PNG file; None where nothing can be drawn."""
+    panels = panels_in(widget)
+    for panel in panels:
+        panel.appear()
+        if not panel.wait(SECONDS):
+            raise TimeoutError(f"{panel!r} still runs after {SECONDS} s")
+    scenes = [panel.scene() for panel in panels if panel.can_save("scene") and panel.result is not None]
+    if not scenes:
+        return None
+    large = Image.open(io.BytesIO(render_png(stack_scenes(scenes), SCALE))).convert("RGB")
+    small = io.BytesIO()
+    large.quantize(COLORS).save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def show_pictures() -> None:
+    """In a kernel: show widgets as pictures from now on."""
+    from IPython import get_ipython
+
+    def bundle(widget: W.Widget, **_: Any) -> dict[str, str]:
+        drawn = picture(widget)
+        shown = {} if drawn is None else {"image/png": base64.b64encode(drawn).decode()}
+        return {**shown, "text/plain": repr(widget)}
+
+    get_ipython().display_formatter.mimebundle_formatter.for_type(W.Widget, bundle)
+
+
+def store(path: Path) -> None:
+    """Run a notebook, and write it with its outputs."""
+    book = nbformat.read(path, as_version=4)
+    first = nbformat.v4.new_code_cell(SETUP)
+    run = nbformat.v4.new_notebook(cells=[first, *book.cells], metadata=book.metadata)
+    NotebookClient(
+        run, timeout=SECONDS, kernel_name="python3", record_timing=False, resources={"metadata": {"path": str(HERE)}}
+    ).execute()
+    for cell in book.cells:
+        if cell.cell_type == "code":
+            cell.execution_count = None
+            for output in cell.outputs:
+                if "execution_count" in output:
+                    output.execution_count = None
+    book.metadata.pop("widgets", None)
+    book.metadata[OF_CODE] = code_of(book)
+    nbformat.write(book, path)
+
+
+def main(names: Sequence[str]) -> None:
+    """Store the notebooks that are named, or those whose outputs are of other code."""
+    for path in sorted(HERE.glob("*.ipynb")):
+        book = nbformat.read(path, as_version=4)
+        if path.stem in names if names else book.metadata.get(OF_CODE) != code_of(book):
+            print(path.name, flush=True)
+            store(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
