@@ -259,6 +259,22 @@ def test_muted_cells_leave_no_colour_between_them(views: Any) -> None:
     nb.py(code="heat.set_matrix(M, rows=[f' p{i}' for i in range(12)], columns=[f'r{j}' for j in range(9)])")
 
 
+def test_the_cursor_hides_no_cells_of_a_thin_row(views: Any) -> None:
+    nb = views
+    nb.py(code="heat.set_matrix(np.ones((100, 9)), vmin=0, vmax=1); heat.cross = [50, -1]")
+    nb.frames(3)
+    opaque = """(top, share) => {
+        const ratio = top.width / top.clientWidth, [x, y, w, h] = top.dataset.frame.split(' ').map(Number);
+        const at = [(x + w / 2) * ratio, (y + h * share / 100) * ratio].map(Math.round);
+        return top.getContext('2d').getImageData(...at, 1, 1).data[3] > 0;
+    }"""
+    top = nb.page.locator(".iw-heat canvas.iw-top").first
+    assert not top.evaluate(opaque, 50.5), "the middle of the row"
+    assert any(top.evaluate(opaque, 50 + near / 10) for near in range(-4, 1)), "a line along its edge"
+    nb.py(code="heat.set_matrix(M, rows=[f' p{i}' for i in range(12)], columns=[f'r{j}' for j in range(9)])")
+    nb.py(code="heat.cross = []")
+
+
 def test_map_by_keys(views: Any) -> None:
     nb = views
     nb.page.locator(".iw-heat canvas.iw-top").focus()

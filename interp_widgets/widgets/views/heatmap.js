@@ -619,12 +619,18 @@ function render({ model, el, signal }) {
   function drawCross(at) {
     const s = spanOf(at.map(v => Math.max(0, v)));
     clipped(() => {
-      for (const [style, width] of [['rgba(0,0,0,0.65)', 3], ['rgba(255,255,255,0.95)', 1]]) {
-        ink.strokeStyle = style; ink.lineWidth = width;
-        if (at[0] >= 0) for (const edge of s.h >= 4 ? [s.y, s.y + s.h] : [s.y + s.h / 2]) line(L.x, edge, L.x + L.w, edge);
-        if (at[1] >= 0) for (const edge of s.w >= 4 ? [s.x, s.x + s.w] : [s.x + s.w / 2]) line(edge, L.y, edge, L.y + L.h);
-      }
+      if (at[0] >= 0) cursorLines(s.y, s.h, y => line(L.x, y, L.x + L.w, y));
+      if (at[1] >= 0) cursorLines(s.x, s.w, x => line(x, L.y, x, L.y + L.h));
     });
+  }
+  /** Lines along both edges of a row or column; a thin one has fine lines outside it, which do not hide its cells. */
+  function cursorLines(start, size, draw) {
+    const thin = size < 10, out = thin ? 0.5 : 0;
+    const pens = thin ? [[theme.select, 1]] : [['rgba(0,0,0,0.65)', 3], ['rgba(255,255,255,0.95)', 1]];
+    for (const [style, width] of pens) {
+      ink.strokeStyle = style; ink.lineWidth = width;
+      for (const edge of [start - out, start + size + out]) draw(edge);
+    }
   }
   function line(x0, y0, x1, y1) { ink.beginPath(); ink.moveTo(x0, y0); ink.lineTo(x1, y1); ink.stroke(); }
 
