@@ -186,8 +186,8 @@ def test_it_is_saved_and_its_code_gives_the_same(pair: Any, patch: Any, tmp_path
 def test_a_long_search_opens_on_fewer_parts(pair: Any, patch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp_widgets.widgets.base.panel.FIRST_BACKGROUND_SECONDS", 1e-9)
     panel = patch(pair.tuned, most_parts=0, live_seconds=0, target=" Paris", foil=" London")
-    assert panel.most_parts == 1
-    assert "most=1" in panel.current.code(panel.current.request())
+    assert panel.most_parts == 5
+    assert "most=5" in panel.current.code(panel.current.request())
 
 
 def test_troubles(pair: Any, patch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

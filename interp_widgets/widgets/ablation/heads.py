@@ -125,7 +125,7 @@ class HeadAblation(Removal):
             return None
         where = self.results[0].position
         at = "every token" if where is None else at_token(where, self.results[0].prompt_tokens)
-        sentences = (plain(strongest(self.results, _largest)), *map(plain, self.chance_lines()))
+        sentences = (plain(strongest(self.results, _largest)), *map(plain, self.compared_lines()))
         if not (self.layer_chosen or self.kind == "head"):
             return Description("Heads", ("Click a head to see what the prediction loses without it.", *sentences))
         values = [decimals(value) for value in self.effect_of(AblationSpec("head", self.layer, None, self.head))]

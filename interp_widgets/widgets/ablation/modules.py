@@ -102,7 +102,7 @@ class ModuleAblation(Removal):
         where = f"“{visible(tokens[at])}”" if at < len(tokens) else ""
         return Description(
             f"Without each module of layer {layer} at {where}",
-            (plain(strongest(self.results, _largest)), *map(plain, self.chance_lines())),
+            (plain(strongest(self.results, _largest)), *map(plain, self.compared_lines())),
             ("module", *(letter.strip() or "effect" for letter in letters)),
             tuple(rows),
         )

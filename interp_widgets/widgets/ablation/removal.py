@@ -258,11 +258,16 @@ class Removal(MapPanel):
         self.go()
 
     def chance_lines(self) -> list[str]:
-        """Which cells are beyond chance, as HTML lines."""
+        """Which cells are beyond chance, or that they were not compared, as HTML lines."""
+        chance = "Not compared with chance yet: changes as long in random directions may do as much."
+        share = min(1.0, COMPARED / max(1, self.results[0].effect.size))
+        longer = f"{chance} Comparing the strongest cells takes about {1 + FEWEST * share:.2g} times as long."
+        return self.compared_lines() or [longer]
+
+    def compared_lines(self) -> list[str]:
+        """Which cells are beyond chance, as HTML lines; none where they were not compared."""
         if not self.null_draws:
-            chance = "Not compared with chance yet: changes as long in random directions may do as much."
-            share = min(1.0, COMPARED / max(1, self.results[0].effect.size))
-            return [f"{chance} Comparing the strongest cells takes about {1 + FEWEST * share:.2g} times as long."]
+            return []
         if any(result.null is None for result in self.results):
             return ["The changes as long in random directions are not computed yet."]
         lines = [letter + result.in_words() for letter, result in

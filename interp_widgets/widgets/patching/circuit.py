@@ -37,6 +37,8 @@ from .pair_source import PromptsOrPairs, fed_ids, names_in
 LEVEL = 0.05
 LEAST = 0.05
 """The faithfulness below which a circuit keeps nothing worth a name, whatever chance does."""
+FEWEST = 5
+"""Parts that a panel opens on at least: a circuit of one or two keeps nothing and says nothing."""
 KINDS = {"all": "heads and MLPs", "head": "heads", "mlp": "MLPs"}
 COLUMNS = [
     {"label": "parts", **RIGHT}, {"label": "added"},
@@ -126,8 +128,8 @@ class PatchedCircuit(PromptsOrPairs):
         super().appear()
 
     def _open_on_fewer(self) -> None:
-        """Start with as many parts as fit into the time of a first picture."""
-        for most in range(self.most_parts, 0, -1):
+        """Start with as many parts as fit into the time of a first picture; if few do not, they wait for Run."""
+        for most in range(self.most_parts, FEWEST - 1, -1):
             with self.without_rerun():
                 self.most_parts = most
             try:

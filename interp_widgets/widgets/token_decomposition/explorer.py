@@ -66,7 +66,7 @@ class TokenDecompositionExplorer(DecompositionPanel):
         if not self.rows:
             return None
         found = self.about.describe_selection()
-        return replace(found, sentences=(*found.sentences, *map(plain, self.map.chance_lines())))
+        return replace(found, sentences=(*found.sentences, *map(plain, self.map.compared_lines())))
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {

@@ -223,10 +223,15 @@ class SourceMap:
         return "<br>".join(sentences)
 
     def chance_lines(self) -> list[str]:
-        """Which shares are beyond chance, as HTML lines."""
+        """Which shares are beyond chance, or that they were not compared, as HTML lines."""
+        untold = "Not compared with chance yet: a token may have as large a share of any other logit."
+        return self.compared_lines() or [untold]
+
+    def compared_lines(self) -> list[str]:
+        """Which shares are beyond chance, as HTML lines; none where they were not compared."""
         rows = self.panel.rows
         if any(each.result.logit.p is None for each in rows):
-            return ["Not compared with chance yet: a token may have as large a share of any other logit."]
+            return []
         lines = [
             letter + escape(each.result.logit.in_words())
             for letter, each in zip(pair_view.letters(rows), rows, strict=True)
