@@ -250,18 +250,20 @@ def unembedding_input(tl_model: Any, *, keep: bool) -> Iterator[list[Tensor]]:
     """Collects the unembedding's input; unless ``keep``, the pass ends there, and what follows it in the block is
     skipped: the weights of a large vocabulary are most of a small model, and reading them takes as long as the rest."""
     caught: list[Tensor] = []
-    thread = threading.get_ident()
+    thread, stop = threading.get_ident(), _StopPass()
 
     def catch(module: Any, inputs: tuple[Tensor, ...]) -> None:
         if threading.get_ident() == thread:
             caught.append(inputs[0])
             if not keep:
-                raise _StopPass
+                raise stop
 
     handle = tl_model.unembed.register_forward_pre_hook(catch)
     try:
-        with contextlib.suppress(_StopPass):
-            yield caught
+        yield caught
+    except _StopPass as stopped:
+        if stopped is not stop:  # what is around it has stopped the pass before
+            raise
     finally:
         handle.remove()
 

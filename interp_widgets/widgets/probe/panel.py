@@ -33,8 +33,8 @@ from .views import ValueView, result_in_view
 
 TAKEN = {
     "actions", "active", "answers", "closed", "code_box", "controls", "details", "forecast_label", "heading", "inputs",
-    "jobs", "keywords", "menu", "models", "own_widgets", "picture", "plot", "results", "run_button", "save_row",
-    "screen", "shares_status", "stack", "status", "terms_box", "usual", "workbench",
+    "jobs", "keywords", "menu", "models", "own_widgets", "picture", "picture_buttons", "plot", "results",
+    "run_button", "save_row", "screen", "shares_status", "stack", "status", "terms_box", "usual", "workbench",
 }  # fmt: skip
 """Reserved names, besides those of the panel's class."""
 
