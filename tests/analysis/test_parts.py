@@ -22,6 +22,7 @@ from interp_widgets import (
     greedy_circuit,
     head_word_pairs,
     logit_lens,
+    path_patching,
     prompt_saliency,
 )
 from interp_widgets.analysis.attention import patterns
@@ -42,10 +43,11 @@ RUNS: dict[Callable[..., Any], dict[str, Any]] = {
     greedy_circuit: {"clean": PROMPT, "corrupted": OTHER, "answer": ANSWER, "layers": [4, 5], "most": 2, "draws": 1},
     head_word_pairs: {"words": ["One", "Friends", "Paris", "Rome"], "layers": [0, 1]},
     logit_lens: {"prompt": PROMPT},
+    path_patching: {"clean": PROMPT, "corrupted": OTHER, "senders": None, "receivers": ["logits"], "batch_size": 4},
     prompt_saliency: {"prompt": PROMPT, "response": ANSWER, "method": "exact", "batch_size": 1},
 }
-OF_OTHERS = {"annotate_concepts", "saliency_dataset"}
-"""Of a result, and of several models, whose description is read before the first part."""
+OF_OTHERS = {"annotate_concepts", "head_measures", "saliency_dataset"}
+"""Of a result, of several analyses, and of several models, whose description is read before the first part."""
 
 
 def test_every_analysis_with_parts_is_here() -> None:

@@ -147,7 +147,7 @@ def head_measures(
     by_name: dict[str, NDArray[Any]] = {}
     token: int | None = None
     p: Floats | None = None
-    facts: dict[str, Any] = {"bos": read.offset == 1}
+    origin, facts = model.provenance(), dict[str, Any]({"bos": read.offset == 1})
     parts = [bool(set(names) & set(SCORES)), "direct_attribution" in names, "ablation_effect" in names]
 
     def options(part: int) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def head_measures(
             p=p,
             target=token,
             target_token=None if token is None else model.single_token_strings([token])[0],
-            provenance=provenance(model.provenance(), measures=", ".join(names), **facts),
+            provenance=provenance(origin, measures=", ".join(names), **facts),
             partial=partial,
             strongest_first=strongest_first,
         )
