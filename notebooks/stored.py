@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,12 +76,14 @@ def show_pictures() -> None:
     """In a kernel: show widgets as pictures from now on."""
     from IPython import get_ipython
 
-    def bundle(widget: W.Widget, **_: Any) -> dict[str, str]:
+    def bundle(widget: Any, **_: Any) -> dict[str, str]:
         drawn = picture(widget)
         shown = {} if drawn is None else {"image/png": base64.b64encode(drawn).decode()}
         return {**shown, "text/plain": repr(widget)}
 
-    get_ipython().display_formatter.mimebundle_formatter.for_type(W.Widget, bundle)
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # a missing font is no part of a lesson
+    for kind in (W.Widget, Workbench):
+        get_ipython().display_formatter.mimebundle_formatter.for_type(kind, bundle)
 
 
 def store(path: Path) -> None:
