@@ -545,7 +545,6 @@ def test_a_changed_module_takes_the_models_own_way(monkeypatch: pytest.MonkeyPat
     assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
 
 
-@pytest.mark.hooked
 def test_a_bridge_that_is_asked_for_states_computes_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the weights of a vocabulary of 262,144 for one row takes as long as all layers."""
     model = tiny_model("gemma2", "bridge")
@@ -565,6 +564,7 @@ def test_a_bridge_that_is_asked_for_states_computes_no_logits(monkeypatch: pytes
     assert len(unembedded) == 2
 
 
+@pytest.mark.hooked
 def test_wrong_equations_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp_widgets.models.engine.equations._activation", lambda mlp: torch.relu)
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
