@@ -109,9 +109,10 @@ test-accelerator: $(VENV)/.tested
 gallery: $(VENV)/.tested browser
 	$(PY) -m pytest -q tests/e2e/gallery.py
 
-# The lessons whose code has changed, run and stored with what they print and a picture of each panel
+# The lessons whose code has changed, run and stored with what they print and a picture of each panel; one
+# thread, since models so small wait for each other on several
 stored: $(VENV)/.tested
-	$(PY) notebooks/stored.py
+	OMP_NUM_THREADS=1 $(PY) notebooks/stored.py
 
 SECONDS ?= 100
 SEED ?= 0
