@@ -349,6 +349,23 @@ def test_a_position_is_clicked_at_and_forgotten_with_its_text(pair: Any, show: A
     assert opened.controls["prompt_token"].selected == 2
 
 
+@probe
+def at_a_place(model: Model, prompt: Prompt, position: Position = 1) -> Table:
+    return Table(["position"], [[position]])
+
+
+def test_a_position_starts_at_the_functions_default(pair: Any, show: Any, wire: Any) -> None:
+    panel = show(at_a_place, pair.base, prompt=PROMPT)
+    assert (panel.position, panel.result.rows[0][0]) == (1, 1)
+    wire.type(panel.controls["prompt_token"], selected=3)
+    settle(panel)
+    assert panel.result.rows[0][0] == 3
+    panel.prompt = "Paris is in"
+    settle(panel)
+    assert (panel.position, panel.result.rows[0][0]) == (1, 1)
+    assert show(at_a_place, Workbench(pair.base, prompt=PROMPT, prompt_token=2)).position == 2
+
+
 def test_linked_with_other_panels(pair: Any, show: Any, wire: Any) -> None:
     bench = Workbench(pair.base, prompt=PROMPT)
     lens = show(LogitLensExplorer, bench)
@@ -607,6 +624,10 @@ def _functions() -> Iterator[tuple[Callable[..., Any], str]]:
     def no_text(model: Model, position: Position) -> Table: ...
 
     yield no_text, "no_text has a Position, which is a position in a Prompt: add a parameter prompt: Prompt"
+
+    def far(model: Model, prompt: Prompt, position: Position = -2) -> Table: ...
+
+    yield far, "the default of position of far must fit its annotation, got -2"
 
     def taken(model: Model, prompt: Prompt, view: str = "") -> Table: ...
 

@@ -84,6 +84,8 @@ class ProbePanel(PromptPanel):
             size = role.size and min(getattr(model, role.size) for model in self.models)
             if size and parameter.has_default:  # clipped to the range of a smaller model
                 values[parameter.trait] = max(0, min(default + size * (default < 0), size - 1))
+            elif role.name == "Position":
+                values[parameter.trait] = parameter.start
             elif role.name == "Prompt" and not parameter.has_default:
                 values[parameter.trait] = PRESETS[0].prompt
             elif role.name == "Token" and not parameter.has_default and name in ("target", "foil"):
@@ -156,7 +158,7 @@ class ProbePanel(PromptPanel):
 
     def _prompt_changed(self, _: Any) -> None:
         """Clear a selection that belongs to the old text."""
-        self.prompt_token = -1
+        self.prompt_token = next((one.start for one in self.parameters if one.trait == "prompt_token"), -1)
 
 
 class ValuePanel(ProbePanel):

@@ -51,7 +51,7 @@ Neuron = Annotated[int, Role("Neuron", "neuron", "d_mlp"), _in_models("d_mlp", s
 Position = Annotated[int, Role("Position", "prompt_token")]
 """A token of the prompt, from 0 without a BOS: the prompt's tokens to click on, shared by the panels on a workbench.
 
-Without a choice the function gets the last one.
+Without a choice the function gets its default, else the last one.
 """
 Token = Annotated[str, Role("Token")]
 """The text of exactly one token, such as ``" Paris"``."""
@@ -92,6 +92,11 @@ class Parameter:
     def has_default(self) -> bool:
         """Whether the function has a default for it."""
         return self.default is not inspect.Parameter.empty
+
+    @property
+    def start(self) -> int:
+        """Where a position is without a choice: the function's default, else -1, the last token."""
+        return int(self.default) if self.has_default else -1
 
     def field(self, control: Callable[[str], Callable[[Any], Any]]) -> Any:
         """The option of a panel; `control` makes the control of a position."""
@@ -223,6 +228,8 @@ def _check_default(function: str, parameter: Parameter) -> None:
         fits = value in get_args(base)
     else:
         fits = isinstance(value, kinds) and (base is bool or not isinstance(value, bool))
+    if fits and parameter.role.name == "Position":
+        fits = value >= -1
     if fits and bounds is not None and not parameter.role.size:
         fits = bounds.low <= value <= bounds.high
     if not fits:
