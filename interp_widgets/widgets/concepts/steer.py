@@ -385,7 +385,7 @@ def _signed(strength: float) -> str:
 
 def _sentence(comparison: SteeringComparison) -> str:
     """The effect on the concept's own word."""
-    shares = [f"{value:.2g}" if value >= 1e-4 else "&lt;0.0001" for value in comparison.word_probability]
+    shares = [f"{value:.2g}" if value >= 1e-4 else "&lt; 0.0001" for value in comparison.word_probability]
     how = "without the direction" if comparison.mode == "erase" else "steered"
     return (
         f"Probability that the next token is “{escape(visible(comparison.word))}”: {shares[0]} unsteered, "
