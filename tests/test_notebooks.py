@@ -321,11 +321,15 @@ def test_a_lesson_on_a_real_model_runs_on_the_demo_too(path: Path, warm_kernel: 
     assert printed_to_stderr(run) == []
 
 
+def texts_of(path: Path) -> list[str]:
+    """What a notebook says between its cells of code."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]  # read by every worker at collection: no `nbformat`
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+
+
 def blocks(path: Path) -> list[str]:
     """The code in the texts of a notebook: what to do with a model and files of one's own."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]  # read by every worker at collection: no `nbformat`
-    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-    return re.findall(r"^```python\n(.*?)```", "\n".join(texts), re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```python\n(.*?)```", "\n".join(texts_of(path)), re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -355,7 +359,7 @@ def test_code_for_published_data_runs_on_it(
     printed = capsys.readouterr().out
     assert printed
     if path.stem == "12_saliency":  # the paper's tables
-        for number in re.findall(r"\d\.\d{4} ± \d\.\d\d", path.read_text(encoding="utf-8")):
+        for number in re.findall(r"\d\.\d{4} ± \d\.\d\d", "".join(texts_of(path))):
             assert number in printed
         vicuna, llama = (float(text) for text in re.findall(r"without the division: \w+ ([\d.]+)", printed))
         assert vicuna < llama  # tuned and base change places
