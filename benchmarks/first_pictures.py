@@ -75,7 +75,9 @@ def opened(model: Any, panel: Any, options: dict[str, Any]) -> tuple[float, floa
 
     speedometer.learn = counted  # type: ignore[method-assign]
     began, processor = time.perf_counter(), time.process_time()
-    shown = panel(model, live_seconds=float("inf"), **options)
+    shown = panel(model, **options)
+    if not shown.busy and not shown.current_panel.results:
+        shown.go()
     try:
         while shown.busy and not shown.current_panel.results:  # what is finished so far is a picture too
             time.sleep(0.02)

@@ -21,6 +21,8 @@ from interp_widgets.compute.cache import results as cache
 from interp_widgets.compute.memory import Speedometer
 from interp_widgets.models import generation, load_model
 from interp_widgets.models.engine import routes
+from interp_widgets.widgets.base import answers
+from interp_widgets.widgets.base.answers import COMPARING
 from interp_widgets.widgets.workbench.tools import TOOLS
 from tests.models.tiny import tiny_folder
 from tests.shipped import demo_pair
@@ -212,7 +214,8 @@ def test_a_forecast_takes_what_is_known_and_corrects_itself(wire: Any, monkeypat
     model, options = load_model(tiny_folder("llama"), device="cpu"), {"live_seconds": 0, "prompt": "One two three"}
     monkeypatch.setattr(routes, "_compare", lambda *_: routes.CheckedRoutes(None, True, True, tokens=8))
     monkeypatch.setattr(AblationPanel.panels["modules"], "manual_run", True)
-    monkeypatch.setattr(Speedometer, "seconds", lambda self, kind, device, flops, **_: flops * 1e-6)
+    speed = {COMPARING: 0.0}
+    monkeypatch.setattr(Speedometer, "seconds", lambda self, kind, device, flops, **_: flops * speed.get(kind, 1e-6))
     expected = ablation_cost(model, 4)
     with opening(AblationPanel, wait=False) as build:
         with held_elsewhere(model.lock):
@@ -226,6 +229,31 @@ def test_a_forecast_takes_what_is_known_and_corrects_itself(wire: Any, monkeypat
         assert panel.status.state == "waiting"
         known = panel.current.forecast(panel.current.request()).describe()
         assert panel.current.forecast_label.value == f"{known} · {panel.current.shorter}" != first
+
+
+@pytest.mark.parametrize("seconds", [0, 100])
+def test_the_first_forecast_of_a_model_has_the_comparing_of_its_routes(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred seconds are not spent in the constructor; and they are no part of the speed of the panel's own runs."""
+    model = load_model(tiny_folder("llama"), device="cpu")
+    learnt: dict[Any, list[float]] = {}
+
+    def learn(kind: Any, device: str, flops: float, took: float) -> None:
+        learnt.setdefault(kind, []).append(took)
+
+    monkeypatch.setattr(answers.speedometer, "learn", learn)
+    monkeypatch.setattr(Speedometer, "seconds", lambda self, kind, *_, **__: seconds * (kind == COMPARING))
+    monkeypatch.setattr(answers, "comparing_seconds", lambda model: 1e6 * answers.knows_routes(model))
+    with opening(LogitLensExplorer, wait=False) as build:
+        panel = build(model, prompt="One two" + " three" * bool(seconds))  # not in the cache
+        assert bool(panel.results) == (not seconds)
+        assert panel.wait(LONG)
+        assert panel.results, "once its routes are known, it starts by itself"
+        assert panel.forecast(panel.request()).seconds == 0
+    assert 1e6 in learnt.pop(COMPARING)
+    (own,) = learnt.values()
+    assert (own[0] < 0) == (not seconds)
 
 
 def test_a_run_that_waits_for_the_screen_holds_no_model(base: Any) -> None:

@@ -6,7 +6,9 @@ model's config declares. A route that differs or fails is not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -34,6 +36,8 @@ __all__ = [
     "CheckedRoutes",
     "ExpectedRuns",
     "checked_routes",
+    "comparing_flops",
+    "comparing_seconds",
     "expected_equations",
     "expected_runs",
     "head_inputs_agree",
@@ -41,6 +45,10 @@ __all__ = [
     "patched_start",
     "routes_are_known",
 ]
+
+COMPARED_POSITIONS = 1500
+"""Comparing the routes of a model takes about as long as the products of a pass over so many positions: SmolLM2 1,600,
+Gemma 3 270M 1,300. It is many passes over a few tokens."""
 
 
 @dataclass
@@ -63,6 +71,17 @@ class CheckedRoutes:
     """Length of the longest sequence compared; 0 before the first comparison."""
     boundaries: tuple[int, ...] = ()
     """Lengths beyond which the model may compute differently, ascending."""
+    seconds: float = 0.0
+    """Seconds that all comparisons have taken."""
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the seconds of a comparison."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += time.monotonic() - began
 
     def cover(self, tokens: int) -> bool:
         """Whether a comparison holds for sequences of this length."""
@@ -77,7 +96,7 @@ def checked_routes(network: Network, tokens: int) -> CheckedRoutes:
     with dense_routes(network.tl_model):
         held = remembered(network, "routes", lambda: CheckedRoutes(boundaries=_boundaries(network)))
         if not held.cover(tokens):
-            with unstoppable():
+            with unstoppable(), held.timed():
                 hooked = has_hooks(network.tl_model)
                 compared = CheckedRoutes() if hooked else _compare(network, tokens, held.boundaries)
             held.equations, held.cache, held.split = compared.equations, compared.cache, compared.split
@@ -127,6 +146,17 @@ def routes_are_known(network: Network, tokens: int) -> bool:
     """Whether the last comparison holds for sequences of ``tokens`` tokens, as far as can be seen without waiting."""
     held: CheckedRoutes | None = last_remembered(network, "routes")
     return held is not None and held.cover(tokens)
+
+
+def comparing_seconds(network: Network) -> float:
+    """Seconds that comparing the routes of a model has taken so far."""
+    held: CheckedRoutes | None = last_remembered(network, "routes")
+    return 0.0 if held is None else held.seconds
+
+
+def comparing_flops(network: Network) -> float:
+    """Floating-point operations that take about as long as comparing the routes of a model."""
+    return 2.0 * network.parameter_count * COMPARED_POSITIONS
 
 
 def _boundaries(network: Network) -> tuple[int, ...]:
@@ -221,7 +251,7 @@ def head_inputs_agree(network: Network, checked: CheckedRoutes, sites: Sequence[
     """Whether patches at these sites inside of attention by the equations agree with the model's own modules."""
     for site in sites:
         if site not in checked.head_inputs:
-            with unstoppable(), dense_routes(network.tl_model):
+            with unstoppable(), checked.timed(), dense_routes(network.tl_model):
                 checked.head_inputs[site] = _passes(partial(_same_head_input, network, checked, site))
     return all(checked.head_inputs[site] for site in sites)
 
@@ -261,7 +291,7 @@ def patched_start(network: Network, checked: CheckedRoutes) -> modules.Start | N
     """How patched runs of the model's own modules may start, at a position and a layer: compared once with runs from
     the beginning. None if they may not, or if routes have not been compared."""
     if checked.start is None and checked.tokens:
-        with unstoppable(), dense_routes(network.tl_model):
+        with unstoppable(), checked.timed(), dense_routes(network.tl_model):
             usable = checked.cache and read_out_of(network.tl_model) is None and not is_spread(network.tl_model)
             checked.start = (usable and _compared_start(network, checked)) or False
     return checked.start if isinstance(checked.start, modules.Start) else None

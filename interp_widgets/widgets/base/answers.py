@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from interp_widgets.models import Model
-from interp_widgets.models.engine import decodes_in_blocks, knows_routes
+from interp_widgets.models.engine import comparing_flops, comparing_seconds, decodes_in_blocks, knows_routes
 from interp_widgets.models.network import Network
 from interp_widgets.models.state import State, facts_of
 
@@ -24,6 +24,8 @@ from .identity import PATIENCE, Identity, state_now
 from .jobs import computing
 from .request import FromModel, Request
 
+COMPARING = "comparing routes"
+"""The kind of run, for forecasts, that compares the routes of a model."""
 _fresh_keys: ContextVar[set[Hashable] | None] = ContextVar("anew", default=None)
 """Keys that a `fresh` run has computed so far; None in any other run."""
 _taken: ContextVar[list[Hashable] | None] = ContextVar("taken", default=None)
@@ -186,6 +188,7 @@ class Answers:
         """Time and memory that a request will take on all models; cached results count as nothing."""
         missing = [model for model in self._panel.request_models if not self.expected(request, model)]
         parts = [self._panel.forecast_on(request, model) for model in missing]
+        parts += [_comparing(model) for model in self._networks() if model in missing and not knows_routes(model)]
         return sum(parts[1:], parts[0]) if parts else Forecast(0.0, 0)
 
     @property
@@ -196,7 +199,9 @@ class Answers:
     def find_out(self) -> None:
         """Find out what forecasts assume of a model that has never run; in the worker."""
         for model in self._networks():
+            before = comparing_seconds(model)
             decodes_in_blocks(model)
+            _learn_comparing(model, before)
 
     def measured(self, request: Hashable, model: Model) -> Forecast:
         """Time and memory of a request on one model, from its cost and the speed of earlier runs."""
@@ -220,7 +225,8 @@ class Answers:
         find: Callable[[FromModel], Any],
     ) -> Any:
         panel, model, count = self._panel, self._panel.request_models[index], len(self._panel.request_models)
-        began = time.monotonic()
+        networks = self._networks()
+        compared, began = tuple(map(comparing_seconds, networks)), time.monotonic()
 
         def progress(done: int, total: int) -> None:
             job.progress(done + index * total, count * total)
@@ -241,7 +247,9 @@ class Answers:
         job.check()
         cost = panel.cost(request, model)
         flops = 0.0 if cost is None else float(cost.flops)
-        speedometer.learn(self._kind(request), device_of(model), flops, time.monotonic() - began - job.yielded_seconds)
+        seconds = time.monotonic() - began - job.yielded_seconds
+        seconds -= sum(_learn_comparing(*of) for of in zip(networks, compared, strict=True))
+        speedometer.learn(self._kind(request), device_of(model), flops, seconds)
         return value
 
     def _keep(self, request: Hashable, model: Model, key: Hashable, value: Any) -> None:
@@ -296,6 +304,18 @@ def once_for(
     return entry[0]
 
 
-def device_of(model: Model) -> str:
+def device_of(model: Model | Network) -> str:
     """The name of a model's device."""
     return str(getattr(model, "device", "cpu"))
+
+
+def _comparing(model: Network) -> Forecast:
+    """The forecast of comparing a model's routes, which its first run does."""
+    return Forecast(speedometer.seconds(COMPARING, device_of(model), comparing_flops(model)), 0)
+
+
+def _learn_comparing(model: Network, before: float) -> float:
+    """Learn from the comparisons made since `comparing_seconds` was ``before``; the seconds that they took."""
+    seconds = max(0.0, comparing_seconds(model) - before)
+    speedometer.learn(COMPARING, device_of(model), comparing_flops(model), seconds)
+    return seconds
