@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from interp_widgets import activation_patching, circuit_faithfulness, edge_attribution, path_patching
 from interp_widgets.analysis.patching import PathPatchingResult
 from interp_widgets.models import Model
+from interp_widgets.models.engine import PathCells, decode, is_behind, sender_changes, through_paths, trace
 from tests.analysis.test_patching import ANSWER, CLEAN, CORRUPTED, FOIL, MODELS, gap, loaded
 from tests.architectures.functions import reference
 from tests.architectures.models import LAYERS
@@ -97,6 +99,33 @@ def test_each_path_equals_two_steps_over_transformers(architecture: str, backend
     assert float(wanted.abs().max(0).values.min()) > 1e-4  # every receiver reads something
 
 
+@pytest.mark.parametrize(("architecture", "backend"), [MODELS[0], MODELS[1], MODELS[3], MODELS[4]])
+def test_paths_by_the_equations_are_those_through_the_modules(architecture: str, backend: str) -> None:
+    """Also where the rows that readers read come and go, and where the first layers are left out."""
+    model = loaded(architecture, backend)
+    clean, corrupted = (trace(model, model.token_embeddings(ids)[None]) for ids in (CLEAN, CORRUPTED))
+    assert clean.native
+    senders: list[Any] = [("head", 0, 1), ("mlp", 0, 0), ("attn", 1, 0), ("head", 0, 3)]
+    changes = sender_changes(model, clean, corrupted, senders, torch.arange(clean.tokens))
+    last = LAYERS - 1
+    for readers in (
+        [("q", 0, 1), ("v", last, 0), ("logits", LAYERS, 0)],
+        [("k", 1, 0), ("mlp", 1, 0)],
+        [("mlp", last, 0), ("q", last, 2)],
+        [("logits", LAYERS, 0)],
+    ):
+        cells = PathCells(
+            torch.tensor([layer for _, layer, _ in senders]),
+            torch.tensor([kind != "mlp" for kind, _, _ in senders]),
+            changes,
+            [[reader for reader in readers if is_behind(model, reader, sender)] or readers[-1:] for sender in senders],
+        )
+        logits = [decode(model, through_paths(model, replace(clean, native=way), cells)) for way in (True, False)]
+        moved = (logits[1] - decode(model, clean.hidden)).abs().amax(-1)
+        assert float(moved.min()) > 1e-4, "every run differs from the clean one"
+        assert ((logits[0] - logits[1]).abs().amax(-1) < 0.01 * moved).all()
+
+
 def every_receiver(model: Model) -> list[Any]:
     last = LAYERS - 1
     heads = [("head_q", last, head) for head in range(model.n_heads)]
@@ -160,7 +189,7 @@ def test_pairs(tmp_path: Path) -> None:
 def test_the_largest_by_a_gradient_are_patched_first_and_handed_on(metric: Any) -> None:
     model, parts = loaded("llama", "bridge"), list[PathPatchingResult]()
     foil = {"foil": FOIL} if metric == "logit_difference" else {}
-    call: tuple[Any, ...] = (None, [("head_q", 1, 1), "logits"], ANSWER)
+    call: tuple[Any, ...] = (None, [("mlp", 0), ("head_q", 1, 1), "logits"], ANSWER)
     options: Any = {"metric": metric, "batch_size": 2, **foil}
     one = path_patching(model, CLEAN, CORRUPTED, *call, **options)
     whole = path_patching(

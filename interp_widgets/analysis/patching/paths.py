@@ -40,6 +40,7 @@ from interp_widgets.models.engine import (
     Reader,
     Sender,
     expects_native,
+    expects_runs,
     is_behind,
     path_slopes,
     sender_changes,
@@ -222,7 +223,7 @@ def path_patching(
             so_far = (measured, found) if found else ([both], [effects])
             on_partial(result(*so_far, partial=True, guess=guess))
 
-    cost = path_patching_cost(model, runner.length, senders, receivers, separate=separate)
+    cost = _cost(model, runner.length, sent, read, 1, separate=separate)
     long = cost.flops > _LONG * pass_flops(model, runner.length, runner.length)
     for pair in pairs:
         both = pair.measured(model, metric, check=check)
@@ -254,14 +255,25 @@ def path_patching_cost(
         True
     """
     read = receivers_named(model, receivers)
-    sent, native = senders_named(model, senders, read), expects_native(model)
-    alone = len(read) * separate
-    passes = 0 if native else sum(kind == "head" for kind, _, _ in sent)
-    whole = sum(not native or reader[0] != "logits" for reader in read) * separate
-    passes += len(sent) * 2 * (whole + (not native or any(reader[0] != "logits" for reader in read)))
-    flops = passes * pass_flops(model, n_tokens, n_tokens) + len(sent) * (1 + alone) * 8.0 * model.d_model
-    flops += 2 * pass_flops(model, n_tokens, n_tokens)
-    return Cost(flops=pairs * flops, bytes=chunk_bytes(model, max(1, len(sent) * (1 + alone)), 2 * n_tokens))
+    return _cost(model, n_tokens, senders_named(model, senders, read), read, pairs, separate=separate)
+
+
+def _cost(
+    model: Model, n_tokens: int, senders: Sequence[Sender], receivers: Sequence[Reader], pairs: int, *, separate: bool
+) -> Cost:
+    native, whole = expects_native(model), pass_flops(model, n_tokens, n_tokens)
+    runs = (1 + len(receivers) * separate) * len(senders)
+
+    def of_runs(count: int, readers: Sequence[Reader]) -> float:
+        """Operations of runs with these readers together: two rows from the first layer that reads."""
+        first = min(layer for _, layer, _ in readers) if expects_runs(model).from_layer else 0
+        return 0.0 if native and first == model.n_layers else 2 * count * whole * (1 - min(first / model.n_layers, 1))
+
+    flops = 2 * whole + runs * 8.0 * model.d_model + of_runs(len(senders), receivers)
+    flops += sum(of_runs(len(senders), [reader]) for reader in receivers) * separate
+    if not native:  # heads are changed through the model
+        flops += sum(kind == "head" for kind, _, _ in senders) * whole
+    return Cost(flops=pairs * flops, bytes=chunk_bytes(model, max(1, runs), 2 * n_tokens))
 
 
 # ---- senders and receivers
@@ -294,13 +306,13 @@ def senders_named(
 
 def senders_before(model: Model, receivers: Sequence[Reader]) -> list[Sender]:
     """All heads and MLPs before a receiver."""
-    every = list[Sender]()
+    every, has = list[Sender](), model.capabilities
     for layer in range(model.n_layers):
-        if model.capabilities.heads:
+        if has.heads:
             every += [("head", layer, head) for head in range(model.n_heads)]
         else:
             every.append(("attn", layer, 0))
-        if model.capabilities.mlp and not model.capabilities.attention_only:
+        if has.mlp and not has.attention_only:
             every.append(("mlp", layer, 0))
     return [sender for sender in every if any(is_behind(model, reader, sender) for reader in receivers)]
 

@@ -727,12 +727,13 @@ def through_paths(network: Network, trace: Trace, cells: PathCells) -> Tensor:
     """
     with network.lock:
         route = _traced_route(network, trace)
-        if trace.native and route.equations is not None and cells.only_to_logits:
-            count, n_layers = len(cells.readers), trace.n_layers
-            last = torch.full((count,), trace.tokens - 1)
-            changed = trace.resid[n_layers][0, -1] + cells.changes[:, -1]
-            return patched(network, trace, [Patch("resid", n_layers, changed, last, torch.arange(count))], count)
-        return paths.through_paths(network, trace, cells, split=route.split(network))
+        inside: list[Site] = [site for site in ("q", "k", "v") if cells.read_at(site)]
+        equations = route.equations if trace.native and head_inputs_agree(network, route.checked, inside) else None
+        if equations is not None and equations.first_read < trace.n_layers:
+            equations = None  # a mixture reads the streams of all layers
+        starts = equations is None and network.backend == "bridge" and not route.hooked
+        start = patched_start(network, route.checked) if starts else None
+        return paths.through_paths(network, trace, cells, equations=equations, split=route.split(network), start=start)
 
 
 def sender_changes(network: Network, clean: Trace, corrupted: Trace, senders: Sequence[Sender], fed: Tensor) -> Tensor:

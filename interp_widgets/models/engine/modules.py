@@ -35,12 +35,14 @@ __all__ = [
     "decode",
     "drop_pattern",
     "encode",
+    "from_layer",
     "keys_values",
     "mlp_values",
     "patched",
     "query_key_hooks",
     "read_values",
     "run_blocks",
+    "runs_whole",
     "score_form",
     "score_soft_cap",
     "streams_at",
@@ -568,13 +570,9 @@ def patched(
     """(cells, width) what `decode` takes at the last position.
 
     From the first patched layer on, and of a bridge from the first layer; with a ``start`` of both from the first
-    patched layer and position on. A mixture of depths reads streams in front of them, and hooks of the user see whole
-    passes: these run whole.
+    patched layer and position on, unless the passes are whole (`runs_whole`).
     """
-    tl_model, n_layers = network.tl_model, trace.n_layers
-    whole = trace.hooked or read_out_of(tl_model) is not None
-    start = None if whole else start
-    first = 0 if whole else min(patch.layer for patch in patches)
+    start = None if runs_whole(network, trace) else start
     begin = 0 if start is None else min(int(patch.positions.min()) for patch in patches)
     past = None
     if begin:
@@ -585,21 +583,50 @@ def patched(
     hooks: list[tuple[str, Callable[..., Tensor]]] = []
     for patch in sorted(patches, key=lambda patch: patch.site == "attn_to_mlp"):  # these read what others put
         hooks += site_changes(network, patch.site, patch.layer, _patch_hook(patch))
+    first = min(patch.layer for patch in patches)
+    return from_layer(network, trace, hooks, first, sequence, split=split, start=start, begin=begin, past=past)
+
+
+def runs_whole(network: Network, trace: Trace) -> bool:
+    """Whether changed runs start at the embeddings: a mixture of depths reads the streams of all layers, and hooks of
+    the user see whole passes."""
+    return trace.hooked or read_out_of(network.tl_model) is not None
+
+
+def from_layer(
+    network: Network,
+    trace: Trace,
+    hooks: Sequence[tuple[str, Callable[..., Tensor]]],
+    first: int,
+    sequence: Tensor,
+    *,
+    split: bool,
+    start: Start | None,
+    begin: int = 0,
+    past: Sequence[KeysValues] | None = None,
+) -> Tensor:
+    """(rows, width) what `decode` takes at the last position of traced sequences that run again with these hooks, from
+    layer ``first`` and position ``begin`` on.
+
+    Earlier layers are left out, except of a bridge without a ``start`` and where passes are whole (`runs_whole`). In a
+    HookedTransformer whose passes are not whole a hook may change the number of rows.
+    """
+    tl_model, n_layers = network.tl_model, trace.n_layers
     embeddings, last = trace.embeddings[sequence, begin:], slice(-1, None)
     if network.backend == "bridge" and start is not None and start.output is not None:
-        stream = trace.resid[first][sequence, begin:]
-        hooks.insert(0, (site_hook("resid", first, n_layers), lambda value, hook: stream))
+        entering = trace.resid[first][sequence, begin:]
+        hooks = [(site_hook("resid", first, n_layers), lambda value, hook: entering), *hooks]
     check_hook_names(tl_model, [name for name, _ in hooks])
     with attached(tl_model, hooks, mlp_entries=entries_for(network, hooks)):
         if network.backend == "bridge":
             with _blocks_passed_by(tl_model, first, start):
                 return encode(network, embeddings, positions=last, past=past, whole=trace.hooked, split=split)[:, 0]
-        if whole:
+        if runs_whole(network, trace):
             return encode(network, embeddings, positions=last, whole=trace.hooked, split=split)[:, 0]
         stream = trace.resid[first][sequence, begin:]
         if first == n_layers:
             stream = tl_model.blocks[-1].hook_resid_post(stream)
-        _, short = _enter_blocks(tl_model, embeddings, begin)
+        _, short = _enter_blocks(tl_model, embeddings[:1], begin)  # the same for every row
         return _leave_blocks(tl_model, _through_blocks(tl_model, stream, short, first, past), last, False)[:, 0]
 
 

@@ -20,6 +20,7 @@ from .unembed import vocabulary_block
 __all__ = [
     "Rows",
     "IncrementalDecoder",
+    "changed",
     "decode",
     "encode",
     "keys_values",
@@ -70,7 +71,7 @@ def walk(
         rotation: of at least all positions up to the last; computed if None.
         tree: masks of rows that hold several sequences; for whole passes.
     """
-    batch, total = stream.shape[0], first + stream.shape[1] if tree is None else tree.longest
+    total = first + stream.shape[1] if tree is None else tree.longest
     rotation = equations.rotation(total) if rotation is None else rotation
     if rotation is not None:
         rotation = rotation.at(slice(first, total) if tree is None else tree.positions[:, None])
@@ -79,6 +80,7 @@ def walk(
             stop_point()
             layer, ends = block.index, block is blocks[-1]
             stream = at("resid", layer, stream)
+            batch = len(stream)
             if project is not None and block is blocks[0]:
                 query, key, value = project(block, rotation)
             else:
@@ -400,6 +402,38 @@ def patched(
         end = end.clone()
         _write(patch, end, tokens - 1)
     return equations.read([*streams, end[:, -1]])
+
+
+def changed(
+    equations: Equations,
+    trace: Trace,
+    changes: Sequence[tuple[Site, int, Callable[[Tensor], Tensor]]],
+    first: int,
+    begin: int,
+    count: int,
+) -> Tensor:
+    """(rows, d_model) the unembedding's input at the last position of runs of the traced sequence with changed values,
+    from layer ``first`` and position ``begin`` on.
+
+    ``count`` rows begin; a change of (rows, tokens, ...) at a site may return other rows. It sees the tokens that are
+    computed: all from ``begin`` on, or the last one in the last layer.
+    """
+    n_layers = trace.n_layers
+    by_site: dict[tuple[str, int], list[Callable[[Tensor], Tensor]]] = {}
+    for site, layer, change in changes:
+        by_site.setdefault((site, layer), []).append(change)
+
+    def at(site: str, layer: int, value: Tensor) -> Tensor:
+        for change in by_site.get((site, layer), ()):
+            value = change(value.transpose(1, 2)).transpose(1, 2) if site in HEAD_INPUTS else change(value)
+        return value
+
+    stream = trace.resid[first][:, begin:].expand(count, -1, -1)
+    if first < n_layers:
+        past = trace.keys_values(begin) if begin else None
+        blocks = equations.blocks(range(first, n_layers))
+        stream = walk(equations, blocks, stream, begin, past=past, at=at, last=slice(-1, None))
+    return equations.read([at("resid", n_layers, stream)[:, -1]])
 
 
 def _write(patch: Patch, value: Tensor, first: int) -> None:

@@ -1,10 +1,9 @@
-"""Runs in which one part's changed output reaches named readers only, through the model's own modules, and their
-first-order estimates.
+"""Runs in which one part's changed output reaches named readers only, and their first-order estimates.
 
 Beside each run of a batch are rows for its shadows, whose stream is that of the run plus the changes of one or several
 senders. Named readers take from a shadow what they compute (a query, a key, a value, the MLP's output, the logits);
-everything else in the run reads the stream without the changes. Only hooks of `Patch` sites are used, so that norms,
-rotary embeddings and shared keys are the model's own.
+everything else in the run reads the stream without the changes. Only sites of `Patch` are used, so that norms, rotary
+embeddings and shared keys are the model's own.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import Tensor
 from ..hooks import Objective, attached, check_hook_names
 from ..network import Network
 from ..patching import Patch, Site, site_hook
-from . import modules
+from . import modules, native
 from .equations import Equations
 from .jacobian import pulled_back
 from .traces import Trace
@@ -47,7 +46,7 @@ def is_behind(network: Network, reader: Reader, sender: Sender) -> bool:
     (site, layer, _), (kind, written, _) = reader, sender
     if layer != written:
         return layer > written
-    return site == "mlp" and kind != "mlp" and not network.capabilities.parallel_layers[layer]
+    return site == "mlp" and kind != "mlp" and not network.last_capabilities.parallel_layers[layer]
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,6 @@ class PathCells:
         runs = torch.arange(len(self.readers)) if self.runs is None else self.runs
         return runs.to(self.changes.device)
 
-    @property
-    def only_to_logits(self) -> bool:
-        """Whether each run has one changed sender, which only the logits read."""
-        alone = self.shadows is None and self.runs is None
-        return alone and all({name for name, _, _ in readers} == {"logits"} for readers in self.readers)
-
     def of(self, chosen: Tensor) -> Tensor:
         """(shadows, tokens, d_model) the changes of the senders where ``chosen`` (senders,) is true."""
         mask = chosen.to(self.changes.device)[:, None, None]
@@ -87,6 +80,10 @@ class PathCells:
             return changes
         total = changes.new_zeros((len(self.readers), *changes.shape[1:]))
         return total.index_add_(0, self.shadows.to(changes.device), changes)
+
+    def read_at(self, site: str) -> bool:
+        """Whether any layer reads there."""
+        return any(name == site for readers in self.readers for name, _, _ in readers)
 
     def reading(self, site: str, layer: int) -> tuple[Tensor, Tensor]:
         """Shadows and heads (m,) each that are read at this site of a layer."""
@@ -102,17 +99,31 @@ class PathCells:
 
 
 @torch.no_grad()
-def through_paths(network: Network, trace: Trace, cells: PathCells, *, split: bool) -> Tensor:
-    """(runs, width) what `decode` takes at the last position of each run."""
+def through_paths(
+    network: Network,
+    trace: Trace,
+    cells: PathCells,
+    *,
+    equations: Equations | None,
+    split: bool,
+    start: modules.Start | None,
+) -> Tensor:
+    """(runs, width) what `decode` takes at the last position of each run.
+
+    By the `equations`, from the first layer that reads and the first position that changes on; else by the modules,
+    from that layer on where passes may `start` there. Only layers that read have rows for the shadows, except in passes
+    whose number of rows is fixed.
+    """
     run_of, n_layers = cells.run_of, trace.n_layers
     count = int(run_of.max()) + 1
-    hooks: list[tuple[str, Callable[..., Tensor]]] = []
+    fixed = equations is None and (network.backend == "bridge" or modules.runs_whole(network, trace))
+    changes: list[tuple[Site, int, Callable[[Tensor], Tensor]]] = []
 
     def shadow(site: Site, layer: int, added: Tensor) -> None:
-        def act(value: Tensor, hook: Any) -> Tensor:
-            return torch.cat([value[:count], value[run_of] + added.to(value.dtype)])
+        def change(value: Tensor) -> Tensor:
+            return torch.cat([value[:count], value[run_of] + added[:, -value.shape[1] :].to(value.dtype)])
 
-        hooks.append((site_hook(site, layer, n_layers), act))
+        changes.append((site, layer, change))
 
     def take(site: Site, layer: int) -> None:
         shadows, heads = cells.reading(site, layer)
@@ -120,7 +131,7 @@ def through_paths(network: Network, trace: Trace, cells: PathCells, *, split: bo
             return
         rows = run_of[shadows]
 
-        def act(value: Tensor, hook: Any) -> Tensor:
+        def change(value: Tensor) -> Tensor:
             new = value.clone()
             if site == "mlp":
                 new[rows] = value[count + shadows]
@@ -128,25 +139,37 @@ def through_paths(network: Network, trace: Trace, cells: PathCells, *, split: bo
                 new[rows, :, heads] = value[count + shadows, :, heads]
             return new
 
-        hooks.append((site_hook(site, layer, n_layers), act))
+        changes.append((site, layer, change))
 
-    for layer in sorted({layer for readers in cells.readers for name, layer, _ in readers if name != "logits"}):
+    reading_layers = sorted({layer for readers in cells.readers for _, layer, _ in readers})
+    for layer in reading_layers:
         shadow("resid", layer, cells.of(cells.layers < layer))
+        if layer == n_layers:
+            break
         for site in ("q", "k", "v"):
             take(site, layer)
         if len(cells.reading("mlp", layer)[0]):
             shadow("attn", layer, cells.of((cells.layers == layer) & cells.attention))
             take("mlp", layer)
-    reading, _ = cells.reading("logits", n_layers)
-    if len(reading):
-        shadow("resid", n_layers, cells.of(torch.ones_like(cells.attention)))
-    check_hook_names(network.tl_model, [name for name, _ in hooks])
-    with attached(network.tl_model, hooks):
-        embeddings = trace.embeddings.expand(count + len(run_of), -1, -1)
-        hidden = modules.encode(network, embeddings, positions=slice(-1, None), whole=trace.hooked, split=split)[:, 0]
+        if not fixed and layer + 1 not in reading_layers:
+            changes.append(("resid", layer + 1, lambda value: value[:count]))
+    first = reading_layers[0]
+    if equations is not None:
+        moved = cells.changes.ne(0).any(-1).any(0).nonzero()
+        begin = int(moved[0]) if len(moved) else trace.tokens - 1
+        hidden = native.changed(equations, trace, changes, first, begin, count)
+    else:
+        rows = torch.zeros(count + len(run_of) * fixed, dtype=torch.long, device=trace.embeddings.device)
+        hooks = [(site_hook(site, layer, n_layers), _as_hook(change)) for site, layer, change in changes]
+        hidden = modules.from_layer(network, trace, hooks, first, rows, split=split, start=start)
     found = hidden[:count].clone()
+    reading, _ = cells.reading("logits", n_layers)
     found[run_of[reading]] = hidden[count + reading]
     return found
+
+
+def _as_hook(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    return lambda value, hook: change(value)
 
 
 @torch.no_grad()
