@@ -243,6 +243,31 @@ def test_map_by_pointer(views: Any) -> None:
     nb.wait_py("len(heat.window)", 4)
 
 
+def test_a_map_in_words(views: Any) -> None:
+    about = views.page.locator(".iw-heat + .iw-slide + .iw-readout + .iw-sr")
+    code = """
+told = np.array([[0.5, np.nan, 0.25], [-2.0, 1.0, 0.0]])
+heat.set_matrix(told, rows=["a", "b"], columns=["x", "y", "z"], signed={signed})
+heat.muted, heat.reverse = [[0, 0]], {reverse}
+"""
+    for signed, reverse, said in (
+        (False, False, "Largest: ‘b’ (1) → ‘y’ (1): 1; ‘a’ (0) → ‘z’ (2): 0.25; ‘b’ (1) → ‘z’ (2): 0"),
+        (False, True, "Smallest: ‘b’ (1) → ‘x’ (0): −2; ‘b’ (1) → ‘z’ (2): 0; ‘a’ (0) → ‘z’ (2): 0.25"),
+        (True, False, "Largest in size: ‘b’ (1) → ‘x’ (0): −2; ‘b’ (1) → ‘y’ (1): 1; ‘a’ (0) → ‘z’ (2): 0.25"),
+    ):
+        views.py(code=code.format(signed=signed, reverse=reverse) + ("" if signed else "heat.vmin = 0.0"))
+        words = said.replace("‘a’", "prompt token ‘a’").replace("‘b’", "prompt token ‘b’").replace("→ ", "→ response ")
+        named = "; ".join(f"{cell} (importance)" for cell in words.split("; "))
+        whole = f"Numbers from −2 to 1 (importance). {named}. 1 cell without colour. 1 cell without a number."
+        views.page.wait_for_function(
+            "([node, text]) => node.textContent.replace(/[\u2068\u2069]/g, '') === text",
+            arg=[about.element_handle(), whole],
+        )
+    views.py(code="heat.reverse = False")
+    map_ = views.page.locator("canvas.iw-top")
+    assert map_.get_attribute("aria-describedby") == about.get_attribute("id")
+
+
 def test_muted_cells_leave_no_colour_between_them(views: Any) -> None:
     nb = views
     shades = """top => {

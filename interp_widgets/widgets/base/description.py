@@ -44,7 +44,7 @@ class Description:
         """As HTML, everything escaped."""
         parts = [f"<div class='iw-words-heading'>{escape(self.heading)}</div>"] if self.heading else []
         if self.rows:
-            head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
+            head = "".join(f"<th>{escape(column)}</th>" if column else "<td></td>" for column in self.columns)
             body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
             parts.append(f"<table class='iw-words'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
         parts += [f"<p>{escape(sentence)}</p>" for sentence in self.sentences]

@@ -15,6 +15,32 @@ function duration(seconds) {
   return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min left`;
 }
 
+// Names that ipywidgets leaves out: of a slider's handle, which takes the focus, and of the buttons that play one.
+function nameControls(panel) {
+  for (const handle of panel.querySelectorAll('.widget-slider .noUi-handle:not([aria-label])')) {
+    handle.setAttribute('aria-label', handle.closest('.widget-slider').querySelector('.widget-label').textContent);
+  }
+  for (const player of panel.querySelectorAll('.widget-play:not(:has([aria-label]))')) {
+    ['Play or pause', 'Stop', 'Repeat'].forEach((name, k) => player.querySelectorAll('button')[k].setAttribute('aria-label', name));
+  }
+}
+
+// Calls back with the outermost panel of a view once it stands in the page, and after changes in it, once a frame.
+function watchPanel(el, callback) {
+  let panel = null, frame = 0;
+  const later = () => { frame ||= requestAnimationFrame(() => { frame = 0; callback(panel); }); };
+  const watcher = new MutationObserver(later);
+  const shown = new ResizeObserver(() => {
+    for (let up = el.closest('.iw-panel'); up; up = up.parentElement.closest('.iw-panel')) panel = up;
+    if (!panel) return;
+    shown.disconnect();
+    watcher.observe(panel, { childList: true, subtree: true });
+    later();
+  });
+  shown.observe(el);
+  return () => { shown.disconnect(); watcher.disconnect(); cancelAnimationFrame(frame); };
+}
+
 function render({ model, el }) {
   const root = make('div', 'iw-status', el);
   const line = make('div', 'iw-status-line', root);
@@ -66,7 +92,8 @@ function render({ model, el }) {
   window.addEventListener('keydown', key, true);
   model.on('change', paint);
   paint();
-  return () => { window.removeEventListener('keydown', key, true); model.off('change', paint); };
+  const forget = watchPanel(el, nameControls);
+  return () => { forget(); window.removeEventListener('keydown', key, true); model.off('change', paint); };
 }
 
 export default { render };

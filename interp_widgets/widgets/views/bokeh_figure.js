@@ -27,6 +27,17 @@ function repaint(views) {
   for (const root of views.roots ?? []) visit(root);
 }
 
+// What is written in a figure, for those who do not see it: titles, names of axes and legends, the sentence in an empty one.
+function wording(doc) {
+  const parts = [];
+  for (const model of doc._all_models.values()) {
+    const text = model.type === 'LegendItem' ? model.label?.value : model.axis_label ?? model.text;
+    const words = text?.text ?? text;
+    if (typeof words === 'string' && words.trim() && model.visible !== false && !parts.includes(words)) parts.push(words);
+  }
+  return parts.join('; ') || 'figure';
+}
+
 export default () => {
   // `shown`: the copies of the document that views show, each with the patches that wait for its views to be made;
   // `views`: what draws each view of the figure anew.
@@ -90,8 +101,10 @@ export default () => {
       if (url !== model.get('_picture')) send(model, { _picture: url });
     }
     state.shown.set(doc, []);
+    const describe = perFrame(() => el.setAttribute('aria-label', wording(doc)));
     doc.on_change(event => {
       keepPicture();
+      describe();
       if (state.muted || !state.shown.has(doc) || SILENT.has(event.attr)) return;
       const references = new Map();
       for (const one of event.document._all_models.values()) references.set(one, one.ref());
@@ -106,8 +119,10 @@ export default () => {
     improveViews(views.roots ?? []);
     const stop = watchTheme(() => { repaint(views); keepPicture(); });
     keepPicture();
+    describe();
     return () => {
       stop();
+      describe.stop();
       clearTimeout(timer);
       outbox.flush();
       state.shown.delete(doc);
@@ -173,10 +188,11 @@ export default () => {
 
     async render({ model, el, signal }) {
       el.classList.add('iw-view', 'iw-bokeh');
+      el.setAttribute('role', 'figure');
       if (!state.text && !state.asked) { state.asked = true; model.send({ kind: 'want' }); }
       const note = setTimeout(() => {
         el.textContent = '';
-        if (model.get('_picture')) element('img', '', el).src = model.get('_picture');
+        if (model.get('_picture')) Object.assign(element('img', '', el), { src: model.get('_picture'), alt: 'The figure as last drawn' });
         else element('div', 'iw-empty', el).textContent = 'Run this cell to draw the figure';
       }, 1500);
       await state.ready;

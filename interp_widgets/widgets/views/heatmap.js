@@ -4,6 +4,7 @@ const GAP = 8;
 const STEPS = [1, 2, 5];
 const NAME = 13;  // least distance in pixels of two names on the row axis
 const SLANT = 18;  // and on the column axis, where they lean by 45°
+const NAMED = 3;  // cells that the summary for screen readers names
 const BARS = [['#2166ac', '#6aabd2'], ['#b2182b', '#ef8a62']];  // negative and positive, on a light and a dark page
 
 // Round numbers from low to high, about `count` of them.
@@ -44,12 +45,15 @@ function render({ model, el, signal }) {
   Object.assign(slide, { type: 'range', min: 0, step: 1 });
   slide.dataset.lmSuppressShortcuts = 'true';
   const readout = element('div', 'iw-readout iw-below', el);
+  const about = element('p', 'iw-sr', el);  // the map in words, for those who do not see it
+  about.id = `iw-about-${Math.random().toString(36).slice(2)}`;
   const tip = makeTip(el);
   const opt = { signal };
   top.tabIndex = 0;
   top.dataset.lmSuppressShortcuts = 'true';  // on the focused node itself, else Notebook 7 takes the arrow keys
   top.setAttribute('role', 'application');
   top.setAttribute('aria-roledescription', 'heat map');
+  top.setAttribute('aria-describedby', about.id);
   readout.setAttribute('aria-live', 'polite');
 
   const grid = document.createElement('canvas');
@@ -97,6 +101,28 @@ function render({ model, el, signal }) {
     return `${name(model.get('row_name'), row, r)} → ${name(model.get('column_name'), column, c)}: ` +
       `${named(value(r, c), model.get('value_label'))}${text ? ` ${isolate(`‘${label(text)}’`)}` : ''}${marked}${note ? `\n${note}` : ''}`;
   };
+  // The range of the numbers and the cells that stand out: those a reader of the colours would see first.
+  function inWords() {
+    const size = low < 0 ? Math.abs : reverse ? v => -v : v => v, first = [];
+    const count = n => `${n} ${n === 1 ? 'cell' : 'cells'}`;
+    let least = Infinity, most = -Infinity, missing = 0;
+    for (let i = 0; i < A.length; i++) {
+      const v = A[i];
+      if (Number.isNaN(v)) { missing += 1; continue; }
+      if (v < least) least = v;
+      if (v > most) most = v;
+      if (muted.has(i) || (first.length === NAMED && size(v) <= size(A[first[NAMED - 1]]))) continue;
+      first.splice(first.findLastIndex(k => size(A[k]) >= size(v)) + 1, 0, i);
+      if (first.length > NAMED) first.pop();
+    }
+    if (missing === A.length) return 'No cell has a number yet.';
+    const cells = first.map(i => describe([Math.floor(i / C), i % C]).split('\n')[0]).join('; ');
+    const kind = low < 0 ? 'Largest in size' : reverse ? 'Smallest' : 'Largest';
+    return [
+      `Numbers from ${digits(least)} to ${named(most, model.get('value_label'))}.`, cells && `${kind}: ${cells}.`,
+      muted.size && `${count(muted.size)} without colour.`, missing && `${count(missing)} without a number.`,
+    ].filter(Boolean).join(' ');
+  }
   const cell = pair => pair.length === 2 && pair[0] >= 0 && pair[0] < R && pair[1] >= 0 && pair[1] < C ? pair : null;
 
   // The cursor may stand in a row or a column only; -1 is none.
@@ -251,6 +277,7 @@ function render({ model, el, signal }) {
     canvas.style.display = top.style.display = bare ? 'none' : '';
     tools.style.display = bare ? 'none' : '';
     top.setAttribute('aria-label', `${model.get('title') || 'heat map'}, ${R} rows, ${C} columns; arrow keys move, Enter pins, plus and minus zoom`);
+    about.textContent = bare ? '' : inWords();
     if (bare) { slide.style.display = 'none'; empty.textContent = model.get('empty'); box.style.height = ''; readout.textContent = ''; tip.hide(); return; }
     measure();
     if (!L) return;
