@@ -3,7 +3,7 @@
 #             notebook, one journey in the browser (five minutes on two cores)
 # make check  lint, types and the quick tests that need no browser
 # make docs   the documentation as a folder of pages that open without a server: build/docs/index.html
-# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, planted (plant a trigger in SmolLM2), circuits (write the circuits of known truth as checkpoints), gallery (pictures of every tab on SmolLM2), stored (the lessons with their pictures), grade (the notebooks of a course, FOLDER=...), bench, doctor, lock, clean.
+# The rest: test-all (every notebook, journey and case), lint, types, test-architectures, architectures, soak, demo (retrain the demo models), demo-report, planted (plant a trigger in SmolLM2), circuits (write the circuits of known truth as checkpoints), gallery (pictures of every tab on SmolLM2), stored (the lessons with their pictures), grade (the notebooks of a course, FOLDER=...), bench, doctor, release (a wheel and the sources in build/dist, checked), lock, clean.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab docs gallery stored grade circuits test test-all check test-quantised test-real tl4 test-tl4 accelerator test-accelerator test-architectures test-real-and-architectures architectures soak lint types demo demo-report planted bench doctor lock clean help
+.PHONY: lab docs gallery stored grade circuits test test-all check test-quantised test-real tl4 test-tl4 accelerator test-accelerator test-architectures test-real-and-architectures architectures soak lint types demo demo-report planted bench doctor release lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -31,7 +31,7 @@ $(VENV)/bin/python:
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing torch, then JupyterLab and the other packages: three to ten minutes, without a word unless something is wrong"
 	$(PIP) install $(INDEX) -c constraints.txt torch
-	$(PIP) install -c constraints.txt -e .
+	$(PIP) install -c constraints.txt -e '.[lab]'
 	@touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
@@ -172,6 +172,12 @@ bench: $(VENV)/.tested
 
 doctor: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor
+
+# What is published: TAG=v1.2.3 must be the version
+release: $(VENV)/.tested
+	rm -rf build/dist
+	$(PY) -m hatchling build -d build/dist
+	$(PY) -m tests.release build/dist $(TAG)
 
 lock: $(VENV)/.tested $(VENV)/.docs
 	@{ echo "# Exact versions that a fresh install uses (make lab, make test, environment.yml). Regenerate: make lock"; \

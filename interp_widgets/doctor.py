@@ -12,7 +12,9 @@ from pathlib import Path
 
 from interp_widgets.version import __version__
 
-PACKAGES = ("torch", "transformer-lens", "transformers", "ipywidgets", "bokeh", "anywidget", "jupyterlab", "ipykernel")
+PACKAGES = ("torch", "transformer-lens", "transformers", "ipywidgets", "bokeh", "anywidget", "ipykernel")
+FRONT_ENDS = ("jupyterlab", "notebook")
+"""Named where they are installed: other programs open notebooks too."""
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab-widgets", "anywidget": "anywidget"}
 
 
@@ -41,11 +43,11 @@ def check_packages() -> Finding:
     """Every package that the widgets need is installed."""
     found: list[str] = []
     missing: list[str] = []
-    for name in PACKAGES:
+    for name in (*PACKAGES, *FRONT_ENDS):
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            missing.append(name)
+            missing += [name] if name in PACKAGES else []
     if missing:
         return Finding("packages", False, f"missing: {', '.join(missing)}; run: pip install {' '.join(missing)}")
     return Finding("packages", True, f"interp_widgets {__version__}, {', '.join(found)}")

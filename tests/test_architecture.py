@@ -42,15 +42,16 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
     "lm_eval": "lm-eval",
 }
-USED_WITHOUT_AN_IMPORT = {"jupyterlab", "ipykernel", "pyarrow"}
-"""What opens the notebooks, and what pandas writes Parquet with."""
+USED_WITHOUT_AN_IMPORT = {"jupyterlab", "ipykernel", "pip", "pyarrow"}
+"""What opens the notebooks and runs them, what fetches pretrained models, and what pandas writes Parquet with."""
 TOOLS = {
-    "pytest", "pytest-timeout", "pytest-xdist", "ninja", "mypy", "ruff", "pandas-stubs", "types-psutil",
+    "pytest", "pytest-timeout", "pytest-xdist", "hatchling", "ninja", "mypy", "ruff", "pandas-stubs", "types-psutil",
 }  # fmt: skip
-"""Of the tests: what runs and checks them, and what builds the pretend accelerator."""
+"""Of the tests: what runs and checks them, and what builds the wheel and the pretend accelerator."""
 TOP_LEVEL = {
     "interp_widgets", "notebooks", "tests", "benchmarks", "environment.yml", "README.md", "pyproject.toml", "Makefile",
-    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "conftest.py", "constraints.txt", ".ci", ".gitignore",
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff", "conftest.py", "constraints.txt", ".ci", ".github",
+    ".gitignore", ".pre-commit-config.yaml",
 }  # fmt: skip
 
 
@@ -235,7 +236,7 @@ def test_environment_follows_pyproject() -> None:
         if isinstance(item, str)
     }
     pip = next(item["pip"] for item in environment["dependencies"] if isinstance(item, dict))
-    assert "-e ." in pip, "environment.yml must install the project itself, so that pyproject.toml rules"
+    assert "-e .[lab]" in pip, "environment.yml must install the project itself, so that pyproject.toml rules"
     assert "-c constraints.txt" in pip
     assert conda["python"] >= project["requires-python"].removeprefix(">=")
     locked = locked_versions()
@@ -257,8 +258,10 @@ def test_every_dependency_is_locked_within_its_range() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
     locked = locked_versions()
     extras = project["optional-dependencies"]
-    for line in [*project["dependencies"], *extras["test"], *extras["docs"]]:
+    for line in [*project["dependencies"], *extras["lab"], *extras["test"], *extras["docs"]]:
         requirement = Requirement(line)
+        if requirement.name == "pip":  # it installs what is locked
+            continue
         assert requirement.name in locked, f"{requirement.name} is not in constraints.txt: run make lock"
         assert requirement.specifier.contains(locked[requirement.name]), f"{line} against {locked[requirement.name]}"
 
@@ -286,7 +289,7 @@ def test_the_extra_the_lock_and_the_start_page_agree_about_hooked_transformer() 
     ):
         assert name in " ".join(said.split()), f"the page does not say {name!r} where it speaks of the extra"
     assert any("-c constraints.txt" in line for line in (ROOT / "environment.yml").read_text("utf8").splitlines())
-    assert "install -c constraints.txt -e ." in (ROOT / "Makefile").read_text("utf8")
+    assert "install -c constraints.txt -e '.[lab]'" in (ROOT / "Makefile").read_text("utf8")
 
 
 def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:
@@ -294,7 +297,10 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["annotate"], *extras["lm-eval"], *extras["tuning"]]
+    lines = [
+        *project["dependencies"],
+        *(line for name in ("lab", "annotate", "lm-eval", "tuning") for line in extras[name]),
+    ]
     declared = {Requirement(line).name for line in lines}
     imported = {
         name.split(".")[0]
