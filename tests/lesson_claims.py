@@ -436,6 +436,22 @@ first_layer = neuron_effects(model, fact.prompt, fact.target, layer=1)
 some = [neuron for neuron, _ in first_layer.strongest(3)]
 lost = np.ravel(ablate_neurons(model, fact.prompt, fact.target, layer=1, neurons=some, metric="logit").effect)
 assert (np.sign(lost) != np.sign(first_layer.effect[some])).any()""",
+        "Neuron 53 of layer 5: without it the logit of *Paris* falls by 1.6, and none of fifty other neurons": """\
+shown = beside_another.analysis(model, fact.prompt, fact.target, 5, 1, 53).rows
+assert [row[0] for row in shown[2:]] == ["neuron 5.53", "neuron 5.435"]
+assert (round(shown[2][4], 1), shown[2][5]) == (1.6, "0 of 50") and abs(shown[3][4]) < 0.01""",
+        "435 writes for *meat, tree, water*, a better list, and is more active somewhere than 53 ever is": """\
+assert shown[3][1].startswith("meat, tree, water") and shown[2][1].startswith("Bizet, Portugal, Pakistan, friends")
+most_of_53, most_of_435 = (np.abs(activity(model, 5)[0].values[:, neuron]).max() for neuron in (53, 435))
+assert most_of_435 > most_of_53 and shown[2][3].endswith("9 [+]")""",
+        "It adds next to nothing itself (0.09), and without it the logit falls by 4.5": """\
+assert round(direct_logit_attribution(model, fact.prompt, fact.target).heads[0, 1], 2) == 0.09
+head_1 = ablation_null(model, fact.prompt, [(0, 1)], fact.target, metric="logit")
+assert round(head_1.effect, 1) == 4.5 and (abs(head_1.null) >= head_1.effect).sum() == 2 and len(head_1.null) == 5""",
+        "It adds a tenth, and without it the logit *rises* by 0.76, more than any of fifty others changes it": """\
+assert round(neuron_effects(model, fact.prompt, fact.target, layer=1).effect[374], 1) == 0.1
+other_way = ablation_null(model, fact.prompt, [Ablation("neuron", 1, index=374)], fact.target, metric="logit")
+assert round(other_way.effect, 2) == -0.76 and abs(other_way.null).max() < 0.76 and len(other_way.null) == 50""",
         "About one in ten gets a name.": """\
 assert abs(notes.described.mean() - 0.1) < 0.04""",
         "So the components do hold more than chance, and less than the first look promised.": """\
