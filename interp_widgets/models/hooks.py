@@ -47,9 +47,10 @@ _SWITCHES = {
 
 _OWN_HOOKS = (
     "transformer_lens.model_bridge", "interp_widgets.models.bridge_cache", "interp_widgets.models.convert",
-    "interp_widgets.models.engine.modules", "interp_widgets.models.stopping",
+    "interp_widgets.models.engine.modules", "interp_widgets.models.stopping", "transformers.utils.output_capturing",
 )  # fmt: skip
-"""Modules whose hooks are part of the pass or can stop it, and change no numbers."""
+"""Modules whose hooks are part of the pass or can stop it, and change no numbers; transformers leaves its own on a
+model that was once asked for hidden states or attentions, as `run_with_cache` of a bridge asks for them."""
 HOOK_TABLES = {
     "_forward_pre_hooks": "pre-hook",
     "_forward_hooks": "hook",
@@ -156,7 +157,7 @@ def has_hooks(tl_model: Any) -> bool:
 
 
 def is_part_of_model(hook: Any) -> bool:
-    """Whether a hook belongs to a bridge itself, or is one by which the engine reads or stops a pass."""
+    """Whether a hook belongs to a bridge or to transformers, or is one by which the engine reads or stops a pass."""
     return str(getattr(hook, "__module__", "")).startswith(_OWN_HOOKS)
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from interp_widgets.models import Model, load_model
-from interp_widgets.models.engine import read_values
+from interp_widgets.models.engine import can_pack, read_values
+from interp_widgets.models.hooks import has_hooks, modules_of
 from tests.architectures.matrix import loaded
 from tests.models.tiny import tiny_folder, tiny_model
 
@@ -244,3 +245,16 @@ def test_values_are_read_without_the_layers_behind_them(model: Model) -> None:
         handle.remove()
     for name in names[:2]:
         torch.testing.assert_close(read[0][name], read[1][name], rtol=0, atol=0)
+
+
+def test_what_transformers_leaves_on_a_model_is_no_hook_of_the_user() -> None:
+    """It collects hidden states only while it is asked for them; the fast routes are not given up for it."""
+    model = tiny_model("llama", "bridge", seed=5)
+    before = model.run(IDS).logits
+    model.tl_model.original_model(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
+    model.tl_model.run_with_cache(torch.tensor([IDS]))
+    left = [hook for module in modules_of(model.tl_model) for hook in module._forward_hooks.values()]
+    assert any(hook.__name__ == "output_capturing_hook" for hook in left)
+    assert not has_hooks(model.tl_model)
+    assert can_pack(model, len(IDS))
+    assert torch.equal(model.run(IDS).logits, before)
