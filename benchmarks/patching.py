@@ -3,10 +3,10 @@
     python benchmarks/patching.py            # 24 tokens, three rounds
     python benchmarks/patching.py 48 5       # tokens, rounds
 
-With TransformerLens 4 on the path (`tests/models/run_tl4.sh install`) it runs on the bridge, with its tool for paths from
-head to head too. Both run in one process with one thread and take turns, so that what else the machine does meets both
-alike. Printed are the medians of wall and processor seconds, their ratios, and the largest difference of the numbers.
-TransformerLens runs a whole pass for every cell; ours run in batches, from the patched layer and position on.
+With TransformerLens 4 on the path (`tests/models/run_tl4.sh install`) it runs on the bridge, with its tool for paths
+from head to head. Both run in one process with one thread and take turns, so that what else the machine does meets
+both alike. Printed are the medians of wall and processor seconds, their ratios, and the largest difference of the
+numbers. TransformerLens runs a whole pass for every cell; ours run in batches, from the patched layer and position on.
 """
 
 from __future__ import annotations
