@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from .transformerlens import part
+
 OLD, NEW = "past_key_values", "cache"
 
 
@@ -20,10 +22,9 @@ def take_either_keyword(bridge: Any) -> None:
     """
     if cache_keyword(bridge.original_model) == OLD:
         return
-    from transformer_lens.model_bridge.generalized_components import AttentionBridge
-
+    attention = part("AttentionBridge")
     for module in bridge.modules():
-        if isinstance(module, AttentionBridge):
+        if isinstance(module, attention):
             module.register_forward_pre_hook(_add_old, with_kwargs=True)
             module.original_component.register_forward_pre_hook(_drop_old, with_kwargs=True)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from . import convert
+from . import convert, transformerlens
 from .errors import LoadError
 from .hub_files import Source
 from .library_messages import quiet
@@ -66,7 +66,7 @@ def build(
     """Convert a transformers model, apply the addition, and check both steps."""
     loading_step("comparing it with transformers")
     with quiet(source.name):
-        import transformer_lens  # noqa: F401  (3 to 5 s on first use, so here and not at import of the package)
+        transformerlens.load()  # 3 to 5 s on first use, so here and not at import of the package
 
     hf_model, name, tokenizer = source.hf_model, source.name, source.tokenizer
     parameters = hf_model.num_parameters()  # before the conversion, which unties and splits weights
@@ -121,11 +121,11 @@ class _Conversion:
     def run(self, choice: BackendChoice) -> tuple[Any, Backend, SelfCheck]:
         """The converted model, its backend and its check."""
         kind, note = type(self.hf_model).__name__, ""
-        if choice == "hooked" and not convert.has_hooked_transformer():
+        if choice == "hooked" and not transformerlens.has_hooked_transformer():
             raise LoadError(
                 "this TransformerLens has no HookedTransformer: use backend='bridge', or install transformer-lens<4"
             )
-        if choice != "bridge" and convert.has_hooked_transformer():
+        if choice != "bridge" and transformerlens.has_hooked_transformer():
             tl_model, check, fault = self._attempt("hooked", note)
             if check is not None and not fault:
                 return tl_model, "hooked", check

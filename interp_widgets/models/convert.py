@@ -1,4 +1,4 @@
-"""Converts transformers models to TransformerLens models; the only module that calls TransformerLens's conversion."""
+"""Converts transformers models to TransformerLens models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import transformerlens
 from .bridge_cache import take_either_keyword
 from .errors import LoadError
 from .hooks import differentiable
@@ -32,25 +33,6 @@ _PATH_WORDS = ("llama", "gemma", "bert", "t5", "coder", "wav2vec", "phi", "qwen"
 _ROW_FACTORS = {"falcon_h1": "embedding_multiplier"}
 """By type of a model, the setting by which transformers multiplies the embedding rows of ids, but not rows that it is
 given."""
-
-
-def has_hooked_transformer() -> bool:
-    """Whether the installed TransformerLens still has HookedTransformer (3.x has, 4.x has not)."""
-    try:
-        from transformer_lens import HookedTransformer
-    except ImportError:
-        return False
-    return HookedTransformer is not None
-
-
-def is_hooked(source: object) -> bool:
-    """Whether an object is a HookedTransformer, without importing TransformerLens."""
-    return any(base.__name__ == "HookedTransformer" for base in type(source).__mro__)
-
-
-def is_bridge(source: object) -> bool:
-    """Whether an object is a TransformerBridge, without importing TransformerLens."""
-    return any(base.__name__ == "TransformerBridge" for base in type(source).__mro__)
 
 
 @contextlib.contextmanager
@@ -148,9 +130,6 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
 
     Raises any error of TransformerLens for an architecture that it cannot convert.
     """
-    from transformer_lens import HookedTransformer
-    from transformer_lens import loading_from_pretrained as loading
-
     config = hf_model.config.to_dict()
     config["architectures"] = [type(hf_model).__name__]
     if "n_positions" in config:  # transformers 5 dropped GPT-2's n_ctx, TransformerLens still reads it
@@ -159,14 +138,14 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
     try:
         with quiet(type(hf_model).__name__), _neutral_folder() as folder:
             (folder / "config.json").write_text(json.dumps(config, default=str), encoding="utf8")
-            cfg = loading.get_pretrained_model_config(
+            cfg = transformerlens.part("get_pretrained_model_config")(
                 str(folder), hf_cfg=config, device=str(device), fold_ln=processed, dtype=dtype
             )
             if cfg.positional_embedding_type == "rotary":  # 2048 is hard-coded for some families, whatever the model
                 cfg.n_ctx = min(config.get("max_position_embeddings") or cfg.n_ctx, LONGEST_TABLE)
-            state = loading.get_pretrained_state_dict(str(folder), cfg, hf_model, dtype=dtype)
+            state = transformerlens.part("get_pretrained_state_dict")(str(folder), cfg, hf_model, dtype=dtype)
             cfg.tokenizer_name = None
-            model = HookedTransformer(cfg, tokenizer=None, move_to_device=False)
+            model = transformerlens.part("HookedTransformer")(cfg, tokenizer=None, move_to_device=False)
             # views of the transformers weights; some conversions make their zeros on the CPU
             shared = {name: value.detach().to(device) for name, value in model.fill_missing_keys(state).items()}
             if processed:
@@ -188,8 +167,6 @@ def _load_processed(model: Any, state: dict[str, Tensor]) -> None:
     unembedding as a model without blocks. The copy has the memory layout of the given weights, which attention reads
     faster.
     """
-    from transformer_lens.weight_processing import ProcessWeights
-
     copies = {name: torch.empty_like(value) for name, value in state.items()}
     model.load_state_dict(copies, strict=False, assign=True)
     folds = model.cfg.normalization_type in ("LN", "LNPre", "RMS", "RMSPre") and any(
@@ -202,7 +179,9 @@ def _load_processed(model: Any, state: dict[str, Tensor]) -> None:
         cfg.n_layers = n_layers
         weights = {key: state[name] for key, name in names.items()} | needed
         # centring an unembedding makes it copy all given weights
-        processed = ProcessWeights.process_weights(weights, cfg, fold_ln=folds, center_unembed=n_layers == 0)
+        processed = transformerlens.part("ProcessWeights").process_weights(
+            weights, cfg, fold_ln=folds, center_unembed=n_layers == 0
+        )
         for key, name in names.items():
             copies[name].copy_(processed[key])
 
@@ -236,12 +215,10 @@ def silence_bridge() -> None:
 
 def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: torch.dtype) -> Any:
     """Wrap a transformers model in a TransformerBridge, which takes ownership: never use ``hf_model`` afterwards."""
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-
     with quiet(type(hf_model).__name__), _refusing_offloaded(hf_model):
         _attend_eagerly(hf_model)
         hf_model.config.architectures = [type(hf_model).__name__]
-        bridge = build_bridge_from_module(
+        bridge = transformerlens.part("build_bridge_from_module")(
             hf_model,
             type(hf_model).__name__,
             hf_config=copy.deepcopy(hf_model.config),

@@ -12,7 +12,7 @@ import torch
 
 from interp_widgets.arguments import outside_inference_mode, short
 
-from . import convert
+from . import convert, transformerlens
 from .adapters import base_and_adapter, open_merged
 from .build import BackendChoice, build, check_weights, stop_ids
 from .chat import with_template
@@ -212,7 +212,7 @@ def _load(
         )
     if base is not None:
         raise ValueError(f"base= belongs to the folder of a mixture of depths, and {source} is none: leave it out")
-    if convert.is_hooked(source) or convert.is_bridge(source):
+    if transformerlens.is_hooked(source) or transformerlens.is_bridge(source):
         return _adopt(source, tokenizer, device, dtype, backend, processed)
     target = None if device is None and not isinstance(source, str | Path) else device_of(device)
     with load_must_fit(str(source), torch.device("cpu")):
@@ -303,7 +303,7 @@ def _adopt(
     processed: bool,
 ) -> Model:
     """Wrap the user's TransformerLens model without copying or moving it."""
-    actual: Backend = "hooked" if convert.is_hooked(tl_model) else "bridge"
+    actual: Backend = "hooked" if transformerlens.is_hooked(tl_model) else "bridge"
     convert.silence_bridge()
     check_has_values(tl_model)
     if any(value.is_inference() for value in tl_model.parameters()):

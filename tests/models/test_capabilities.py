@@ -37,7 +37,7 @@ from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from interp_widgets.models import LoadError, Model, SelfCheckError, load_model
 from interp_widgets.models.capabilities import BlockValues, MlpBranch
-from interp_widgets.models.convert import has_hooked_transformer
+from interp_widgets.models.transformerlens import has_hooked_transformer
 from tests.architectures.functions import WORDS, tokenizer
 from tests.architectures.models import random_model
 from tests.architectures.naive import Naive, names_of

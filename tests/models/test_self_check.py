@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from interp_widgets.models import SelfCheckError, convert, load_model
+from interp_widgets.models import SelfCheckError, convert, load_model, transformerlens
 from interp_widgets.models.self_check import SelfCheck, check_ids
 from tests.models.tiny import tiny_folder, tiny_model
 
@@ -91,7 +91,7 @@ def test_running_out_of_memory_is_not_taken_for_a_refusal(error: RuntimeError, m
 
 
 def test_without_hooked_transformer_the_bridge_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert, "has_hooked_transformer", lambda: False)
+    monkeypatch.setattr(transformerlens, "has_hooked_transformer", lambda: False)
     assert load_model(tiny_folder("gpt2")).backend == "bridge"
     with pytest.raises(ValueError, match="has no HookedTransformer: use backend='bridge'"):
         load_model(tiny_folder("gpt2"), backend="hooked")

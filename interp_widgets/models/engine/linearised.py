@@ -21,6 +21,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from .. import transformerlens
 from ..devices import accumulation_dtype
 from ..hooks import check_hook_names, has_hooks
 from ..network import Network
@@ -613,9 +614,7 @@ def _activation(model: Network, index: int) -> Callable[[Tensor], Tensor]:
     own = getattr(model.tl_model.blocks[index].mlp, "act_fn", None)
     if callable(own):
         return own
-    from transformer_lens.model_bridge.generalized_components.gated_mlp import resolve_activation_fn
-
-    return resolve_activation_fn(model.tl_model.cfg)
+    return transformerlens.part("resolve_activation_fn")(model.tl_model.cfg)
 
 
 def _slope_at_zero(model: Network, index: int) -> float:

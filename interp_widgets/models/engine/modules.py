@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import transformerlens
 from ..bridge_cache import cache_keyword
 from ..devices import is_spread
 from ..hooks import attached, check_hook_names
@@ -116,9 +117,7 @@ def cache_layers(past: Sequence[KeysValues], backend: str, length: int) -> list[
 
 def _cache_entry(key: Tensor, value: Tensor, *, frozen: bool) -> Any:
     """TransformerLens's cache of one layer; a block does not append to a frozen one."""
-    from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
-
-    return TransformerLensKeyValueCacheEntry(past_keys=key, past_values=value, frozen=frozen)
+    return transformerlens.part("TransformerLensKeyValueCacheEntry")(past_keys=key, past_values=value, frozen=frozen)
 
 
 def _enter_blocks(tl_model: Any, embeddings: Tensor, first: int) -> tuple[Tensor, Tensor | None]:
@@ -286,9 +285,7 @@ def cached_steps(network: Network) -> Callable[[Tensor], Tensor]:
             return output.logits
 
         return bridge_step
-    from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
-
-    cache = TransformerLensKeyValueCache.init_cache(tl_model.cfg, network.device, 1)
+    cache = transformerlens.part("TransformerLensKeyValueCache").init_cache(tl_model.cfg, network.device, 1)
     # the mask is given because TransformerLens would otherwise ask a tokenizer for it
     return lambda ids: tl_model(ids, past_kv_cache=cache, attention_mask=torch.ones_like(ids))
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ..compare import agree
-from ..convert import is_hooked
 from ..read_out import NAME
 from ..soft_cap import soft_capped
+from ..transformerlens import is_hooked
 from .mixture import Mixture
 
 __all__ = [
