@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets import activation_patching, path_patching
-from interp_widgets.models.convert import has_hooked_transformer
+from interp_widgets.models.transformerlens import has_hooked_transformer
 from tests.models.tiny import tiny_model
 
 pytestmark = pytest.mark.skipif(has_hooked_transformer(), reason="the tools for bridges came with TransformerLens 4")
