@@ -42,7 +42,11 @@ $(VENV)/.docs: $(VENV)/.installed
 	$(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $@
 
-docs: $(VENV)/.docs
+# Without SmolLM2 the site has no live pages, and says so
+build/live/.made: $(VENV)/.installed notebooks/docs/live.py $(wildcard interp_widgets/*/*/*.py interp_widgets/*/*/*.js)
+	@$(PY) notebooks/docs/live.py $(@D) && touch $@ || echo "Going on without live pages"
+
+docs: $(VENV)/.docs build/live/.made
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --clean -f notebooks/docs/mkdocs.yml
 	@echo "Open build/docs/index.html"
 

@@ -17,6 +17,7 @@ from interp_widgets.widgets.workbench.tools import TOOLS
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "notebooks" / "docs"))  # as MkDocs finds it
 import contents
+import live
 
 sys.path.remove(str(ROOT / "notebooks" / "docs"))
 
@@ -49,6 +50,15 @@ def test_every_link_leads_to_a_page_or_a_file(site: Any) -> None:
             linked += 1
     assert linked > 300
     assert all(file.is_file() for file in site.files.values())
+
+
+def test_live_pages_are_shown_if_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "LIVE", tmp_path)
+    assert "There is none here" in contents.Site()._live()
+    (tmp_path / "saliency.html").write_text("page")
+    site = contents.Site()
+    assert set(re.findall(r"live/\w+\.html", site._live())) == {"live/saliency.html"} <= set(site.files)
+    assert set(live.LIVE) <= set(TOOLS)
 
 
 def test_names_in_code_lead_to_the_reference_but_not_in_headings_and_blocks() -> None:

@@ -47,6 +47,8 @@ FOLDERS = {
     "widgets": "Widgets",
 }
 """Parts of the reference, in the order of the package's arrows."""
+LIVE = ROOT / "build" / "live"
+"""Where `live.py` has written pages of panels; may be missing."""
 FENCE = re.compile(r"^(```.*?^```|~~~.*?^~~~)\s*?$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\[\]]*\])*\])\(([^)\s#]*)(#[^)\s]*)?\)")
 CODE = re.compile(r"(?<![\[`\w])`(\w+)(\([^`]*\))?`(?![\]`])")
@@ -114,7 +116,7 @@ class Site:
         for name in TOOLS:
             place = f"panels/{name}.md"
             made[place] = self._panel(name, made[place])
-        return made | self._reference() | {"glossary.md": self._glossary()}
+        return made | self._reference() | {"glossary.md": self._glossary(), "live.md": self._live()}
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -129,7 +131,12 @@ class Site:
             for theme in ("light", "dark"):
                 file = ROOT / self._picture(name, theme)
                 found[self._place_of_file(file)] = file
-        return found
+        return found | {f"live/{path.name}": path for path in self.live.values()}
+
+    @cached_property
+    def live(self) -> dict[str, Path]:
+        """The pages of panels that have been made, by the names of their tools."""
+        return {name: path for name in TOOLS if (path := LIVE / f"{name}.html").is_file()}
 
     @cached_property
     def _places(self) -> dict[Path, str]:
@@ -210,6 +217,23 @@ class Site:
         rows = [f"| {term} | {TERMS[term]} |" for term in sorted(TERMS, key=str.lower)]
         words = "What the widgets say of these words under the pointer."
         return "\n".join(["# Glossary", "", words, "", "| term | meaning |", "|---|---|", *rows, ""])
+
+    def _live(self) -> str:
+        words = (
+            'Each is one file that `panel.save("page.html")` wrote: SmolLM2 135M (instruct) as the panel opens. Point '
+            "at a cell, click a token, zoom into a map. What would have to compute needs [the panel itself](start.md)."
+        )
+        parts = ["# Live pages: panels without a kernel", words]
+        if not self.live:
+            parts.append("There is none here: `make docs` makes them where SmolLM2 can be had.")
+        for name in self.live:
+            tool = TOOLS[name]
+            parts += [
+                f"## {tool.title}: {tool.question}",
+                f"[Open by itself](live/{name}.html) · [about the panel](panels/{name}.md)",
+                f'<iframe class="live" src="live/{name}.html" title="{tool.title}" loading="lazy"></iframe>',
+            ]
+        return "\n\n".join(parts) + "\n"
 
     @cached_property
     def nav(self) -> list[Any]:
