@@ -505,6 +505,22 @@ assert abs(np.mean(implied_words) - 0.5) < 0.1 and np.median(implied_words) < 0.
         "The tuned model's do so better than the base model's": """\
 assert np.mean(implied_tuned.auc) > np.mean(implied_base.auc) + 0.05
 assert abs(implied_tuned.shuffled_auc.mean() - 0.5) < 0.05 and abs(implied_base.shuffled_auc.mean() - 0.5) < 0.05""",
+        "one example of each city gives the direction an AUC of 0.73, five give it 0.91": """\
+of_implied = opponents.analysis(pair.tuned, LAYER, "implied").values
+assert of_implied[0, [0, 4]].round(2).tolist() == [0.73, 0.91]""",
+        "The bag of words stays between 0.52 and 0.54, whatever it is given": """\
+assert 0.52 <= of_implied[1].min().round(2) and of_implied[1].max().round(2) <= 0.54""",
+        "With one example the direction is ahead, 0.92 to 0.87; with 14 the list of words has caught up.": """\
+of_named = opponents.analysis(pair.tuned, LAYER, "named").values
+assert of_named[:2, 0].round(2).tolist() == [0.92, 0.87] and of_named[1, -1] > of_named[0, -1] > 0.98
+assert len(CITIES["named"]) == 18""",
+        "The random direction and both nulls lie between 0.43 and 0.59 at every layer.": """\
+asked = [(layer, which) for layer in range(pair.tuned.n_layers) for which in ("implied", "named")]
+at_layers = [opponents.analysis(pair.tuned, *one).values for one in asked]
+assert 0.43 < min(values[2:].min() for values in at_layers) and max(values[2:].max() for values in at_layers) < 0.59""",
+        "Move the layer to 0: the direction falls to ½. From layer 1 on it hardly matters which.": """\
+ends = np.array([values[0, -1] for values in at_layers]).reshape(-1, 2)  # (layers, named or not)
+assert np.allclose(ends[0], 0.5) and np.ptp(ends[1:], axis=0).max() < 0.03""",
         "in the tuned model most directions are good; in the base model more than half are not": """\
 assert told(tuned) > 0.8 and told(base) < 0.5""",
         "So it was there all along.": "assert told(discriminant) > 0.8",
