@@ -13,7 +13,7 @@ from interp_widgets.analysis.attention import AttentionPatterns
 from interp_widgets.figures.chart import QUIET
 from interp_widgets.figures.picked_dots import PickedDots
 from interp_widgets.figures.static.charts import plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import MARK, VIRIDIS256
 
 THUMBNAIL = 48
@@ -124,6 +124,7 @@ class HeadScatter(PickedDots):
 
     def scene(self, *, width: float = 520, height: float = 380) -> Scene:
         """The dots on the screen as a static picture; ValueError where there are none."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there is nothing to draw: {self.message}")
         texts, rows, ring = self.described, dict(self.source.data), dict(self.picked.data)

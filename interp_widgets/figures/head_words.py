@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.head_words import HeadComparison
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
 from interp_widgets.figures.static.charts import legend, legend_room, plot
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import PALETTE8
 
 SERIES = {"dimension": "dimensions", "head": "heads"}
@@ -93,6 +93,7 @@ class ChangeBars(Chart):
 
 def change_scene(comparison: HeadComparison, *, width: float = 720, height: float = 360) -> Scene:
     """The bars of `ChangeBars` as a static picture."""
+    width = fitted(width)
     means, stds, counts, others = _numbers(comparison)
     names = [comparison.group_name(group) for group in range(comparison.n_groups)]
     labels = [*SERIES.values(), "mean ± 1 standard deviation", OTHER]

@@ -9,7 +9,7 @@ from bokeh.models import LegendItem
 from interp_widgets.analysis.patching import CircuitResult
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
 from interp_widgets.figures.static.charts import legend, legend_room, plot
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import PALETTE8
 
 CIRCUIT, WITHOUT, RANDOM = "the circuit alone", "the model without it", "random circuits: mean and middle 95%"
@@ -69,6 +69,7 @@ class CircuitCurve(Chart):
 
     def scene(self, *, width: float = 620, height: float = 340) -> Scene:
         """The curve on the screen as a static picture; ValueError without one."""
+        width = fitted(width)
         if self.message:
             raise ValueError("there is no circuit to draw: run the search first")
         texts, lines, band = self.described, dict(self.lines.data), dict(self.band.data)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from interp_widgets.figures.chart import Chart
 from interp_widgets.figures.concepts.groups import LOOKS, SHAPES, group_looks
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 
 _LONGEST = 160
 
@@ -59,6 +59,7 @@ class Plane(Chart):
 
     def scene(self, *, width: float = 520, height: float = 460) -> Scene:
         """The points on the screen as a static picture; ValueError if there are none."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there is nothing to draw: {self.message}")
         texts, rows, groups = self.described, dict(self.source.data), dict(self.groups)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp_widgets.figures.chart import Chart, empty_source
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, shorten
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted, shorten
 from interp_widgets.figures.theme import PALETTE8
 
 
@@ -98,6 +98,7 @@ class Strips(Chart):
 
     def scene(self, *, width: float = 620, height: float = 380) -> Scene:
         """The groups on the screen as a static picture; ValueError if there is no comparison."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there is no comparison to draw: {self.message}")
         texts, points, groups = self.described, dict(self.source.data), dict(self.summary.data)

@@ -218,7 +218,7 @@ def test_saving_and_stacking(tmp_path: Path) -> None:
     for name in ("a.svg", "b.PNG"):
         assert save_scene(both, tmp_path / name).stat().st_size > 200
     assert "<title>both</title>" in (tmp_path / "a.svg").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match=r"saved as .svg or .png, got 'a.gif'"):
+    with pytest.raises(ValueError, match=r"saved as .svg, .pdf or .png, got 'a.gif'"):
         save_scene(both, tmp_path / "a.gif")
 
 

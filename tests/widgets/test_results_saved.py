@@ -172,9 +172,10 @@ def test_every_tab(kind: str, opened: Callable[..., Any], pair: Any, tmp_path: P
         assert not panel.status.error, (name, panel.status.error)
         assert panel.tab == name
         again(panel, tmp_path / f"{name}.npz")
-        assert formats(panel.current) == (".csv", ".parquet", ".svg", ".png", ".html", ".npz"), name
+        assert formats(panel.current) == (".csv", ".parquet", ".svg", ".pdf", ".png", ".html", ".npz"), name
         assert panel.save(tmp_path / f"{name}.svg").read_text().count("<path") > 3
         assert panel.save(tmp_path / f"{name}.png").read_bytes()[1:4] == b"PNG"
+        assert panel.save(tmp_path / f"{name}.pdf", width="column").read_bytes()[1:4] == b"PDF"
         assert len(pd.read_csv(panel.save(tmp_path / f"{name}.csv"))) > 0
         seen.append(name)
     assert seen == list(panel.fitting)

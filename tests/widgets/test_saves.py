@@ -20,7 +20,7 @@ from interp_widgets.models.mixture_of_depths.checkpoint import load_state, save_
 from tests.models.mixtures import random_state
 from tests.shipped import demo_pair
 
-FORMATS = (".csv", ".parquet", ".svg", ".png", ".html", ".npz")
+FORMATS = (".csv", ".parquet", ".svg", ".pdf", ".png", ".html", ".npz")
 
 
 @contextmanager

@@ -33,9 +33,35 @@ def test_pictures(make: Callable[..., Any], model: Any, classes: Any, tmp_path: 
             return heatmap_scene([[0.0, 1.0], [2.0, 3.0]])
 
     panel = make(model, kind=Drawn)
-    assert formats(panel) == (".csv", ".parquet", ".svg", ".png", ".html")
+    assert formats(panel) == (".csv", ".parquet", ".svg", ".pdf", ".png", ".html")
     assert panel.save(tmp_path / "map.svg").read_text().lstrip().startswith("<svg")
+    assert panel.save(tmp_path / "map.pdf").read_bytes().startswith(b"%PDF")
     assert panel.save(tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_width_of_a_picture(make: Callable[..., Any], model: Any, classes: Any, tmp_path: Path) -> None:
+    from interp_widgets.figures.static import curves_scene, stack_scenes, strip_scene
+
+    class Drawn(classes.Toy):
+        def scene(self) -> Any:
+            chart = curves_scene([("a", [0.0, 1.0], True)], title="t", x_label="x", y_label="y", width=400)
+            return stack_scenes([strip_scene(["a", "b"]), stack_scenes([chart, chart], columns=2)])
+
+    panel = make(model, kind=Drawn)
+
+    def across(width: Any) -> float:
+        svg = panel.save(tmp_path / "map.svg", width=width).read_text()
+        return float(re.search(r'<svg [^>]*width="([\d.]+)pt"', svg)[1]) / 0.75
+
+    widths = {None: 900, "page": 880, "slide": 720, "column": 420, 500: 500}
+    assert {width: round(across(width)) for width in widths} == widths
+    assert panel.scene().width == 900, "the width of one file is not that of the next"
+    assert b"/MediaBox [ 0 0 315 " in panel.save(tmp_path / "map.pdf", width="column").read_bytes()
+    for wrong in (319, 901, 420.0, "narrow", True):
+        with pytest.raises(ValueError, match=r"'column', 'page', 'slide' or a number of pixels from 320 to 900, got"):
+            panel.save(tmp_path / "map.svg", width=wrong)
+    with pytest.raises(ValueError, match=r"only a picture \(.svg, .pdf, .png\) has a width, not 'map.csv'"):
+        panel.save(tmp_path / "map.csv", width="page")
 
 
 def test_what_cannot_be_saved_is_said(toy: Any, tmp_path: Path) -> None:

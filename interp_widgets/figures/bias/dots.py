@@ -11,7 +11,7 @@ from bokeh.models import LegendItem, Range1d, Span
 from interp_widgets.analysis.bias import CrowsResult, StereoSetResult
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import PALETTE8
 
 MARKERS = ("circle", "square", "triangle")
@@ -119,6 +119,7 @@ class IntervalDots(Chart):
 
     def scene(self, *, width: float = 720) -> Scene:
         """The scores on the screen as a static picture; ValueError where there are none."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there are no scores to draw: {self.message}")
         texts, dots, places, scores = self.described, self.dots, self.places(), self.names("score")

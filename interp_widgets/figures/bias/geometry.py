@@ -10,7 +10,7 @@ from bokeh.models import DataRange1d, LegendItem
 from interp_widgets.analysis.bias import BiasProbes
 from interp_widgets.figures.chart import Chart
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import PALETTE8
 
 KINDS = {True: ("biased", PALETTE8[5], "circle"), False: ("benign", PALETTE8[2], "triangle")}
@@ -59,6 +59,7 @@ class BiasGeometry(Chart):
 
     def scene(self, *, width: float = 460, height: float = 340) -> Scene:
         """The points on the screen as a static picture; ValueError where there are none."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there is nothing to draw: {self.message}")
         texts, rows, names = self.described, dict(self.source.data), [kind for kind, _, _ in KINDS.values()]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.bias import BiasActivity, BiasProbes
 from interp_widgets.figures.chart import Chart, empty_source, place_ticks
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import PALETTE8
 
 Measure = Literal["auc", "accuracy"]
@@ -111,6 +111,7 @@ class ByLayer(Chart):
 
     def scene(self, *, width: float = 620, height: float = 320) -> Scene:
         """The lines on the screen as a static picture; ValueError where there are none."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there is nothing to draw: {self.message}")
         texts, lines, names = self.described, self.lines, [line.name for line in self.lines]

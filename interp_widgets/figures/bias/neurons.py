@@ -12,7 +12,7 @@ from interp_widgets.analysis.bias import BiasNeurons
 from interp_widgets.figures.chart import QUIET, place_ticks
 from interp_widgets.figures.picked_dots import PickedDots
 from interp_widgets.figures.static.charts import plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import VIRIDIS256
 
 
@@ -72,6 +72,7 @@ class NeuronDots(PickedDots):
 
     def scene(self, *, width: float = 560, height: float = 360) -> Scene:
         """The dots on the screen as a static picture; ValueError where there are none."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there is nothing to draw: {self.message}")
         texts, rows = self.described, dict(self.source.data)

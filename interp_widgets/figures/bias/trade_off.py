@@ -10,7 +10,7 @@ from bokeh.models import LegendItem, Range1d
 from interp_widgets.analysis.bias import DebiasComparison
 from interp_widgets.figures.chart import QUIET, Chart
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import PALETTE8
 
 CostMeasure = Literal["lms", "perplexity"]
@@ -85,6 +85,7 @@ class TradeOff(Chart):
 
     def scene(self, *, width: float = 720, height: float = 400) -> Scene:
         """The points on the screen as a static picture; ValueError where there are none."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there is nothing to draw: {self.message}")
         texts, rows, names = self.described, dict(self.source.data), list(self.source.data["name"])

@@ -18,6 +18,7 @@ from interp_widgets.figures.static.scene import (
     POINT,
     Scene,
     Sheet,
+    fitted,
     printable,
     shorten,
     text_width,
@@ -63,6 +64,7 @@ def concept_map_scene(
 
         Raises ValueError unless there is a name and a group for each position.
     """
+    width = int(fitted(width))
     if xy.ndim != 2 or xy.shape[1] != 2 or not len(xy) == len(names) == len(groups):
         raise ValueError(
             f"a map needs (concepts, 2) places with a name and a group each, got {xy.shape}, {len(names)} names and "

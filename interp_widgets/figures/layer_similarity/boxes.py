@@ -14,7 +14,7 @@ from interp_widgets.analysis.layer_similarity import LayerSections
 from interp_widgets.analysis.layer_similarity.sections import NAMES
 from interp_widgets.figures.chart import QUIET, Chart, empty_source, place_ticks
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import PALETTE8
 
 _SHADES = (PALETTE8[4], PALETTE8[3], PALETTE8[5])
@@ -190,6 +190,7 @@ class TaskBoxes(Chart):
 
     def scene(self, *, width: float = 760, height: float = 380) -> Scene:
         """The boxes on the screen as a static picture; ValueError where there are none."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there is nothing to draw: {self.message}")
         texts, names = self.described, [own.name for own in self.series]

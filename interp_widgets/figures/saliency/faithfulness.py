@@ -13,7 +13,7 @@ from interp_widgets.analysis.saliency import FaithfulnessResult
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
 from interp_widgets.figures.labels import number
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import PALETTE8
 
 Curve = Literal["deletion", "insertion", "comprehensiveness", "sufficiency"]
@@ -118,6 +118,7 @@ class FaithfulnessCurves(Chart):
 
     def scene(self, *, width: float = 620, height: float = 340, name: str = "") -> Scene:
         """The curves on the screen as a static picture, with `name` in its title; ValueError without curves."""
+        width = fitted(width)
         if self.message:
             raise ValueError("there are no curves to draw: run the check first")
         texts, lines, band = self.described, dict(self.lines.data), dict(self.band.data)

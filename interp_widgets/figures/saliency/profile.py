@@ -10,7 +10,7 @@ from bokeh.models import LegendItem, NumeralTickFormatter, Range1d, Span
 from interp_widgets.analysis.saliency import SaliencyDatasetResult
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
 from interp_widgets.figures.theme import PALETTE8
 
 
@@ -79,6 +79,7 @@ class PositionProfile(Chart):
 
     def scene(self, *, width: float = 620, height: float = 340) -> Scene:
         """The profile on the screen as a static picture; ValueError if there is none."""
+        width = fitted(width)
         if self.message:
             raise ValueError(f"there is no profile to draw: {self.message}")
         texts, lines, points = self.described, dict(self.lines.data), dict(self.source.data)

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from interp_widgets.figures.labels import number
-from interp_widgets.figures.static.scene import MARGIN, MUTED, POINT, Scene, Sheet, printable, shorten, text_width
+from interp_widgets.figures.static.scene import (
+    MARGIN,
+    MUTED,
+    POINT,
+    Scene,
+    Sheet,
+    fitted,
+    printable,
+    shorten,
+    text_width,
+)
 from interp_widgets.figures.theme import PALETTE8
 
 if TYPE_CHECKING:
@@ -84,6 +94,7 @@ def curves_scene(
     >>> curves_scene([("a", [0.0, 1.0], True)], title="t", x_label="x", y_label="y").width
     720
     """
+    width = fitted(width)
     lines = [(name, np.asarray(values, dtype=float), marked) for name, values, marked in curves]
     finite = np.concatenate([values[np.isfinite(values)] for _, values, _ in lines] or [np.zeros(0)])
     if not finite.size:

@@ -19,6 +19,7 @@ from interp_widgets.figures.static.scene import (
     RULE,
     Scene,
     Sheet,
+    fitted,
     shading,
     shorten,
     text_width,
@@ -62,6 +63,7 @@ def heatmap_scene(
     >>> heatmap_scene([[0.0, 1.0]], ["a"], ["x", "y"], title="t").title
     't'
     """
+    width = int(fitted(width))
     array = np.asarray(matrix, dtype=np.float64)
     if array.ndim != 2:
         raise ValueError(f"a heat map needs a (rows, columns) matrix, got shape {array.shape}")

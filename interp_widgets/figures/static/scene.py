@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -43,8 +44,34 @@ _FONTS = (
 )  # fmt: skip
 """Fonts tried in turn for each character, if installed; DejaVu Sans and the boxes come with matplotlib."""
 
+WIDTHS = {"column": 420, "page": 880, "slide": 720}
+"""Pixels across for which a picture is laid out for a place in a paper or on a slide: scaled to a column of 3.25 inches
+or a page of 6.75 its text is between 6 and 7 points high, on a slide of 13.3 inches 16."""
+_asked: ContextVar[int | None] = ContextVar("width asked for", default=None)
+
 # matplotlib's settings are global; a lock keeps two pictures from restoring each other's
 _SETTINGS = threading.Lock()
+
+
+@contextmanager
+def laid_out(width: int | None) -> Iterator[None]:
+    """Pictures made meanwhile are at most so many pixels wide; None: as wide as they are by themselves."""
+    before = _asked.set(width)
+    try:
+        yield
+    finally:
+        _asked.reset(before)
+
+
+def fitted(width: float) -> float:
+    """How wide a picture is made that is `width` pixels wide by itself.
+
+    >>> with laid_out(420):
+    ...     fitted(900), fitted(360)
+    (420, 360)
+    """
+    asked = _asked.get()
+    return width if asked is None else min(width, asked)
 
 
 @lru_cache(maxsize=1)
@@ -197,7 +224,7 @@ def _own_settings() -> Iterator[None]:
         "axes.edgecolor": RULE, "axes.labelcolor": MUTED, "xtick.color": RULE, "ytick.color": RULE,
         "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED, "axes.spines.top": False, "axes.spines.right": False,
         "grid.color": RULE, "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 11 * POINT,
-        "text.hinting": "none", "svg.fonttype": "none", "svg.hashsalt": "interp_widgets",
+        "text.hinting": "none", "svg.fonttype": "none", "svg.hashsalt": "interp_widgets", "pdf.fonttype": 42,
     }  # fmt: skip
     with _SETTINGS, matplotlib.rc_context(settings):
         yield
@@ -237,6 +264,19 @@ def render_svg(scene: Scene) -> str:
     return svg
 
 
+def render_pdf(scene: Scene) -> bytes:
+    """The picture as a PDF file of one page of its size, with its text as text and its fonts inside.
+
+    >>> render_pdf(Scene(8, 4, lambda sheet: sheet.text(1, 2, "a")))[1:4]
+    b'PDF'
+    """
+    buffer = io.BytesIO()
+    with _own_settings():
+        metadata = dict.fromkeys(("CreationDate", "Creator", "Producer"))
+        scene._sheet().figure.savefig(buffer, format="pdf", metadata=metadata)
+    return buffer.getvalue()
+
+
 def _with_tips(svg: str, name: str, tips: Sequence[str]) -> str:
     before, after = svg.split(f'<g id="{name}">', 1)
     left = iter(tips)
@@ -249,23 +289,27 @@ def _with_tips(svg: str, name: str, tips: Sequence[str]) -> str:
 
 
 def save_scene(scene: Scene, path: str | Path, *, scale: float = 2.0) -> Path:
-    """Write the picture as SVG or PNG, by the ending of `path`; ValueError for any other ending."""
+    """Write the picture as SVG, PDF or PNG, by the ending of `path`; ValueError for any other ending."""
     path = named_path(path, "path")
-    if path.suffix.lower() not in (".svg", ".png"):
-        raise ValueError(f"a picture is saved as .svg or .png, got {path.name!r}")
+    suffix = path.suffix.lower()
+    if suffix not in (".svg", ".pdf", ".png"):
+        raise ValueError(f"a picture is saved as .svg, .pdf or .png, got {path.name!r}")
     with whole_file(path) as draft:
-        if path.suffix.lower() == ".svg":
+        if suffix == ".svg":
             draft.write_text(render_svg(scene), encoding="utf-8")
         else:
-            draft.write_bytes(render_png(scene, scale))
+            draft.write_bytes(render_pdf(scene) if suffix == ".pdf" else render_png(scene, scale))
     return path
 
 
 def stack_scenes(scenes: Iterable[Scene], *, columns: int = 1, gap: float = 8.0, title: str = "") -> Scene:
-    """Several pictures below one another as one, or row by row in a grid of `columns` (at least 1)."""
+    """Several pictures below one another as one, or row by row in a grid of `columns` (at least 1), or of fewer where
+    they would not fit into what is `laid_out`."""
     if columns < 1:
         raise ValueError(f"columns must be at least 1, got {columns}")
     held = list(scenes)
+    across = max((scene.width for scene in held), default=1.0) + gap
+    columns = max(1, min(columns, int((fitted(columns * across) + gap) / across)))
     placed: list[tuple[float, float, Scene]] = []
     y = width = 0.0
     for start in range(0, len(held), columns):

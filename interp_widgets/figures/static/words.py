@@ -17,6 +17,7 @@ from interp_widgets.figures.static.scene import (
     RULE,
     Scene,
     Sheet,
+    fitted,
     shading,
     shorten,
     text_width,
@@ -43,6 +44,7 @@ def strip_scene(
     >>> strip_scene(["The", " cat"], [0.0, 1.0], width=200).width
     200
     """
+    width = int(fitted(width))
     shade, bars = _numbers(values, len(tokens), "values"), _numbers(density, len(tokens), "density")
     names = [visible(token) for token in tokens]
     texts = [shorten(name, width - 2 * MARGIN - 6, _WORD) for name in names]
@@ -116,6 +118,7 @@ def aligned_scene(
     >>> aligned_scene(["a", "b"], ["a", "c"], [[0, 0], [1, 1]], width=200).width
     200
     """
+    width = int(fitted(width))
     texts = [[shorten(visible(token), width - 2 * MARGIN - 6, _WORD) for token in side] for side in (upper, lower)]
     paired = any(first >= 0 and second >= 0 for first, second in columns)
     x, y = MARGIN, MARGIN + (24 if title else 0)

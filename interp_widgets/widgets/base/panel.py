@@ -759,13 +759,16 @@ class Panel(Shell):
         """
         return self.jobs.wait(timeout)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the numbers (.csv, .parquet), the picture (.svg, .png), the panel (.html) or the result (.npz).
+    def save(self, path: str | Path, *, width: str | int | None = None) -> Path:
+        """Write the numbers (.csv, .parquet), the picture (.svg, .pdf, .png), the panel (.html) or the result (.npz).
+
+        A picture is laid out for a `width` of pixels (320 to 900), or to be put into a "column" (3.25 inches) or "page"
+        (6.75) of a paper or onto a "slide" and be read there; it is wider where words in its cells need more.
 
         The result is that of the current tab and model; a difference of two models saves both, and several
         parts are saved as a `Results`. ``Result.load(path)`` restores it exactly.
         """
-        return save(self, path)
+        return save(self, path, width)
 
     def end(self) -> None:
         freshness.unfollow(self)

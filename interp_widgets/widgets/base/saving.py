@@ -15,20 +15,23 @@ from ...analysis._core.tables import csv_text
 from ...arguments import short
 from ...atomic import named_path, whole_file
 from ...compute.memory import describe_bytes
-from ...figures.static import save_scene
+from ...figures.static import WIDTHS, laid_out, save_scene
 from .controls import TextLine, checked_path, row, shown_if
 from .fields import Hint
 from .guard import guarded
 from .pair_view import page_title
 
 TABLES = (".csv", ".parquet")
-PICTURES = (".svg", ".png")
+PICTURES = (".svg", ".pdf", ".png")
 PAGES = (".html",)
 RESULTS = (".npz",)
+LEAST, MOST = 320, 900
+"""Pixels; by themselves, pictures are laid out for the last."""
 _LABELS = {
     ".csv": "CSV: the numbers",
     ".parquet": "Parquet: the numbers",
     ".svg": "SVG: the picture",
+    ".pdf": "PDF: the picture",
     ".png": "PNG: the picture",
     ".html": "HTML: the whole panel",
     ".npz": "NPZ: the result, to load again",
@@ -68,26 +71,40 @@ def target_of(path: Any, allowed: Collection[str]) -> Path:
     return target
 
 
-def save(panel: Any, path: str | Path) -> Path:
+def save(panel: Any, path: str | Path, width: str | int | None = None) -> Path:
     """Write what a panel shows to a file whose suffix says how, and return its absolute path.
 
-    Raises TypeError for anything but a path, ValueError for a suffix that the panel does not offer, a folder that does
-    not exist, or if there is no result yet, RuntimeError for a closed panel, OSError if the file cannot be written.
+    `width` is that of a picture: one of `WIDTHS`, or pixels. Raises TypeError for anything but a path, ValueError for a
+    suffix that the panel does not offer, a width that no picture has, a folder that does not exist, or if there is no
+    result yet, RuntimeError for a closed panel, OSError if the file cannot be written.
     """
     panel.check_open()
     target = target_of(path, formats(panel))
     suffix = target.suffix.lower()
+    pixels = _pixels(width)
+    if pixels is not None and suffix not in PICTURES:
+        raise ValueError(f"only a picture ({', '.join(PICTURES)}) has a width, not {target.name!r}: leave width out")
     if panel.has_request and panel.result is None:
         raise ValueError("there is nothing to save yet: press Run first")
     if suffix in TABLES:
         _save_table(panel.frame(), target, suffix)
     elif suffix in PICTURES:
-        save_scene(panel.scene(), target)
+        with laid_out(pixels):
+            save_scene(panel.scene(), target)
     elif suffix in RESULTS:
         panel.stored().save(target)
     else:
         _save_page(panel, target)
     return target
+
+
+def _pixels(width: str | int | None) -> int | None:
+    if isinstance(width, str) and width in WIDTHS:
+        return WIDTHS[width]
+    if width is None or (type(width) is int and LEAST <= width <= MOST):
+        return width
+    names = ", ".join(map(repr, WIDTHS))
+    raise ValueError(f"width must be one of {names} or a number of pixels from {LEAST} to {MOST}, got {short(width)}")
 
 
 def _save_page(panel: Any, target: Path) -> None:

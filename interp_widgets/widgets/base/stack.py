@@ -218,9 +218,9 @@ class Stack(Shell):
             for name, value in {**values, "tab": tab}.items():
                 setattr(self, name, value)
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, width: str | int | None = None) -> Path:
         """Save the active panel; see :meth:`Panel.save`."""
-        return self.current.save(path)
+        return self.current.save(path, width=width)
 
     def show_error(self, error: BaseException) -> None:
         self.current.show_error(error)
