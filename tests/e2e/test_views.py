@@ -442,15 +442,16 @@ def test_numbers_of_a_column_have_the_same_decimals(nb: Any) -> None:
     nb.make(
         "table_decimals.ipynb",
         "from interp_widgets.widgets.views import Table\n"
-        "Table(columns=[{'label': 'score'}, {'label': 'n'}, {'label': 'p'}, {'label': 'chance'}, {'label': 'small'}],"
-        " rows=[[-0.65, 1, 0.5, 0.99999, 2e-5], [1.0, 2000, 1e-6, 4e-5, 1e-6], [0.12345, 3, 0.0, 0.0, 0.0]])",
+        "Table(columns=[{'label': 'score'}, {'label': 'n'}, {'label': 'p'}, {'label': 'chance'}, {'label': 'small'},"
+        " {'label': 'share', 'decimals': 2}], rows=[[-0.65, 1, 0.5, 0.99999, 2e-5, 0],"
+        " [1.0, 2000, 1e-6, 4e-5, 1e-6, 1e-7], [0.12345, 3, 0.0, 0.0, 0.0, 0.0]])",
     )
     nb.run_all()
     rows = nb.page.locator(".iw-table tbody tr")
     expect(rows).to_have_count(3)
     assert [row.split("\t") for row in rows.all_inner_texts()] == [
-        ["−0.650", "1", "0.5", "1.0", "2×10⁻⁵"], ["1.000", "2000", "< 0.001", "< 0.001", "1×10⁻⁶"],
-        ["0.123", "3", "0.0", "0.0", "0"],
+        ["−0.650", "1", "0.5", "1.0", "2×10⁻⁵", "0.00"], ["1.000", "2000", "< 0.001", "< 0.001", "1×10⁻⁶", "< 0.001"],
+        ["0.123", "3", "0.0", "0.0", "0", "0.00"],
     ]  # fmt: skip
     assert rows.nth(1).locator("td").nth(2).get_attribute("title") == "1×10⁻⁶"
 

@@ -32,7 +32,7 @@ from interp_widgets import (
 )
 from interp_widgets.analysis.attention.standing_out import standing_out
 from interp_widgets.compute.cache import results as cache
-from interp_widgets.data.presets import PRESETS
+from interp_widgets.data.presets import PRESETS, preset
 from interp_widgets.figures.chart import QUIET
 from interp_widgets.widgets.attention import patterns
 from interp_widgets.widgets.attention.known_heads import SCORES
@@ -264,9 +264,19 @@ def test_heads_sorted_by_a_score(pair: Any, attend: Any) -> None:
     assert grid.names[:5] == best
     assert grid.captions[0] == best[0].removeprefix("head ")
     assert "by previous token score" in grid.title
-    assert grid.notes[0].startswith("previous token 0.")
+    assert grid.notes[0].startswith("previous token score 0.")
     assert "control" in grid.notes[0]
     assert grid.names[grid.selected] == f"head {panel.layer}.{panel.head}"
+    for name, unit in (("direct_attribution", "logit"), ("ablation_effect", "nats")):
+        panel.sort = name
+        panel.wait()
+        values = head_measures(pair.base, PROMPT, measures=name).of(name)
+        assert grid.names == [f"head {at // 6}.{at % 6}" for at in np.argsort(-values, axis=None, kind="stable")]
+        assert (unit in grid.notes[0], "control" in grid.notes[0]) == (True, False)
+    panel.target = " dog"
+    panel.wait()
+    values = head_measures(pair.base, PROMPT, " dog", measures=name).of(name)
+    assert grid.names == [f"head {at // 6}.{at % 6}" for at in np.argsort(-values, axis=None, kind="stable")]
     panel.sort = "layer"
     assert grid.names[:2] == ["head 0.0", "head 0.1"]
     assert grid.captions == []
@@ -379,6 +389,7 @@ def test_find_opens_on_the_score_of_the_strongest_head(pair: Any, attend: Any) -
 
 def test_a_found_head_is_selected_in_the_patterns(pair: Any, attend: Any, wire: Any) -> None:
     panel = attend(pair.base, tab="find", score="induction", **SMALL)
+    assert (panel.prompt, panel.target) == (preset("knowledge").prompt, preset("knowledge").target)
     part = panel["find"]
     wire.type(part.table, selected=2)
     layer, head = panel.result.top("induction", 3)[2]

@@ -722,7 +722,8 @@ def test_a_neuron_is_set_to_a_value_and_the_next_token_is_beside(pair: Any, brow
         row = edit.table.rows[0]
         assert row[0] == pair.base.token_strings([token])[0].replace(" ", "·")
         assert row[1:] == pytest.approx([float(part[token]) for part in (plain, changed, changed - plain)], abs=1e-5)
-        assert f"neuron 11 of layer 4 at {fixed(value, 2)} instead of {fixed(own, 2)}" in edit.table.caption
+        instead = "as it is" if value == own else f"instead of {fixed(own, 2)}"
+        assert f"neuron 11 of layer 4 at {fixed(value, 2)} {instead}:" in edit.table.caption
     assert all(abs(row[3]) < 1e-5 for row in edit.table.rows), "set to what it is, nothing changes"
     moved = {row[0]: row[3] for row in edit.table.rows}
     wire.type(edit.slider, value=edit.slider.max)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from interp_widgets.widgets.base.prediction import WordSwap
 from interp_widgets.widgets.patching.options import CLEAN, CORRUPTED, part
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
+from tests.waiting import LIMIT
 from tests.widgets.opening import opening, settle
 from tests.widgets.test_opening import TEMPLATES, from_folder
 from tests.widgets.trouble import cancelled_and_closed, complaint, told_of_broken_weights
@@ -156,6 +158,42 @@ def test_a_partial_map_has_estimates_where_nothing_is_patched_yet(pair: Any, pat
     wire.type(heat, pinned=[0, 4])
     settle(tab)
     assert f"is estimated to recover <b>{part(guesses['attn'][0, 4])}</b>" in tab.cell_words.value
+
+
+def test_a_cancelled_map_stays_and_is_saved_and_opened(
+    pair: Any, patch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    panel = patch(pair.tuned)
+    tab, whole = panel["map"], panel.result
+    few = {site: np.where(np.arange(30).reshape(6, 5) % 7, np.nan, one) for site, one in whole.recovered.items()}
+    part_of = dataclasses.replace(
+        whole, recovered=few, estimated=whole.recovered, missing=75, strongest_first=True, partial=True
+    )  # fmt: skip
+    entered = threading.Event()
+
+    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
+        on_partial(part_of)
+        entered.set()
+        while True:
+            check()
+
+    monkeypatch.setattr(tab, "compute", endless)
+    panel.direction = "noising"
+    panel.go()
+    assert entered.wait(LIMIT)
+    panel.cancel()
+    assert panel.wait(LIMIT)
+    assert (panel.status.state, panel.result.partial) == ("cancelled", True)
+    assert tab.maps.maps["attn"].title == "Attention output, partial"
+    again = ActivationPatchingResult.load(panel.save(tmp_path / "map.npz"))
+    assert (again.partial, again.missing, again.strongest_first) == (True, 75, True)
+    for site, values in few.items():
+        np.testing.assert_array_equal(again.recovered[site], values)
+        np.testing.assert_array_equal(again.estimated[site], whole.recovered[site])
+    page = panel.save(tmp_path / "map.html").read_text()
+    assert "15 of 90" in page
+    assert "has no interval" in page
+    assert "tab Pairs" not in page
 
 
 def test_a_longer_prompt_is_aligned_from_both_ends(pair: Any, patch: Any, wire: Any) -> None:

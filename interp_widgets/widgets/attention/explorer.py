@@ -18,7 +18,8 @@ from .writes import HeadWritesWords
 class AttentionExplorer(PredictionStack):
     """Where the attention heads of a model look on a prompt, and which heads are of a known kind.
 
-    *Patterns*: every head as a thumbnail, layer × head or sorted by a score; a click shows the head's pattern, query ×
+    *Patterns*: every head as a thumbnail, layer × head or sorted by a score, its direct attribution or the drop without
+    it; a click shows the head's pattern, query ×
     key, with the BOS, and a click on a token shades the tokens by what it attends to, with arcs to the strongest. It
     opens on the head that stands out on the prompt, and says why. The first token, often an attention sink, can be left
     out, and attention can be weighted by the norm of the value moved. *Find*: scores of all heads as induction,

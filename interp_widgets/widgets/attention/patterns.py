@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.attention import (
     AttentionPatterns,
+    HeadMeasures,
     HeadScores,
     attention_patterns,
     attention_patterns_cost,
+    head_measures,
     head_scores,
 )
 from interp_widgets.analysis.attention.head_scores import longest
@@ -39,10 +41,11 @@ from ..base import pair_view
 from ..base.description import Description, decimals
 from ..base.fields import Bounds, field
 from ..base.jobs import Derived
-from ..base.prediction import PredictionPanel, checked
+from ..base.prediction import Prediction, PredictionPanel, checked
 from ..base.request import Request
 from ..base.workbench import in_model
 from ..views import Heatmap, Thumbnails, TokenStrip
+from .compared import MEASURES, UNITS
 from .known_heads import HEAD_STEPS, SCORES
 
 LENGTH, SEQUENCES = 40, 8
@@ -62,8 +65,14 @@ def _in_row(count: int) -> int:
     return math.ceil(math.sqrt(1.5 * count))
 
 
+def _values(found: HeadScores | HeadMeasures, name: str) -> NDArray[np.float64]:
+    """(layers, heads) what the heads are sorted by."""
+    values: NDArray[np.float64] = found.of(name) if isinstance(found, HeadMeasures) else getattr(found, name)
+    return values
+
+
 class HeadPatterns(PredictionPanel):
-    """All heads as thumbnails, layer × head or sorted by a score, and the selected head's pattern, query × key."""
+    """All heads as thumbnails, layer × head or sorted by a measure, and the selected head's pattern, query × key."""
 
     title, tab_name = "Attention patterns", "Patterns"
     analysis = staticmethod(attention_patterns)
@@ -73,8 +82,9 @@ class HeadPatterns(PredictionPanel):
     head = field(in_model(), label="Head", selects=True)
     """The selected head of that layer."""
     sort = field(
-        {"layer": "layer", **SCORES}, "layer", label="Sorted by", redraws=True,
-        help="The order of the heads: by layer, or by a score on repeated random tokens, highest first",
+        {"layer": "layer", **MEASURES}, "layer", label="Sorted by", redraws=True,
+        help="By layer, or highest first: by a score on repeated random tokens, by what heads add to the logit of the "
+        "target, or by the drop of its log-probability without them",
     )  # fmt: skip
     without_sink = field(
         bool, False, label="Without the sink", redraws=True,
@@ -119,6 +129,7 @@ class HeadPatterns(PredictionPanel):
         pictures.add_class("iw-heads")
         self.arrange([pictures], below=[self.strips.box, self.about])
         self.watch(self, "position", self._query_moved)
+        self.watch(self, "target", self._target_moved)
         for grid in self.grids.views:
             self.on_user(grid, "selected", self._head_chosen)
         for heat in self.maps.views:
@@ -325,7 +336,7 @@ class HeadPatterns(PredictionPanel):
         if self.sort == "layer":
             order = "layer × head"
         elif scored:
-            order = f"by {SCORES[self.sort]} score, highest first"
+            order = f"by {MEASURES[self.sort]}, highest first"
         else:
             order = f"layer × head ({self._scores.failure or 'the scores are being computed'})"
         some = ", the first layers so far" if any(result.partial for result in self.results) else ""
@@ -460,44 +471,57 @@ class HeadPatterns(PredictionPanel):
     # the scores of the order ------------------------------------------------------------------------------------------
 
     def _ask_scores(self) -> None:
-        """Compute the scores that the heads are sorted by in the background, unless they are there."""
+        """Compute what the heads are sorted by in the background, unless it is there."""
         if self.sort == "layer":
             return
-        models = self.models
+        models, prediction = self.models, self.prediction()
 
-        def of(model: Model, job: Any, index: int) -> HeadScores:
-            request = Request.of(head_scores, {"length": longest(model, LENGTH), "sequences": SEQUENCES})
+        def of(model: Model, job: Any, index: int) -> HeadScores | HeadMeasures:
+            request = self._score_request(prediction, model)
 
             def progress(done: int, total: int) -> None:
                 job.progress(done + index * total, len(models) * total)
 
-            scores: HeadScores = self.answers.cached_or_compute(
+            scores: HeadScores | HeadMeasures = self.answers.cached_or_compute(
                 request, model, lambda: request.answer(model, progress=progress, check=job.check)
             )
             return scores
 
         self._scores.ask(self._scores_key, lambda job: tuple(of(model, job, i) for i, model in enumerate(models)))
 
+    def _score_request(self, prediction: Prediction, model: Model) -> Request:
+        """A score needs no prompt, so that it is kept when the prompt changes."""
+        if self.sort in SCORES:
+            return Request.of(head_scores, {"length": longest(model, LENGTH), "sequences": SEQUENCES})
+        return Request.of(head_measures, {"measures": (self.sort,)}, prediction.ids, prediction.answer)
+
     @property
     def _scores_key(self) -> Any:
-        return self.results
+        return self.results, "score" if self.sort in SCORES else (self.sort, self.target)
 
     def _scores_there(self) -> None:
         self.redraw()
+
+    def _target_moved(self, _: Any) -> None:
+        """The patterns are the same for another target, but not the order by what heads do for it."""
+        if self.sort in UNITS and self.results:
+            self.redraw()
 
     def _ordered(self, view: str, count: int) -> tuple[list[int], list[str]]:
         """The heads in order, and a note on each; by layer and no notes where there is no score."""
         scores = None if self.sort == "layer" else self._scores.of(self._scores_key)
         if scores is None:
             return list(range(count)), []
-        values = pair_view.of_view(view, [getattr(one, self.sort) for one in scores])
-        controls = pair_view.of_view(view, [one.control(self.sort) for one in scores])
-        if values is None or controls is None or values.size != count:
+        values = pair_view.of_view(view, [_values(one, self.sort) for one in scores])
+        if values is None or values.size != count:
             return list(range(count)), []
-        flat, control = values.ravel(), controls.ravel()
+        flat = values.ravel()
         order = np.argsort(-(np.abs(flat) if view == "difference" else flat), kind="stable").tolist()
-        name = SCORES[self.sort]
-        return order, [f"{name} {decimals(float(flat[i]))}, control {decimals(float(control[i]))}" for i in order]
+        unit, control = f" {UNITS[self.sort]}" if self.sort in UNITS else "", [""] * count
+        if self.sort in SCORES:
+            controls: Any = pair_view.of_view(view, [one.control(self.sort) for one in scores])
+            control = [f", control {decimals(float(number))}" for number in np.ravel(controls)]
+        return order, [f"{MEASURES[self.sort]} {decimals(float(flat[i]))}{unit}{control[i]}" for i in order]
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

@@ -274,10 +274,7 @@ class PredictionPanel(Panel):
     """Options besides the target that an example sets and clears with its prompt, such as a foil."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        if "prompt" in keywords:
-            return {}
-        values = {"prompt": PRESETS[0].prompt, "target": PRESETS[0].target, **self.preset_values(PRESETS[0])}
-        return {name: value for name, value in values.items() if name not in keywords}
+        return first_example(self, keywords)
 
     @classmethod
     def preset_values(cls, chosen: Preset) -> dict[str, Any]:
@@ -338,6 +335,14 @@ class PredictionPanel(Panel):
 
     def texts_read(self) -> None:
         """Called after the tokens of the context have changed, whether or not a run follows."""
+
+
+def first_example(owner: Any, keywords: set[str]) -> dict[str, Any]:
+    """The values of the first example for a panel or stack, besides those that are given; none where a prompt is."""
+    if "prompt" in keywords:
+        return {}
+    values = {"prompt": PRESETS[0].prompt, "target": PRESETS[0].target, **owner.preset_values(PRESETS[0])}
+    return {name: value for name, value in values.items() if name not in keywords}
 
 
 def prediction_of(owner: Any) -> Prediction:

@@ -22,7 +22,7 @@ from .guard import guard, guarded, handling
 from .heading import heading
 from .jobs import Jobs
 from .panel import Panel
-from .prediction import PredictionPanel, TextInputs
+from .prediction import PredictionPanel, TextInputs, first_example
 from .shell import Shell, column
 from .status import StatusLine
 from .workbench import WorkbenchState
@@ -364,6 +364,10 @@ class PredictionStack(Stack):
     """Base of the stacks whose panels study one prediction; its texts are above the tabs."""
 
     texts_above: ClassVar[bool] = True
+
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        """An example, also where the first tab studies no prediction: its texts stand above every tab."""
+        return first_example(self, keywords)
 
     def build(self) -> None:
         self.texts = TextInputs(self)

@@ -109,11 +109,13 @@ class NeuronEdit:
         if not self.predictions:
             return ""
         first = panel.shown_results[0].effects
-        original = ", ".join(fixed(reading.active(panel.chosen), 2) for reading in panel.shown_results)
+        put = fixed(panel.coefficient, 2)
+        own = [fixed(reading.active(panel.chosen), 2) for reading in panel.shown_results]
+        original = "as it is" if set(own) == {put} else f"instead of {', '.join(own)}"
         kl = ", ".join(f"{prediction.kl:.3f}" for prediction in self.predictions)
         return (
             f"Next token after “{visible(first.tokens[first.position])}” with neuron {panel.chosen} of layer "
-            f"{first.layer} at {fixed(panel.coefficient, 2)} instead of {original}: KL {kl} nats"
+            f"{first.layer} at {put} {original}: KL {kl} nats"
         )
 
 

@@ -40,11 +40,12 @@ LEAST = 0.05
 FEWEST = 5
 """Parts that a panel opens on at least: a circuit of one or two keeps nothing and says nothing."""
 KINDS = {"all": "heads and MLPs", "head": "heads", "mlp": "MLPs"}
+PART = {**RIGHT, "decimals": 3}
 COLUMNS = [
     {"label": "parts", **RIGHT}, {"label": "added"},
-    {"label": "faithfulness", **RIGHT, "title": "Of the circuit up to this part: 1 is the whole model"},
-    {"label": "random", **RIGHT, "title": "Mean of random circuits with as many heads and MLPs"},
-    {"label": "without", **RIGHT, "title": "What the model keeps without the circuit"},
+    {"label": "faithfulness", **PART, "title": "Of the circuit up to this part: 1 is the whole model"},
+    {"label": "random", **PART, "title": "Mean of random circuits with as many heads and MLPs"},
+    {"label": "without", **PART, "title": "What the model keeps without the circuit"},
     {"label": "p", **RIGHT, "title": "Share of circuits at least as faithful, this one counted: one-sided"},
     {"label": "kept"},
 ]  # fmt: skip

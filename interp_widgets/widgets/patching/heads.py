@@ -20,6 +20,7 @@ from ..base.workbench import in_model
 from .next_token import Cell, PatchedTokens
 from .options import (
     METHOD,
+    ONE_PAIR,
     SITES,
     UNIT,
     PatchPanel,
@@ -155,9 +156,7 @@ class PatchedHeads(PatchPanel):
         shared = f"{self.models[0].n_heads} heads share {first.recovered[site].shape[1]} keys and values." * (
             axis != "head" and first.recovered[site].shape[1] != self.models[0].n_heads
         )
-        self.draw_words(
-            strongest(results), shared, "One pair of prompts has no interval: the tab Pairs tests cells on many."
-        )
+        self.draw_words(strongest(results), shared, ONE_PAIR)
 
     def place_in_words(self, result: ActivationPatchingResult) -> str:
         """Where heads are patched, for a title."""

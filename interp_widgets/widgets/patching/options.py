@@ -27,7 +27,7 @@ from interp_widgets.models.chat import ChatText
 from ..ablation.maps import METRIC_NAMES, Array, MapPanel, amount, cell_notes, fed_positions, quoted
 from ..ablation.removal import METRIC_LABELS
 from ..base import pair_view
-from ..base.controls import chat_text, row, shown_if
+from ..base.controls import chat_text, instruction, row, shown_if
 from ..base.fields import Bounds, field, hint_at, variant
 from ..base.opening import opening_of, opening_pair
 from ..base.prediction import Continued, Likeliest, PredictionPanel, Swapped, WordSwap, check_foil, checked
@@ -349,6 +349,10 @@ class PatchPanel(MapPanel):
         each = zip(pair_view.letters(self.results), self.results, strict=True)
         self.words.value = "<br>".join([*(letter + in_words(result) for letter, result in each), *filter(None, more)])
         shown_if(self.words, True)
+
+
+ONE_PAIR = f"One pair of prompts has no interval. {instruction('The tab Pairs tests cells on many.')}"
+"""What a map of one pair says of chance."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ..base.fields import Incomplete, field, variant
 from .next_token import Cell, PatchedTokens
 from .options import (
     METHOD,
+    ONE_PAIR,
     SITES,
     UNIT,
     PatchPanel,
@@ -98,9 +99,7 @@ class PatchMap(PatchPanel):
             end=self.color_range, layers=results[0].layers, positions=clean_positions(results[0]),
         )  # fmt: skip
         self.maps.cross(lambda view: patched_cells(view, results, {site: site for site in self.mapped}))
-        self.draw_words(
-            strongest(results, self.mapped), "One pair of prompts has no interval: the tab Pairs tests cells on many."
-        )
+        self.draw_words(strongest(results, self.mapped), ONE_PAIR)
 
     def draw_selection(self) -> None:
         super().draw_selection()

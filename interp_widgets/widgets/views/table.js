@@ -149,7 +149,7 @@ function render({ model, el, signal }) {
       cell.setAttribute("aria-sort", mine ? (sorting.falling ? "descending" : "ascending") : "none");
       head.append(cell);
     });
-    places = columns.map((_, index) => placesOf(rows.map((row) => row[index])));
+    places = columns.map((column, index) => column.decimals ?? placesOf(rows.map((row) => row[index])));
     body = table.createTBody();
     for (const index of order) {
       const row = body.insertRow();

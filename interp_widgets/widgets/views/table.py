@@ -53,8 +53,8 @@ class Table(View):
     titled_by = ("caption", "columns")
     columns = traitlets.List(traitlets.Dict()).tag(sync=True)
     """One dict a column: ``label``, optionally ``align`` ("left" or "right"), ``title`` (tooltip), ``width`` (CSS),
-    ``wrap`` (long text goes on in the next line), ``edit`` ("text", "choice" or "choices") with ``options`` to choose
-    from."""
+    ``wrap`` (long text goes on in the next line), ``decimals`` (of its numbers, if not as many as they need), ``edit``
+    ("text", "choice" or "choices") with ``options`` to choose from."""
     rows = traitlets.List(traitlets.List()).tag(sync=True)
     """One list a row, as long as ``columns``: text, numbers, booleans or None (shown as a dash)."""
     row_keys = traitlets.List(traitlets.Unicode()).tag(sync=True)
