@@ -308,7 +308,7 @@ def test_a_panel_that_would_take_long_opens_on_its_strongest_parts_and_waits(
     monkeypatch.setattr("interp_widgets.widgets.base.panel.FIRST_PARTS_SECONDS", 0.0)
     far = make(model, n=4, seconds=61.0)
     assert (far.results, far.status.state) == ((), "waiting"), "parts in any order are no first picture"
-    monkeypatch.setattr(classes.Toy, "strongest_first", True)
+    monkeypatch.setattr(classes.Toy, "first_parts", "what is expected to be strongest")
     panel = make(model, n=5, seconds=61.0)
     assert panel.wait(120)
     assert (panel.results, panel.result) == ((-5,), -5), "the first part alone"
@@ -325,7 +325,7 @@ def test_run_lets_the_strongest_parts_go_on_to_the_whole(
     make: Any, model: Any, classes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Twice(classes.Toy):
-        strongest_first = True
+        first_parts = "the first"
 
         def compute(self, request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> int:
             value: int = super().compute(request, model, progress=progress, check=check, on_partial=on_partial)

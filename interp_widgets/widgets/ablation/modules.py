@@ -44,7 +44,7 @@ class ModuleAblation(Removal):
     title = "Module ablation"
     analysis = staticmethod(ablate_modules)
     positions = POSITIONS
-    strongest_first = True
+    first_parts = "what is expected to be strongest"
     first_token_scales = field(
         bool, False, label="First token sets the scale", more=True, redraws=True,
         help="Colours reach to the largest effect at any token, also where the first one carries the attention sink",

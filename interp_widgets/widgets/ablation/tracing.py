@@ -82,7 +82,7 @@ class CausalTracing(MapPanel):
 
     title = "Causal tracing"
     analysis = staticmethod(causal_trace)
-    strongest_first = True
+    first_parts = "what is expected to be strongest"
     part = f"the subject and the {PART} tokens"
     subject = field(str, label="Subject", placeholder="words of the prompt",
                     help="Words of the prompt to corrupt with noise; their last occurrence counts")  # fmt: skip

@@ -50,10 +50,7 @@ FIRST_SECONDS = 1.0
 FIRST_BACKGROUND_SECONDS = 60.0
 """and starts in the background if it takes less than this."""
 FIRST_PARTS_SECONDS = 15.0
-"""A longer first run of a panel that computes what is expected to be strongest first ends by itself so many seconds
-after its first part."""
-PARTS_ONLY = "Only what is expected to be strongest"
-"""What is computed then."""
+"""A longer first run of a panel whose first parts are worth having ends by itself so many seconds after the first."""
 MOST_BESIDE = 32
 """Most columns of a map that leaves room for widgets beside it."""
 OLD_HOOKS = {
@@ -130,9 +127,9 @@ class Panel(Shell):
     """Whether Run may use a cached answer; if not, it computes again, as a measurement should."""
     preemptible: ClassVar[bool] = False
     """Whether queued runs of other panels go first whenever its analysis reports progress: for work of minutes."""
-    strongest_first: ClassVar[bool] = False
-    """Whether the first parts of its result are those that are expected to be strongest: a first picture worth having
-    where the whole takes too long to start by itself."""
+    first_parts: ClassVar[str] = ""
+    """What the first parts of its result are, in words, where they are a first picture worth having: it opens on them
+    if the whole takes too long to start by itself."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -471,7 +468,7 @@ class Panel(Shell):
     def ask_for_run(self) -> None:
         """Say on the status line that Run has to be pressed, where it has."""
         if self._forecast:
-            because = "Inputs changed" if self._stale else PARTS_ONLY
+            because = "Inputs changed" if self._stale else f"Only {self.first_parts}"
             self.status.waiting(self._forecast, because=because if self.results else "Not computed yet")
 
     @property
@@ -618,7 +615,7 @@ class Panel(Shell):
         forecast = self.forecast(request)
         fits = forecast.bytes <= budget(device_of(self.models[0])) and not self.manual_run
         quick = fits and forecast.seconds <= limit
-        first_parts = fits and self.strongest_first and self._shown is None and limit >= self.opening_limit
+        first_parts = fits and bool(self.first_parts) and self._shown is None and limit >= self.opening_limit
         if limit == float("inf") or quick or first_parts:
             self.mark(stale=True)
             self._submit(request)

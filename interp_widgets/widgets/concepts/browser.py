@@ -18,7 +18,7 @@ from .library import Library
 from .quality import DirectionQuality
 from .read import PromptReading
 from .steer import Steering
-from .table import MOST_LISTED, ConceptTable, matching, number
+from .table import MOST_LISTED, NO_MATCH, ConceptTable, matching, number
 
 
 class ConceptBrowser(ConceptStack):
@@ -102,7 +102,7 @@ class Listing:
 
     def __init__(self, browser: ConceptBrowser) -> None:
         self.browser = browser
-        self.table = ConceptTable(browser, empty="No concept matches.", height=520)
+        self.table = ConceptTable(browser, empty="No concepts yet.", height=520)
         self.heading = W.HTML("")
         self.listed = W.VBox([self.table.view])
         self.box = W.VBox([self.heading, browser.controls["search"], self.listed])
@@ -131,7 +131,7 @@ class Listing:
         listed_now = (panel.sets, at, search, partial)
         if listed_now == self._listed:
             return
-        self._listed = listed_now
+        self._listed, self.table.view.empty = listed_now, NO_MATCH
         matches = matching(first, search)
         listed = matches[:MOST_LISTED]
         kinds = first.groups if len(at) == 1 else None  # two numbers replace the group

@@ -19,7 +19,7 @@ from ..base.code import call
 from ..base.fields import field, variant
 from ..base.saving import as_one
 from .directions import ConceptOptions, ConceptPanel, Directions, OpenedSet
-from .table import MOST_LISTED, ConceptTable, matching, number
+from .table import MOST_LISTED, NO_MATCH, ConceptTable, matching, number
 
 RESAMPLES, FEWER_RESAMPLES, MANY = 2000, 200, 2000
 """Bootstrap samples, and how many for more concepts than `MANY`."""
@@ -89,7 +89,7 @@ class DirectionComparison(ConceptPanel):
             else _sentence(last.dispersion)
         )
         heads = [{"label": name} | ({"align": "right"} if i > 1 else {}) for i, name in enumerate(COLUMNS)]
-        self.table.view.empty = "No concept matches." if self.search else "Waiting for the second model."
+        self.table.view.empty = NO_MATCH if self.search else "Waiting for the second model."
         rows = self._rows(self.search)[:MOST_LISTED]
         caption = "Most moved first: 1 − cosine of a concept's two directions; 0: the same one, 1: an unrelated one"
         self.table.show([line[0] for line in rows], heads, rows, caption if rows else "")

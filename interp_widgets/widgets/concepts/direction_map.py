@@ -117,6 +117,7 @@ class DirectionMap(ConceptPanel):
     """Directions in the plane, similar ones near each other: a click centres a concept, the lasso selects many."""
 
     tab_name = "Map"
+    first_parts = "the first concepts"
     map_method = variant(
         ConceptOptions.map_method, label="Map", group="directions", argument="",
         help="Method that projects the directions onto the plane",

@@ -19,7 +19,7 @@ from ..base import pair_view
 from ..base.fields import variant
 from ..base.workbench import model_name
 from .directions import METHOD_LABELS, ConceptOptions, ConceptPanel, Directions, Listed, list_lines
-from .table import MOST_LISTED, ConceptTable, matching, number
+from .table import MOST_LISTED, NO_MATCH, ConceptTable, matching, number
 
 GOOD = 0.9
 """The AUC above which a direction counts as good."""
@@ -65,7 +65,7 @@ class DirectionQuality(ConceptPanel):
 
     def build(self) -> None:
         self.words = W.HTML("")
-        self.table = ConceptTable(self, empty="No concept matches.", height=460)
+        self.table = ConceptTable(self, empty="No concepts yet.", height=460)
         self.plot.children = [self.words, self.table.view]
 
     def analysis_inputs(self) -> tuple[Any, ...]:
@@ -97,6 +97,7 @@ class DirectionQuality(ConceptPanel):
             change = [number(self.sets[1].auc[i] - self.sets[0].auc[i])] if len(at) > 1 else []
             rows.append([first.names[i], first.groups[i], *cells, *change])
         caption = "Held-out stimuli in a template without the concept's name"
+        self.table.view.empty = NO_MATCH
         self.table.show([first.names[i] for i in listed], heads, rows, caption)
 
     def draw_selection(self) -> None:

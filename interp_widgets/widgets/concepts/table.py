@@ -18,6 +18,9 @@ MOST_LISTED = 500
 MOST_DRAWN = 60
 """Most rows of a table in a picture."""
 
+NO_MATCH = "No concept matches."
+"""What a table says that is empty after a search."""
+
 
 def matching(concepts: ConceptSet, words: str) -> list[int]:
     """Indices of the concepts whose name or group contains all of these words, ignoring case."""

@@ -85,7 +85,9 @@ def colours(panel: Any, view: str, n_layers: Sequence[int]) -> Colours | str:
         return Colours(matrix, -largest, largest, f"{UNITS[color]}, B − A", signed=True)
     if color == "excess":
         return Colours(matrix, -largest, largest, UNITS[color], signed=True)
-    return Colours(matrix, 0.0, largest, UNITS[color])
+    least = min((float(np.nanmin(array)) for array in arrays if np.isfinite(array).any()), default=0.0)
+    # where all heads have many, colours from 0 would be one colour
+    return Colours(matrix, least if 2 * least > largest else 0.0, largest, UNITS[color])
 
 
 def texts(results: Sequence[HeadWordResult], shown: str, matches: Matches, n_layers: Sequence[int]) -> list[str]:
