@@ -52,6 +52,27 @@ def test_every_link_leads_to_a_page_or_a_file(site: Any) -> None:
     assert all(file.is_file() for file in site.files.values())
 
 
+def test_every_link_into_a_page_leads_to_a_heading(site: Any) -> None:
+    headings = {
+        place: set(map(slug, re.findall(r"^#+ (.+)$", text, re.MULTILINE))) for place, text in site.pages.items()
+    }
+    linked = 0
+    for place, text in site.pages.items():
+        for match in contents.LINK.finditer(contents.FENCE.sub("", text)):
+            target, anchor = match[2], (match[3] or "")[1:]
+            there = posixpath.normpath(posixpath.join(posixpath.dirname(place), target)) if target else place
+            if anchor and there in headings:
+                assert anchor in headings[there], f"{place} points at #{anchor} of {there}"
+                linked += 1
+    assert linked > 5
+
+
+def slug(heading: str) -> str:
+    """The anchor that the site gives a heading."""
+    plain = re.sub(r"\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])", r"\1", heading)
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+
+
 def test_live_pages_are_shown_if_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "LIVE", tmp_path)
     assert "There is none here" in contents.Site()._live()

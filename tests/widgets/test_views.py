@@ -297,7 +297,11 @@ def test_charts_go_ahead_of_the_panel_that_is_displayed(wire: Any, plot: Any, mo
     panel, host = Shell(model, None, None, {}), BokehFigure(plot)
     panel.children = [W.VBox([host])]
     assert not documents(wire, host)
-    panel._repr_mimebundle_()
+    shown = panel._repr_mimebundle_()
+    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id
+    name, sentence = shown["text/plain"].split("\n")
+    assert name == repr(panel)
+    assert sentence.startswith("A live panel: run this cell in Jupyter"), "for where no widget can live"
     assert len(documents(wire, host)) == 1, "a page that asks waits for the kernel, which may run the next cell"
     panel.close()
 

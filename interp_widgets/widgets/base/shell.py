@@ -27,6 +27,8 @@ from .guard import guarded, ui_lock
 from .heading import heading
 from .workbench import LIVE_SECONDS, WorkbenchState
 
+ELSEWHERE = "A live panel: run this cell in Jupyter to see it. Saved as an HTML page, it opens in any browser."
+
 
 @renamed(hold="batch_changes")
 class Shell(Worded, W.VBox):
@@ -223,11 +225,14 @@ class Shell(Worded, W.VBox):
         self.close()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """What Jupyter shows; charts are sent first, since a page that requests them waits until the kernel is free."""
+        """What Jupyter shows, and a sentence for where no widget can live, such as a notebook on GitHub.
+
+        Charts are sent first, since a page that requests them waits until the kernel is free.
+        """
         for view in lifetime.descendants(self):
             if isinstance(view, BokehFigure):
                 view.deliver()
-        return super()._repr_mimebundle_(**options)
+        return {**super()._repr_mimebundle_(**options), "text/plain": f"{self!r}\n{ELSEWHERE}"}
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
