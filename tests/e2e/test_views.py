@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
@@ -742,6 +743,7 @@ def test_saved_page(nb: Any) -> None:
     expect(page.locator("h2")).to_have_text(["Map", "Bars"])
     expect(page.locator(".iw-tok")).to_have_count(20)
     expect(page.locator(".iw-table td").first).to_have_text("<i>")
+    assert Axe().run(page).response["violations"] == []
     page.locator(".iw-tok").nth(3).hover()
     expect(page.locator(".iw-tip:popover-open")).to_contain_text("‘·sat’")
     # linked as in the notebook: a response token shades the prompt by its column
