@@ -215,6 +215,7 @@ def test_an_alignment_is_mended_on_the_tokens(pair: Any, patch: Any, wire: Any) 
     panel = patch(*pair, corrupted="The capital of the Italy is", view="B")
     tab = panel["map"]
     assert hidden(tab.unmended)
+    assert ["iw-asked" in view._dom_classes for view in tab.plot.children] == [True, True, True, False, False]
     mended = [[0, 0], [1, 1], [2, 2], [3, 3], [4, 5]]
     wire.type(tab.tokens, pairs=mended)
     settle(panel)

@@ -326,6 +326,19 @@ def test_a_panel_that_is_not_shown_computes_when_it_is_shown_again(pair: Any, sh
     assert len(screen["saliency"].results[0].response_tokens) == 1
 
 
+def test_a_cell_of_its_own_offers_what_the_selection_does(pair: Any, show: Any) -> None:
+    screen = show(pair.tuned, tabs=("logit_lens",))
+    cell = screen.workbench.show("ablation")
+    assert cell.wait(120)
+    modules = screen["ablation"].current_panel
+    buttons = cell.children[-1]
+    assert buttons.children == modules.picture_buttons
+    assert [button.description for button in buttons.children if not hidden(button)] == ["Compare cells with chance"]
+    screen["ablation"].tab = "tracing"
+    assert cell.wait(120)
+    assert buttons.children == ()
+
+
 def test_tabs_in_a_cell_of_their_own_stay_there(pair: Any, show: Any, wire: Any) -> None:
     screen = show(pair.tuned)
     bench = screen.workbench
@@ -335,7 +348,7 @@ def test_tabs_in_a_cell_of_their_own_stay_there(pair: Any, show: Any, wire: Any)
         ("logit_lens",), ("logit_lens", "attention"), ("saliency", "decomposition"),
     )  # fmt: skip
     assert lens["logit_lens"] is parts["logit_lens"] is screen["logit_lens"]
-    assert not any(hidden(card) for one in (lens, parts) for card in one.children[-1].children)
+    assert not any(hidden(card) for one in (lens, parts) for card in one.children[-2].children)
     bench.select(prompt="The capital of Japan is", response=" Tokyo", response_token=-1)
     assert lens.wait(120)
     for name in ("logit_lens", "attention"):

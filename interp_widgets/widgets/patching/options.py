@@ -205,7 +205,10 @@ class PatchPanel(MapPanel):
 
     def lay_out(self, maps: Any, details: Sequence[Any]) -> None:
         """Put prompts and words above the maps; on a screen, where space is short, into the details."""
-        above = [self.tokens, self.mending, self.aligned, self.words]
+        asked = [self.tokens, self.mending, self.aligned]
+        for view in asked:
+            view.add_class("iw-asked")  # as it is now, also while the maps are those of before
+        above = [*asked, self.words]
         if self.screen is None:
             self.plot.children, self.details.children = [*above, maps], details
         else:

@@ -177,6 +177,8 @@ class Screen(Shell):
         words = [panel.described() for panel in (self.texts, *shown)]
         buttons = tuple(button for panel in shown if panel.results for button in panel.picture_buttons)
         self.selected.show([one for one in words if one is not None], self._is_on_screen, buttons)
+        for tabs in self._elsewhere:
+            tabs.describe()
 
     @guard
     def shade(self) -> None:

@@ -28,7 +28,8 @@ class ShownTabs(W.VBox):
         with lifetime.making():
             self._cards = W.HBox([screen.new_card(name) for name in names])
             self._head = row(*screen.above_panels)
-            super().__init__([self._head, screen.texts, self._cards])
+            self._buttons = row()
+            super().__init__([self._head, screen.texts, self._cards, self._buttons])
         self.closed = False
         for name in ("iw-panel", "iw-screen"):
             self.add_class(name)
@@ -36,6 +37,13 @@ class ShownTabs(W.VBox):
         for name in ("iw-cards", "iw-cards-only", f"iw-cards-{len(names)}"):
             self._cards.add_class(name)
         lifetime.register(self)
+
+    def describe(self) -> None:
+        """Offer what the panels offer beside their picture, as the screen does beside its description."""
+        panels = [self[name].current_panel for name in self.names]
+        buttons = tuple(button for panel in panels if panel.results for button in panel.picture_buttons)
+        if buttons != self._buttons.children:
+            self._buttons.children = buttons
 
     def __getitem__(self, name: str) -> Any:
         """The panel of a tab."""
@@ -57,7 +65,7 @@ class ShownTabs(W.VBox):
         for card in self._cards.children:
             lifetime.close_one(card.children[0])
             lifetime.close_one(card)
-        for box in (self._cards, self._head):
+        for box in (self._cards, self._head, self._buttons):
             lifetime.close_one(box)
         layout = self.layout
         super().close()
