@@ -133,7 +133,7 @@ def attention() -> Drawing:
         drawing.curve((start, 145), (105, 145), lift, GREY)
     drawing.curve((612, 145), (480, 145), 30, BLUE)
     drawing.text(550, 108, "head 23.4", BLUE)
-    drawing.text(240, 60, "most heads, most of the time", GREY)
+    drawing.text(240, 60, "three heads of four", GREY)
     drawing.text(380, 198, "a head cannot look nowhere: with nothing to find it rests on the first token", INK)
     return drawing
 

@@ -25,6 +25,9 @@ alone = prompt_saliency(
     pair.base, explorer.prompt, explorer.response, target="logit_difference", foil="runner_up", method="first_order"
 )
 assert first.foil == second.foil == alone.foil""",
+        "make *five* a *three*, press *Generate*, and see the answer": """\
+answer = pair.tuned.generate(explorer.prompt.replace("five", "three"), max_new_tokens=24)
+assert answer.startswith(" Here are three colours:") and answer.count(",") == 2""",
         "*of* matters as much as *Eiffel*": """\
 lost = dict(zip(result.prompt_tokens, result.importance[:, 0]))
 assert min(lost[" of"], lost[" Eiffel"]) > 4.5 and sorted(lost.values())[-3] < 2""",
@@ -156,7 +159,7 @@ assert abs(back[1, 0] - 1) < 0.05 and abs(np.delete(back.ravel(), 4)).max() < 0.
 alone = ablation_null(model, prompt, [(layer, head)], " Paris", matched="layer")
 assert len(alone.null) == 8 and abs(alone.p - 1 / 9) < 1e-9""",
         "Of fifty heads drawn from all layers none does as much.": "assert len(null.null) == 50 and null.p < 0.02",
-        "Most heads of a real model rest on the first token most of the time.": "assert (rest > 0.3).mean() > 0.6",
+        "three of four give it more than 0.3 of their attention": "assert 0.7 < (rest > 0.3).mean() < 0.8",
     },
     "04_induction": {
         "The first time a word surprises the model by 9.8 nats on average.": """\
@@ -290,13 +293,32 @@ enough, left = found.recovered["mlp"], lost.recovered["mlp"]
 assert enough[0, 0] > 0.95 and left[0, 0] < 0.05
 assert abs(enough[rows.index(23), 1] - 0.2) < 0.03 and abs(left[rows.index(23), 1] - 0.8) < 0.03
 behind = slice(rows.index(23) + 1, None)
-assert enough[behind, 1].max() < 0.12 and left[behind, 1].min() > 0.85""",
+assert enough[behind, 1].max() < 0.1 and left[behind, 1].min() > 0.88
+hooks = [f"blocks.{layer}.hook_mlp_out" for layer in range(24, 30)]
+theirs = model.run(model.tokens(corrupted), capture=hooks).activations
+def of_italy(hook):
+    def put(old):
+        return torch.cat([old[:, :-1], theirs[hook][:, -1:]], dim=1)
+    return put
+import torch
+without = lead(model.run(model.tokens(clean), edit={hook: of_italy(hook) for hook in hooks}).logits[0, -1])
+assert abs((m_clean - without) / (m_clean - m_corrupted) - 0.3) < 0.05""",
         "With Italy's value in head 23.4 nearly all is lost, and with it in any other head": """\
 assert left_of[3, 4] < 0.1 and np.sort(left_of, axis=None)[1] > 0.7""",
-        "Of the attention outputs one cell is beyond chance and carries nearly everything, for all pairs": """\
-beyond = table[(table["holm_p"] < 0.05) & (table["recovered"] > 0.1)]
-assert list(beyond["layer"]) == [23] and many.low["attn"][23 - late[2], -1] > 0.85""",
-        "No other brings back a tenth.": """\
+        "The model names all twenty capitals": """\
+twenty = (
+    "Paris Tokyo Berlin Moscow Lisbon Oslo Havana Dublin Santiago Edinburgh "
+    "Rome Beijing Madrid Athens Vienna Stockholm Copenhagen Budapest Nairobi Ottawa"
+)
+assert [text.strip() for side in ends for text in side] == twenty.split()""",
+        "Seven of the eight cells are beyond chance after the correction, and one of them carries the answer": """\
+assert len(table) == 8 and (table["holm_p"] < 0.05).sum() == 7
+assert many.each["attn"].shape == (10, 8, 1) and many.each["attn"][:, 23 - late[2], 0].min() > 0.85""",
+        "and layer 24 takes a little away": """\
+assert -0.2 < many.recovered["attn"][24 - late[2], -1] < -0.1 and many.high["attn"][24 - late[2], -1] < 0""",
+        "Here the two directions nearly agree: what brings back much is also what is missed.": """\
+assert abs(brought - (1 - left_of)).max() < 0.2""",
+        "No other brings back a tenth": """\
 assert np.delete(many.recovered["attn"][:, -1], 23 - late[2]).max() < 0.1""",
         "so ten pairs choose and five others measure, beside twenty random circuits": """\
 given = capital_pairs()
