@@ -14,7 +14,7 @@ import torch
 from interp_widgets import Ablation, ablation, ablation_null, mean_ablation
 from interp_widgets.analysis.patching import AblationNullResult
 from interp_widgets.models import Model
-from tests.models.tiny import tiny_model
+from tests.models.tiny import HALF_SEED, tiny_model
 
 PROMPTS = [[3, 17, 42, 8, 5, 30], [9, 11, 200, 8, 77]]
 TARGET = 7
@@ -66,6 +66,18 @@ def test_every_set_is_what_the_context_manager_removes(family: str, backend: Any
     assert found.p == (1 + (found.null >= found.effect).sum()) / 5
     layers = [part.split()[1].split(".")[0] for part in found.parts]
     assert all([part.split()[1].split(".")[0] for part in names] == layers for names in found.drawn)
+
+
+def test_half_precision() -> None:
+    """In bfloat16 it is that in single precision, to its rounding."""
+    ids, found = [3, 17, 42, 8, 5, 30], []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = tiny_model("llama", "bridge", seed=HALF_SEED, dtype=dtype)
+        found.append(ablation_null(model, [ids], parts=[(0, 1), (1, 2)], target=7, draws=5))
+    single, half = found
+    assert np.abs(single.null).max() > 0.1
+    assert half.effect == pytest.approx(single.effect, abs=0.05)
+    assert half.null == pytest.approx(single.null, abs=0.05)
 
 
 def test_where_there_are_few_sets_each_is_drawn_once() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from interp_widgets import circuit_faithfulness, greedy_circuit
 from interp_widgets.analysis.patching import CircuitFaithfulness, CircuitResult
@@ -17,6 +18,7 @@ from tests.analysis.test_path_patching import put, written
 from tests.architectures.functions import reference
 from tests.architectures.models import LAYERS
 from tests.architectures.naive import Hook, Naive
+from tests.models.tiny import HALF_SEED, tiny_model
 
 OTHERS = [[9, 11, 20, 8, 52, 30], [9, 11, 47, 8, 33, 30]]
 
@@ -99,6 +101,24 @@ def test_random_circuits_have_the_same_kinds_of_parts_and_follow_the_seed() -> N
     assert not np.array_equal(other.random, found.random)
     assert (found.random[:, 0] == found.faithfulness[0]).all()
     assert found.p == pytest.approx((1 + (found.random >= found.faithfulness).sum(0)) / 6)
+
+
+def test_half_precision() -> None:
+    """In bfloat16 the search finds parts that are as good in single precision, to its rounding."""
+    single, half = (
+        tiny_model("llama", "bridge", seed=HALF_SEED, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)
+    )
+    change = single.run(CLEAN).logits[0, -1] - single.run(CORRUPTED).logits[0, -1]
+    question: Any = (CLEAN, CORRUPTED)
+    answer, foil = int(change.argmax()), int(change.argmin())
+    found = [greedy_circuit(model, *question, answer, foil=foil, most=3, draws=2) for model in (single, half)]
+    assert np.abs(found[0].faithfulness[1:]).max() > 0.1
+    for size in range(1, 4):
+        parts = found[1].parts[:size]
+        same = circuit_faithfulness(single, *question, parts, answer, foil=foil, draws=2).faithfulness
+        assert found[1].faithfulness[size] == pytest.approx(same, abs=0.05)
+    best = circuit_faithfulness(single, *question, found[1].parts[:1], answer, foil=foil, draws=2).faithfulness
+    assert best == pytest.approx(found[0].faithfulness[1], abs=0.05)
 
 
 def test_the_circuit_so_far_is_the_start_of_the_whole() -> None:

@@ -28,9 +28,12 @@ from interp_widgets import (
     demo_cases,
     demo_stereoset,
     demo_task_texts,
+    demo_texts,
     direct_logit_attribution,
     edge_attribution,
     greedy_circuit,
+    head_measures,
+    head_word_pairs,
     head_writes,
     layer_similarity,
     load_model,
@@ -40,6 +43,7 @@ from interp_widgets import (
     prompt_saliency,
     score_stereoset,
     sweep,
+    weights_against_text,
 )
 from tests.sweeps.jobs import dies_at, square
 
@@ -103,6 +107,7 @@ def model() -> Model:
         (attention_patterns, ["prompt"]),
         (direct_logit_attribution, {"prompts": "prompt", "target": "target"}),
         (partial(head_writes, layer=1, head=2, draws=2), ["prompt"]),
+        (partial(head_measures, measures=["induction", "direct_attribution"], length=6, sequences=2), TWO),
         (partial(massive_activations, others=1, references=1), ["prompt"]),
         (decompose_tokens, ["prompt"]),
         (partial(prompt_saliency, method="first_order"), {"prompt": "prompt", "response": "target"}),
@@ -122,6 +127,7 @@ def model() -> Model:
         "patterns",
         "direct",
         "writes",
+        "measures",
         "massive",
         "tokens",
         "saliency",
@@ -139,6 +145,19 @@ def test_rows_are_what_the_analysis_measures(model: Model, analysis: Callable[..
                 assert result.texts(name)[i] == value
             else:
                 assert result.numbers(name)[i] == pytest.approx(float(value or 0), nan_ok=True)
+
+
+@pytest.mark.seconds
+def test_words_against_sets_of_texts(model: Model) -> None:
+    pairs = head_word_pairs(model, layers=[0], top=200)
+    sets = [{"texts": list(demo_texts()[at : at + 10])} for at in (0, 10)]
+    found = sweep(partial(weights_against_text, model, pairs=pairs, shuffles=2), sets, arguments=["texts"])
+    assert found.n_failed == 0, found.errors
+    for i, row in enumerate(sets):
+        alone = weights_against_text(model, row["texts"], pairs, shuffles=2).measures()
+        assert alone["heads_with_interval"] == found.numbers("heads_with_interval")[i] > 0
+        assert found.numbers("auc")[i] == pytest.approx(alone["auc"])
+        assert found.texts("head")[i] == alone["head"]
 
 
 def test_density_over_a_data_set(model: Model) -> None:

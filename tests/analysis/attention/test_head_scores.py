@@ -16,7 +16,7 @@ from interp_widgets import HeadScores, attention_patterns, head_scores
 from interp_widgets.analysis.attention.head_scores import SCORES, _sequences
 from interp_widgets.models import Model
 from tests.analysis.attention.shapes import SHAPES, model_of
-from tests.models.tiny import tiny_model
+from tests.models.tiny import HALF_SEED, tiny_model
 
 LENGTH = 7
 
@@ -183,6 +183,17 @@ def test_refusals() -> None:
     few = mock.patch.object(Model, "is_special", lambda self, ids: [token >= 7 for token in ids])
     with few, pytest.raises(ValueError, match="length must be at most 3, half of the 7 tokens of this vocabulary"):
         head_scores(tiny_model("gpt2", "bridge"), length=4)
+
+
+def test_half_precision() -> None:
+    """In bfloat16 they are those in single precision, to its rounding."""
+    single, half = (
+        head_scores(tiny_model("llama", "bridge", seed=HALF_SEED, dtype=dtype), length=LENGTH, sequences=3)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert np.ptp(single.scores) > 0.1
+    np.testing.assert_allclose(half.scores, single.scores, atol=0.01)
+    np.testing.assert_allclose(half.controls, single.controls, atol=0.01)
 
 
 def test_the_strongest_score_is_beyond_control_and_uniform_attention() -> None:
