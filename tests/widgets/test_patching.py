@@ -160,6 +160,36 @@ def test_a_partial_map_has_estimates_where_nothing_is_patched_yet(pair: Any, pat
     assert f"is estimated to recover <b>{part(guesses['attn'][0, 4])}</b>" in tab.cell_words.value
 
 
+def test_the_cells_estimated_to_be_strongest_are_patched_first(
+    pair: Any, patch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = patch(pair.tuned)
+    tab, parts = panel["map"], list[ActivationPatchingResult]()
+
+    def in_small_chunks(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
+        def hand_on(part_of: ActivationPatchingResult) -> None:
+            parts.append(part_of)
+            on_partial(part_of)
+
+        small = dataclasses.replace(request, arguments=(*request.arguments, ("batch_size", 2)))
+        return small.answer(model, progress=progress, check=check, on_partial=hand_on)
+
+    monkeypatch.setattr(tab, "compute", in_small_chunks)
+    panel.direction = "noising"
+    panel.run()
+    ordered = [part_of for part_of in parts if part_of.strongest_first]
+    assert np.isnan(ordered[0].recovered["attn"]).all(), "the estimates come first"
+    for site, values in tab.result.recovered.items():
+        known = [np.isfinite(part_of.recovered[site]) for part_of in ordered]
+        np.testing.assert_allclose(ordered[-1].recovered[site][known[-1]], values[known[-1]], atol=1e-5)
+        lost = np.abs(1 - ordered[0].estimated[site])  # noising: 1 is the clean run
+        strongest = np.argsort(-lost, axis=None, kind="stable")[:10]
+        complete = next(cells for cells in known if cells.sum() >= 10)
+        assert complete.ravel()[strongest].all(), site
+    assert not tab.result.strongest_first
+    assert tab.maps.maps["attn"].crossed == []
+
+
 def test_a_cancelled_map_stays_and_is_saved_and_opened(
     pair: Any, patch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
