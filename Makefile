@@ -27,11 +27,14 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian: apt install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# torch goes first, alone: the pinned version is installed before another package can ask for a different one
+# torch goes first, alone: the pinned version is installed before another package can ask for a different one.
+# pip would compile one file after the other; compileall uses all processors, and fails for a file that is not for this
+# Python (torch has one), which nothing imports
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing torch, then JupyterLab and the other packages: three to ten minutes, without a word unless something is wrong"
-	$(PIP) install $(INDEX) -c constraints.txt torch
-	$(PIP) install -c constraints.txt -e '.[lab]'
+	$(PIP) install --no-compile $(INDEX) -c constraints.txt torch
+	$(PIP) install --no-compile -c constraints.txt -e '.[lab]'
+	@$(PY) -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
