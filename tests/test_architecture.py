@@ -289,7 +289,7 @@ def test_the_extra_the_lock_and_the_start_page_agree_about_hooked_transformer() 
     ):
         assert name in " ".join(said.split()), f"the page does not say {name!r} where it speaks of the extra"
     assert any("-c constraints.txt" in line for line in (ROOT / "environment.yml").read_text("utf8").splitlines())
-    assert "install -c constraints.txt -e '.[lab]'" in (ROOT / "Makefile").read_text("utf8")
+    assert "-c constraints.txt -e '.[lab]'" in (ROOT / "Makefile").read_text("utf8")
 
 
 def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:
