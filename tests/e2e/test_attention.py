@@ -45,7 +45,7 @@ def test_journey(opened: Any) -> None:
     # without the sink, by a score
     panel.get_by_label("Without the sink").check()
     expect(panel.locator(".iw-title:visible", has_text="rows renormalised over the other keys")).to_have_count(2)
-    panel.get_by_label("Sorted by").select_option("first token")
+    panel.get_by_label("Sorted by").select_option("first token score")
     expect(panel.locator(".iw-title:visible", has_text="by first token score, highest first")).to_have_count(1)
     best = nb.py("attention['patterns']._orders['A'][0]")
     heads.first.click()
