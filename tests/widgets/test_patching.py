@@ -16,6 +16,7 @@ import pytest
 
 from interp_widgets import PatchingPanel, Workbench, activation_patching, patched_prediction
 from interp_widgets.analysis.patching import ActivationPatchingResult
+from interp_widgets.compute.cache import results as cache
 from interp_widgets.data.presets import preset
 from interp_widgets.widgets.base.answers import Outcome
 from interp_widgets.widgets.base.fields import hidden
@@ -137,6 +138,7 @@ def test_cells_are_estimated_and_some_patched_beside_them(pair: Any, patch: Any,
 
 
 def test_a_partial_map_has_estimates_where_nothing_is_patched_yet(pair: Any, patch: Any, wire: Any) -> None:
+    cache.clear()  # other tests have asked the same of this model
     panel = patch(pair.tuned)
     tab, whole = panel["map"], panel.result
     few = {site: np.where(np.arange(30).reshape(6, 5) % 7, np.nan, one) for site, one in whole.recovered.items()}
@@ -193,6 +195,7 @@ def test_the_cells_estimated_to_be_strongest_are_patched_first(
 def test_a_cancelled_map_stays_and_is_saved_and_opened(
     pair: Any, patch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    cache.clear()  # other tests have asked the same of this model
     panel = patch(pair.tuned)
     tab, whole = panel["map"], panel.result
     few = {site: np.where(np.arange(30).reshape(6, 5) % 7, np.nan, one) for site, one in whole.recovered.items()}
