@@ -658,6 +658,22 @@ assert left(model, prompt, response, np.random.default_rng(1).permutation(len(sa
         "Of 39 random orders none does as well as those of *exact* and *integrated gradients*": """\
 assert trust["exact"].p_value() == trust["integrated_gradients"].p_value() == 1 / 40""",
         "**First order cannot be told apart from a random order**": "assert trust['first_order'].beats_random is None",
+        "almost all of the probability of *Paris* is gone: the map says that all of them are needed": """\
+if smollm2 is not None:  # here and below: SmolLM2 could be had
+    least = flat.importance.min()
+    assert len(flat.prompt_tokens) == 5 and least > 0.97 * flat.probability[0] and flat.saturated.all()""",
+        "hangs most on *capital*, then on *France*.": """\
+if smollm2 is not None:
+    assert [flat.prompt_tokens[place] for place in np.argsort(-lead.importance[:, 0])[:2]] == [" capital", " France"]
+    assert not lead.saturated.any()""",
+        "Neither passes the trial.": """\
+if smollm2 is not None:
+    assert not any(on_trial[f"five tokens, {name}"].beats_random for name in ("probability", "lead"))""",
+        "With ten tokens the exact map passes, and first order fails here too.": """\
+if smollm2 is not None:
+    exact, slope = (on_trial[f"ten tokens, {name}"] for name in ("probability", "first order"))
+    assert len(found["ten tokens, probability"].prompt_tokens) == 10
+    assert exact.beats_random and not slope.beats_random""",
         "The differences are below a fifth of a probability": """\
 assert all(abs(found.advantages().mean()) < 0.2 for found in trust.values())""",
         "averaged over response tokens most of which need nothing from the prompt": """\
