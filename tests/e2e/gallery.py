@@ -68,6 +68,7 @@ def test_gallery(nb: Any) -> None:
                         assert card.evaluate("card => card.scrollWidth <= card.clientWidth + 1"), (tool, tab, width)
                         keep(card.screenshot(), FOLDER / f"{picture(tool, tab, number)}_{name}_{width}.webp")
             if width == 1400:
+                open_tab(nb, "saliency", next(iter(tabs["saliency"])))  # the tab that it opens on
                 nb.py(code="screen.shown = ('saliency', 'logit_lens')")
                 nb.bokeh_idle()
                 nb.rests()
