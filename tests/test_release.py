@@ -173,6 +173,8 @@ def test_version_citation_and_changelog_agree() -> None:
     from interp_widgets import __version__
 
     assert version_faults(__version__, *told()) == []
+    start = (ROOT / "notebooks" / "docs" / "pages" / "start.md").read_text("utf8")
+    assert set(re.findall(r"interp_widgets-([\d.]+)-py3", start)) == {__version__}
     assert version_faults("1.0.0", "1.0.0", "2026-01-02", "1.0.0", "2026-01-02") == []
     assert version_faults("1.0.0", "1.0.0", "2026-01-02", "0.9.0", "2026-01-02") == [
         "the version is 1.0.0, in CITATION.cff 1.0.0, in CHANGELOG.md 0.9.0"
