@@ -34,6 +34,7 @@ from interp_widgets.analysis.attention.standing_out import standing_out
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.data.presets import PRESETS, preset
 from interp_widgets.figures.chart import QUIET
+from interp_widgets.figures.labels import fixed
 from interp_widgets.widgets.attention import patterns
 from interp_widgets.widgets.attention.known_heads import SCORES
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
@@ -478,7 +479,7 @@ def test_heads_are_compared_by_two_measures(pair: Any, attend: Any, wire: Any) -
     np.testing.assert_allclose(chart.source.data["x"], expected.of("previous_token").ravel(), atol=1e-5)
     np.testing.assert_allclose(chart.source.data["y"], expected.of("ablation_effect").ravel(), atol=1e-5)
     rho, p = expected.correlation(*measures)
-    assert f"<b>{rho:+.2f}</b>, p = {p:.2g}, <b>{'not ' * (p > 0.05)}beyond chance</b>" in part.about.value
+    assert f"<b>{fixed(rho, 2, '+')}</b>, p = {p:.2g}, <b>{'not ' * (p > 0.05)}beyond chance</b>" in part.about.value
     best = np.unravel_index(expected.of("ablation_effect").argmax(), expected.values[0].shape)
     assert part.table.rows[0][0] == "{}.{}".format(*best)
     chart.source.selected.indices = [15]

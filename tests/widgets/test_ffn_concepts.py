@@ -550,7 +550,7 @@ def test_neurons_are_those_of_the_functions(pair: Any, browse: Any) -> None:
     np.testing.assert_allclose(shade, effects.activation[:, strongest[0]], atol=1e-4)
     total = float(effects.effect.sum() + effects.bias_effect)
     assert total == pytest.approx(effects.mlp_effect, abs=1e-3)
-    assert f"<b>{effects.mlp_effect:+.2f}</b>" in neurons(panel).summary.value
+    assert f"<b>{fixed(effects.mlp_effect, 2, '+')}</b>" in neurons(panel).summary.value
 
 
 def test_what_a_neuron_raises_hangs_on_the_sign_of_its_activation(pair: Any, browse: Any) -> None:
@@ -661,7 +661,7 @@ def test_the_texts_of_a_component_and_of_a_neuron(pair: Any, browse: Any, found:
         np.testing.assert_allclose([one.value for one in shown], [one.value for one in wanted], rtol=1e-4)
         first = shown[0]
         tokens, values = listed(tab(panel))
-        assert tokens[0] == f"{wanted[0].value:+.2f}"
+        assert tokens[0] == fixed(wanted[0].value, 2, "+")
         assert tokens[1:6] == [token.replace("\n", "↵") for token in first.tokens[:5]]
         np.testing.assert_allclose(values[1:6], first.values[:5], rtol=1e-5)
         assert tokens.count("\n") == 4, "one text below the other"
@@ -682,7 +682,7 @@ def test_the_texts_of_a_component_and_of_a_neuron(pair: Any, browse: Any, found:
     for index, model in enumerate(pair):
         wanted = text_activations(model, own, layer=3, neurons=[7]).top(7, 2, lowest=True)
         assert [one.text for one in neurons(panel).top_texts.found[index]] == [one.text for one in wanted]
-        assert listed(neurons(panel), index)[0][0] == f"{wanted[0].value:+.2f}"
+        assert listed(neurons(panel), index)[0][0] == fixed(wanted[0].value, 2, "+")
     assert panel.status.error == ""
 
 

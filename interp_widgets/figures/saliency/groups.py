@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from interp_widgets.analysis.saliency import GroupComparison, SaliencyDatasetResult
+from interp_widgets.figures.labels import fixed
 from interp_widgets.figures.strips import Strip, Strips
 from interp_widgets.figures.theme import PALETTE8
 
@@ -82,5 +83,5 @@ def _where(test: GroupComparison) -> str:
 
 
 def _difference(test: GroupComparison) -> str:
-    low, high = test.difference_interval
-    return f"difference {test.difference:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "\u2212")
+    difference, low, high = (fixed(value, 3, "+") for value in (test.difference, *test.difference_interval))
+    return f"difference {difference} [{low}, {high}]"

@@ -15,7 +15,7 @@ from interp_widgets.analysis.attention import HeadMeasures, head_measures, head_
 from interp_widgets.analysis.attention.direct_attribution import heads_in_words
 from interp_widgets.analysis.attention.head_scores import check_length
 from interp_widgets.figures.attention import HeadScatter
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import fixed, visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
@@ -138,8 +138,8 @@ class HeadsCompared(PredictionPanel):
         together = "not beyond chance" if p > 0.05 else "beyond chance"
         target = f" The target is “{escape(visible(result.target_token))}”." if result.target_token else ""
         return (
-            f"Rank correlation over {count} heads: <b>{rho:+.2f}</b>, p = {p:.2g}, <b>{together}</b>; heads of one "
-            f"layer are not independent, so p is a rough guide.{target}{self._chance(result)}"
+            f"Rank correlation over {count} heads: <b>{fixed(rho, 2, '+')}</b>, p = {p:.2g}, <b>{together}</b>; "
+            f"heads of one layer are not independent, so p is a rough guide.{target}{self._chance(result)}"
         )
 
     @staticmethod

@@ -11,6 +11,7 @@ import numpy as np
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import ConceptSet, Dispersion, dispersion
+from interp_widgets.figures.labels import fixed
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
@@ -138,8 +139,9 @@ def _sentence(result: Dispersion) -> str:
         return text + "."
     low, high = result.difference_interval
     clear = "" if low <= 0 <= high else ", whose interval excludes 0"
-    change = f"{result.difference:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
-    text += f", B <b>{result.other:.3f}</b>; difference {change}{clear} ({result.level:.0%} bootstrap intervals)."
+    change, start, end = (fixed(value, 3, "+") for value in (result.difference, low, high))
+    text += f", B <b>{result.other:.3f}</b>; difference {change} [{start}, {end}]{clear}"
+    text += f" ({result.level:.0%} bootstrap intervals)."
     if result.pairs == "all":
         text += " Directions that contrast each concept with all others nearly sum to zero: over all pairs this is "
         text += "close to 1 for any model."

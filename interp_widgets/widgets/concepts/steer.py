@@ -21,7 +21,7 @@ from interp_widgets.analysis.concepts.steered import (
     steering_sweep,
 )
 from interp_widgets.compute.memory import Forecast, speedometer
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import fixed, visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
@@ -248,7 +248,7 @@ class Steering(Sampling, ConceptPanel):
             shown_if(sweep, number < len(shown) and swept)
         lines = []
         arguments = dict(request.arguments)
-        with_others = "".join(f", “{name}” {gaps:+.2f}" for name, gaps in arguments["mixed"])
+        with_others = "".join(f", “{name}” {fixed(gaps, 2, '+')}" for name, gaps in arguments["mixed"])
         for number, (answer, start) in enumerate(zip(shown, pair_view.starts(self), strict=True)):
             comparison = answer.comparison
             if isinstance(comparison, SteeringSweep):
@@ -260,7 +260,7 @@ class Steering(Sampling, ConceptPanel):
                 continue
             erased = comparison.mode == "erase"
             names = "”, “".join([comparison.concept, *comparison.mixed])
-            gaps = f"{arguments.get('strength', 0.0):+.2f} gaps{with_others}"
+            gaps = f"{fixed(arguments.get('strength', 0.0), 2, '+')} gaps{with_others}"
             change = f"“{names}” erased" if erased else f"“{comparison.concept}” {gaps}"
             titles = ("unsteered", change, "random ones erased" if erased and comparison.mixed else
                       "random one erased" if erased else "random direction")  # fmt: skip

@@ -13,6 +13,7 @@ from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ffn_concepts import ConceptComparison, FFNConceptResult
 from interp_widgets.analysis.ffn_concepts.annotation_comparison import AnnotationComparison, compare_annotations
 from interp_widgets.figures.ffn_concepts import LayerOverlap, NoteShares, PrincipalAngles
+from interp_widgets.figures.labels import fixed
 from interp_widgets.figures.static import Scene, curves_scene, stack_scenes
 
 from ..base.code import call
@@ -228,7 +229,8 @@ def _share_rows(table: Any) -> list[list[Any]]:
             f"{line[name]:.1f} ± {line[f'{name}_error']:.1f}" if np.isfinite(line[name]) else None
             for name in ("base", "tuned")
         ]
-        interval = f"{line['low']:+.1f} to {line['high']:+.1f}".replace("-", "−") if np.isfinite(line["low"]) else None
+        ends = (fixed(line[name], 1, "+") for name in ("low", "high"))
+        interval = " to ".join(ends) if np.isfinite(line["low"]) else None
         tests = [_number(line[name]) for name in ("welch_p", "holm_p", "permutation_p")]
         rows.append([line["category"], *shares, _number(line["difference"]), interval, *tests])
     return rows

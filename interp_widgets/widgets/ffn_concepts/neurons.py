@@ -11,7 +11,7 @@ import numpy as np
 
 from interp_widgets.analysis.ffn_concepts import NeuronTokenResult, neuron_tokens
 from interp_widgets.figures.ffn_concepts import NeuronScatter
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import fixed, visible
 from interp_widgets.figures.static import Scene, stack_scenes, table_scene
 
 from ..base import pair_view
@@ -277,8 +277,11 @@ def _raised(reading: NeuronReading, neuron: int) -> str | None:
 def _sums(start: str, reading: NeuronReading) -> str:
     """The direct effect of the MLP, as the sum of its neurons and bias."""
     effects = reading.effects
+    whole, neurons, bias = (
+        fixed(float(value), 2, "+") for value in (effects.mlp_effect, np.sum(effects.effect), effects.bias_effect)
+    )
     return (
         f"{start}Logit of “{escape(visible(effects.target_token))}”: <b>{effects.logit:.2f}</b>. The MLP of layer "
-        f"{effects.layer} adds <b>{effects.mlp_effect:+.2f}</b> to it directly: its {len(effects.neurons):,} neurons "
-        f"{float(np.sum(effects.effect)):+.2f}, its bias {effects.bias_effect:+.2f}."
+        f"{effects.layer} adds <b>{whole}</b> to it directly: its {len(effects.neurons):,} neurons "
+        f"{neurons}, its bias {bias}."
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.cost import flops_per_token
 from interp_widgets.analysis.ffn_concepts import TextActivations, TopText, text_activations
 from interp_widgets.data.demo_texts import demo_texts
+from interp_widgets.figures.labels import fixed
 
 from ..base.answers import once_for
 from ..base.controls import shown_if
@@ -164,7 +165,7 @@ def fill(strip: TokenStrip, texts: Sequence[TopText]) -> None:
         last = number == len(texts) - 1
         # a line end inside a text would look like the end of it
         shown = [token.replace("\r", "").replace("\n", "↵") for token in text.tokens]
-        tokens += [f"{text.value:+.2f}", *shown] if last else [f"{text.value:+.2f}", *shown, "\n"]
+        tokens += [fixed(text.value, 2, "+"), *shown, *([] if last else ["\n"])]
         values += [np.nan, *text.values.tolist()] if last else [np.nan, *text.values.tolist(), np.nan]
         special += [True, *[False] * (len(shown) + (not last))]
     with strip.hold_sync():
