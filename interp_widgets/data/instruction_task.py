@@ -20,6 +20,7 @@ from typing import Any, Literal
 from interp_widgets.arguments import checked
 from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import parse_json, read_text, short
+from interp_widgets.releases import refusal, stamped
 
 LabelKind = Literal["task", "distribution", "distribution_mapping"]
 LABEL_KINDS: tuple[LabelKind, ...] = ("task", "distribution", "distribution_mapping")
@@ -203,7 +204,8 @@ class InstructionTask:
     def save(self, path: str | Path) -> Path:
         """Write the data set as JSON and return the path."""
         target = named_path(path, "path")
-        text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
+        content = stamped({"format": _FORMAT, "version": _VERSION, **asdict(self)})
+        text = json.dumps(content, indent=1, ensure_ascii=False)
         with whole_file(target) as draft:
             draft.write_text(text + "\n", encoding="utf8")
         return target
@@ -218,7 +220,8 @@ class InstructionTask:
         if not isinstance(content, Mapping) or content.get("format") != _FORMAT:
             raise ValueError(f"{path} was not written by InstructionTask.save()")
         if content.get("version") != _VERSION:
-            raise ValueError(f"{path} has version {short(content.get('version'))}, this program reads {_VERSION}")
+            other = f"{path} has version {short(content.get('version'))}, this program reads {_VERSION}: make it again"
+            raise ValueError(refusal(path, content, other))
         return _read(content, str(path))
 
 

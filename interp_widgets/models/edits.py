@@ -27,6 +27,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.checksums import ROOM, is_sealed, sealed
 from interp_widgets.data.files import existing_file, opened, parse_json, read_tensors, short
+from interp_widgets.releases import refusal, stamped
 from interp_widgets.renamed import renamed
 
 from .network import Network
@@ -277,7 +278,7 @@ class ModelEdit:
         from safetensors.torch import save
 
         target = named_path(path, "path")
-        head = {"format": _FORMAT, "name": self.name, "settings": dict(self.settings)}
+        head = stamped({"format": _FORMAT, "name": self.name, "settings": dict(self.settings)})
         content = sealed(save(self.tensors(), metadata={"edit": json.dumps(head), "checksum": ROOM}))
         with whole_file(target) as draft:
             draft.write_bytes(content)
@@ -296,7 +297,8 @@ class ModelEdit:
         tensors, metadata = read_tensors(path, "a model's edit")
         head: Any = parse_json(metadata.get("edit", "null"), f"the header of {path}")
         if not isinstance(head, dict) or head.get("format") not in (_FORMAT, _WITHOUT_CHECKSUM):
-            raise ValueError(f"{path} holds no edit of a model: give a file that ModelEdit.save wrote")
+            other = f"{path} holds no edit of a model: give a file that ModelEdit.save wrote"
+            raise ValueError(refusal(path, head, other))
         if not whole and head["format"] == _FORMAT:
             raise ValueError(f"{path} is damaged (it lacks its checksum): save the edit again")
         settings = head.get("settings", {})

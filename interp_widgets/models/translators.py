@@ -20,6 +20,7 @@ from torch import Tensor
 from interp_widgets.arguments import checked
 from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import read_tensors, short
+from interp_widgets.releases import stamped
 
 Form = Literal["residual", "affine"]
 """``residual``: h + W h + b, as in the tuned-lens library; ``affine``: W h + b."""
@@ -170,5 +171,5 @@ def save_translators(
         # copies: safetensors refuses tensors that share memory
         tensors |= {f"{layer}.weight": weight.detach().cpu().clone(), f"{layer}.bias": bias.detach().cpu().clone()}
     with whole_file(target) as draft:
-        save_file({key: value.contiguous() for key, value in tensors.items()}, draft, metadata={"form": form})
+        save_file({key: value.contiguous() for key, value in tensors.items()}, draft, metadata=stamped({"form": form}))
     return target

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from interp_widgets.atomic import made_folder, whole_file
 from interp_widgets.checksums import ROOM, is_sealed, sealed
 from interp_widgets.data.files import short
+from interp_widgets.releases import refusal, stamped
 
 from .identity import hash_of
 from .items import SWEEP_COLUMNS, Item
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HEADER = "sweep.json"
-_FORMAT = "interp_widgets sweep"
+_FORMAT, _VERSION = "interp_widgets sweep", 1
 _MERGED = "rows.parquet"
 _PART = re.compile(r"part-(\d+)-\w+\.parquet")
 _MAX_PARTS = 100
@@ -79,7 +80,8 @@ class Folder:
         self._pending: list[dict[str, Any]] = []
         self._written = time.monotonic()
         self._identity, self._sweep = dict(header), hash_of(header)
-        self._header = {"format": _FORMAT, "sweep": self._sweep, **header, "provenance": dict(facts)}
+        own = {"format": _FORMAT, "version": _VERSION, "sweep": self._sweep}
+        self._header = stamped({**own, **header, "provenance": dict(facts)})
         self._next = 0
         self._open()
 
@@ -234,6 +236,9 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise DamagedError(f"{path} is damaged ({error}): run the sweep again, or give out= another folder") from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise DamagedError(f"{path} is not of a sweep: give out= another folder")
+    if header.get("version", 1) != _VERSION:  # earlier releases wrote none
+        other = f"{path} has version {short(header['version'])}, this program reads {_VERSION}: give another out="
+        raise ValueError(refusal(folder, header, other))
     if not whole and "sweep" in header:  # earlier releases wrote neither
         raise DamagedError(f"{path} is damaged (it has no checksum): run the sweep again, or give out= another folder")
     if not _are_names(header.get("columns", [])) or not isinstance(header.get("provenance", {}), dict):

@@ -19,6 +19,7 @@ from traitlets import TraitError
 
 from interp_widgets.figures.static import render_png, render_svg
 from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, lut
+from interp_widgets.version import __version__
 from interp_widgets.widgets.base.export import export_html, html_page
 from interp_widgets.widgets.base.shell import Shell
 from interp_widgets.widgets.views import BokehFigure, Heatmap, Table, TokenStrip
@@ -438,6 +439,7 @@ def test_saved_page_holds_state_numbers_and_provenance(tmp_path: Path, plot: Any
     assert text.count(' id="view-') == 4, "a view that stands twice is shown once"
     assert "not a view" in text, "texts between the views stay"
     assert "<title>A &amp; B</title>" in text
+    assert f'<meta name="generator" content="interp_widgets {__version__}">' in text
     assert "<td>&lt;m&gt;</td>" in text
     assert '<td>&lt;i&gt;</td><td class="number">0.123457</td>' in text
     assert "default-src 'none'" in text

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.data.files import may_unpack, read_arrays, short
+from interp_widgets.releases import refusal, stamped
 from interp_widgets.renamed import OLD_CLASSES, class_in_files
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class Result(Record):
         arrays: dict[str, NDArray[Any]] = {}
         body = _encode(self, "", arrays)
         head = {"format": _FORMAT, "class": body["class"], "version": self.VERSION, "fields": body["fields"]}
-        text = np.frombuffer(json.dumps(head).encode("ascii"), dtype=np.uint8)
+        text = np.frombuffer(json.dumps(stamped(head)).encode("ascii"), dtype=np.uint8)
         with whole_file(target) as draft:
             np.savez_compressed(draft, allow_pickle=False, **{_HEADER: text}, **arrays)
             size = text.nbytes + sum(array.nbytes for array in arrays.values())
@@ -194,22 +195,19 @@ class Result(Record):
     def load(cls: type[R], path: str | os.PathLike[str]) -> R:
         """Read a result that :meth:`save` wrote. ``Result.load`` reads any class that has been imported.
 
-        Raises FileNotFoundError, or ValueError when the file is no result, or one of another class or version.
+        Raises FileNotFoundError, or ValueError when the file is no result, or one of another class or version, or of a
+        newer release of this package that has changed the class.
         """
         source = named_path(path, "path")
         source = source if os.path.exists(source) else _npz_path(source)
         if not os.path.isfile(source):
             raise FileNotFoundError(f"there is no result file at {source}: give a path that save() returned")
         head, arrays = _read(source)
-        kind = _wanted_class(cls, head, source)
         try:
-            result: R = _read_record(kind, head["fields"], arrays, 0)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{source} cannot be read as a {kind.__name__}: its header is damaged, compute it again"
-            ) from error
+            kind = _wanted_class(cls, head, source)
+            result: R = _read_as(kind, head, arrays, source)
         except ValueError as error:
-            raise ValueError(f"{source} cannot be read as a {kind.__name__}: {error}") from error
+            raise ValueError(refusal(source, head, str(error))) from error
         return result
 
     def measures(self) -> dict[str, float | int | str | bool | None]:
@@ -315,6 +313,18 @@ def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type
             "again"
         )
     return kind
+
+
+def _read_as(kind: type[Any], head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], source: Path) -> Any:
+    """The result of a file's header and arrays."""
+    try:
+        return _read_record(kind, head["fields"], arrays, 0)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{source} cannot be read as a {kind.__name__}: its header is damaged, compute it again"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{source} cannot be read as a {kind.__name__}: {error}") from error
 
 
 def _name_now(name: Any) -> Any:

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from interp_widgets.atomic import named_path, whole_folder
 from interp_widgets.models.build import BackendChoice
 from interp_widgets.models.loading import load_model
+from interp_widgets.releases import refusal, stamped
 
 from .sealed import LockedTruth, SealedCase, SealedCircuit
 from .truth import CircuitCase, CircuitTruth
@@ -36,8 +37,8 @@ def write_sealed(writer: Any, truth: CircuitTruth, folder: Path, passphrase: str
     with whole_folder(folder) as draft:
         writer.save(draft, seed)
         cases = [{name: getattr(case, name) for name in _CASE_FIELDS} for case in truth.cases]
-        head = {"format": _FORMAT, "version": _VERSION, "name": truth.name}
-        (draft / _CASES).write_text(json.dumps({**head, "cases": cases}, indent=1) + "\n", encoding="utf-8")
+        head = stamped({"format": _FORMAT, "version": _VERSION, "name": truth.name, "cases": cases})
+        (draft / _CASES).write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
         salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
         text = AESGCM(_key(passphrase, salt)).encrypt(nonce, json.dumps(asdict(truth)).encode(), _beside(draft))
         locked = {"salt": salt.hex(), "nonce": nonce.hex(), "text": text.hex()}
@@ -47,6 +48,7 @@ def write_sealed(writer: Any, truth: CircuitTruth, folder: Path, passphrase: str
 def read_sealed(folder: str | os.PathLike[str], backend: BackendChoice) -> SealedCircuit:
     """The sealed circuit of a folder, its truth still locked."""
     path = named_path(folder, "folder")
+    held: Any = None
     try:
         held, locked = (json.loads((path / name).read_text(encoding="utf-8")) for name in (_CASES, _LOCKED))
         if (held["format"], held["version"]) != (_FORMAT, _VERSION):
@@ -56,10 +58,11 @@ def read_sealed(folder: str | os.PathLike[str], backend: BackendChoice) -> Seale
         salt, nonce, text = (bytes.fromhex(_text(locked, part)) for part in ("salt", "nonce", "text"))
         beside = _beside(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(
+        other = (
             f"folder must be one that seal_circuit has written, whole: {path} cannot be read as one "
             f"({type(error).__name__}: {error})"
-        ) from error
+        )
+        raise ValueError(refusal(path, held, other)) from error
     model = load_model(str(path), backend=backend)
     model.name = f"sealed-{name}"
     return SealedCircuit(model, cases, name, None, None, LockedTruth(salt, nonce, text, beside))

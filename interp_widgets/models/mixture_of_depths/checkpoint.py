@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...atomic import named_path, whole_file
 from ...data.files import read_tensors, short
+from ...releases import refusal, stamped
 from ..errors import LoadError
 from ..hub_files import DEMO_MIXTURES
 from ..weights import weight_hash
@@ -115,7 +116,8 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
         for part, tensors in parts.items():
             with whole_file(target / names[part]) as draft:
                 save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, draft)
-        head = _header(state) | {"files": names, "sha256": {name: _digest(target / name) for name in names.values()}}
+        digests = {name: _digest(target / name) for name in names.values()}
+        head = stamped(_header(state)) | {"files": names, "sha256": digests}
         with whole_file(target / HEADER) as draft:
             draft.write_text(json.dumps(head, indent=1) + "\n", encoding="utf8")
     finally:
@@ -166,10 +168,11 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(path / HEADER, error) from error
     if newer:
-        raise LoadError(
+        other = (
             f"{path} was written by a newer version (format {version}, this one reads up to {VERSION}): "
             "install that version of interp_widgets"
         )
+        raise LoadError(refusal(path, head, other))
     if not known:
         raise LoadError(f"the {HEADER} in {path} is not that of a mixture: give a folder that ModModel.save wrote")
     weights, training = (*(_read(part, digests) for part in parts), {})[:2]

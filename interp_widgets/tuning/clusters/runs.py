@@ -20,6 +20,7 @@ from interp_widgets.data.files import parse_json, read_text, short
 from interp_widgets.data.instruction_task import InstructionTask
 from interp_widgets.models import Model, load_model
 from interp_widgets.models.hub_files import DEMO
+from interp_widgets.releases import refusal, stamped
 
 HEADER = "run.json"
 TASK = "task.json"
@@ -149,7 +150,8 @@ def read_header(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} was not written by train_instruction_model(...)")
     if content.get("version") != VERSION:
-        raise ValueError(f"{path} has version {short(content.get('version'))}, this program reads {VERSION}")
+        other = f"{path} has version {short(content.get('version'))}, this program reads {VERSION}: train again"
+        raise ValueError(refusal(folder, content, other))
     kinds = {"settings": dict, "checkpoints": list, "history": list, "done": bool}
     for name, kind in kinds.items():
         if not isinstance(content.get(name), kind):
@@ -165,4 +167,4 @@ def read_header(folder: Path) -> dict[str, Any]:
 def write_header(folder: Path, content: Mapping[str, Any]) -> None:
     """Write the header, which names the other files, once they are there."""
     with whole_file(folder / HEADER) as draft:
-        draft.write_text(json.dumps({"format": FORMAT, "version": VERSION, **content}, indent=1) + "\n")
+        draft.write_text(json.dumps(stamped({"format": FORMAT, "version": VERSION, **content}), indent=1) + "\n")

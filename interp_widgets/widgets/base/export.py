@@ -17,6 +17,7 @@ import pandas as pd
 from interp_widgets.analysis._core.tables import csv_text
 from interp_widgets.atomic import named_path, whole_file
 from interp_widgets.figures.theme import TOKENS256, TOKENS_DARK256, TOKENS_DIVERGING256, lut
+from interp_widgets.version import __version__
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure, bokeh_code
 from interp_widgets.widgets.views.heatmap import Heatmap
 
@@ -84,6 +85,7 @@ def html_page(
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<meta name="generator" content="interp_widgets {__version__}">',
             f"<title>{name}</title>",
             *(f"<style>\n{style}\n</style>" for style in styles),
             f"</head>\n<body>\n<main>\n<h1>{name}</h1>",
