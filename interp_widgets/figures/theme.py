@@ -156,10 +156,10 @@ def over(color: str, background: str = "#ffffff") -> str:
 
 
 def ink(color: str, background: str = "#ffffff") -> str:
-    """Near-black or white, whichever is more legible on `color` (over `background` where it is transparent).
+    """Black or white, whichever is more legible on `color` (over `background` where it is transparent).
 
     >>> ink("#440154"), ink("#fde725")
-    ('#ffffff', '#111111')
+    ('#ffffff', '#000000')
     """
     seen = over(color, background)
-    return "#ffffff" if contrast("#ffffff", seen) > contrast("#111111", seen) else "#111111"
+    return max("#ffffff", "#000000", key=lambda one: contrast(one, seen))

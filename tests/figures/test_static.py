@@ -19,6 +19,7 @@ from interp_widgets.figures.static import (
     aligned_scene,
     curves_scene,
     heatmap_scene,
+    laid_out,
     render_png,
     render_svg,
     save_scene,
@@ -106,6 +107,54 @@ def test_map_shows_each_cell_in_its_colour() -> None:
         assert cell.fill == expected, (cell.tip, value)
         assert pixels.getpixel(cell.middle) == rgba(expected)[:3], (cell.tip, value)
     assert cells[5].tip == "b (1) → x (1): 0.455"
+
+
+def test_a_map_too_wide_for_its_place_goes_on_below() -> None:
+    names, words = [f"n{index}" for index in range(23)], [f"w{index}" for index in range(46)]
+
+    def scene() -> Scene:
+        return heatmap_scene(
+            np.arange(46.0).reshape(2, 23), ["a", "b"], names, title="t", texts=words, column_marks=[[3, 9]],
+            heads=[f"h{n}" for n in names], heads_name="head", crossed=[[0, 4]], edges=[[1, 5]], muted=[[0, 22]],
+            column_width=60,
+        )  # fmt: skip
+
+    whole = scene()
+    with laid_out(420):
+        parts = scene()
+    assert parts.width <= 420 < whole.width
+    assert sorted(set(texts(parts))) == sorted(set(texts(whole)))
+    places, count = text_places(parts), texts(parts).count
+    assert all(count(name) == 1 for name in ["t", *names, *words])
+    assert places["n0"][1] < places["n22"][1]
+    for column, name in enumerate(names):
+        above, below = places[f"w{column}"], places[f"w{column + 23}"]
+        assert above[0] == pytest.approx(below[0])
+        assert above[1] < below[1] < places[name][1]
+    shades = [{(piece.tip, piece.fill) for piece in pieces(one) if "→" in piece.tip} for one in (whole, parts)]
+    assert shades[0] == shades[1] != set(), "one scale for all parts"
+    marked = text_colours(parts)
+    assert [name for name in names if marked[name] == MARK] == names[3:9]
+
+
+def test_a_title_is_made_smaller_before_it_is_cut() -> None:
+    title = "A title that is too long where its letters are large"
+    assert text_width(title, 15) > 320 - 24 > text_width(title, 11)
+    with laid_out(320):
+        assert title in texts(heatmap_scene(np.zeros((2, 9)), title=title))
+        assert title * 2 not in texts(heatmap_scene(np.zeros((2, 9)), title=title * 2))
+
+
+def test_a_table_too_wide_for_its_place_goes_on_below_beside_its_first_column() -> None:
+    def scene() -> Scene:
+        columns = [("prompt", 300), *((name, 120) for name in "abc")]
+        return table_scene(columns, [["one", 1, 2, 3], ["two", 4, 5, 6]], title="t", right=[1, 3])
+
+    with laid_out(420):
+        parts = scene()
+    assert parts.width <= 420 < scene().width
+    assert texts(parts) == ["t", "prompt", "a", "one", "1", "two", "4", "prompt", "b", "one", "2", "two", "5", "prompt",
+                            "c", "one", "3", "two", "6"]  # fmt: skip
 
 
 @pytest.mark.seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from interp_widgets.figures.static.scene import (
     fitted,
     shading,
     shorten,
+    stack_scenes,
     text_width,
 )
 from interp_widgets.figures.theme import MARK, PALETTE8, SEQUENTIAL256, hex_color, ink
@@ -57,8 +58,8 @@ def heatmap_scene(
     colours by the logarithm of 1 + number, `reverse` gives the smallest number the last colour. `edges` and `crossed`
     are cells [row, column] with a line along the upper edge and with a cross. `joined` writes equal texts below each
     other once, `muted` cells have no colour and a grey text, `heads` are lines above the columns, named `heads_name` at
-    the left. With a `column_width` the picture becomes wider than `width` where its columns need it. Raises ValueError
-    unless the matrix has two axes.
+    the left. With a `column_width` the picture becomes wider than `width` where its columns need it, or goes on below
+    where it is `laid_out` for less. Raises ValueError unless the matrix has two axes.
 
     >>> heatmap_scene([[0.0, 1.0]], ["a"], ["x", "y"], title="t").title
     't'
@@ -96,15 +97,20 @@ class _Map:
     """What each of these lines is."""
 
     def scene(self, width: int, column_width: int) -> Scene:
-        """The picture, wider than `width` where columns of `column_width` need it."""
-        layout = _Layout.of(self, width, column_width)
+        """The picture, wider than `width` where columns of `column_width` need it, or in parts below each other."""
+        layout, most = _Layout.of(self, width, column_width), fitted(math.inf)
+        if layout.width > most and self.columns.count > 1:
+            fit = max(1, self.columns.count - math.ceil((layout.width - most) / column_width))
+            each = math.ceil(self.columns.count / math.ceil(self.columns.count / fit))
+            parts = [self._part(start, start + each) for start in range(0, self.columns.count, each)]
+            return stack_scenes([part.scene(width, column_width) for part in parts], title=self.title)
 
         def draw(sheet: Sheet) -> None:
             if self.title:
                 sheet.title(self.title, layout.width)
             self._draw_heads(sheet, layout)
             axes = sheet.axes(layout.left, layout.top, layout.across, layout.down)
-            cells = self.cells.draw(sheet, axes, (self.rows.names, self.columns.names), layout)
+            cells = self.cells.draw(sheet, axes, (self.rows.tips, self.columns.tips), layout)
             self._draw_names(axes, layout)
             self._draw_marks(axes, layout)
             self._draw_labels(sheet, layout)
@@ -113,6 +119,13 @@ class _Map:
             self.legend.draw(sheet, cells, layout)
 
         return Scene(layout.width, layout.height, draw, title=self.title)
+
+    def _part(self, start: int, end: int) -> _Map:
+        """The map of these columns; only the first part has the title."""
+        return replace(
+            self, title="" if start else self.title, columns=self.columns.part(start, end),
+            cells=self.cells.part(start, end), heads=self.heads[start:end],
+        )  # fmt: skip
 
     def _draw_heads(self, sheet: Sheet, layout: _Layout) -> None:
         for line, name in enumerate(self.head_names):
@@ -217,11 +230,25 @@ class _Axis:
     """[start, end) of the marked ones."""
     label: str
     """What they are."""
+    first: int = 0
+    """The index of the first of them."""
 
     @classmethod
     def of(cls, labels: Sequence[str], count: int, marks: Spans, label: str) -> _Axis:
         """Named by these labels, or else by their numbers."""
         return cls([axis_name(str(name)) for name in labels] or [str(i) for i in range(count)], count, marks, label)
+
+    def part(self, start: int, end: int) -> _Axis:
+        """Some of them, in a row."""
+        names = self.names[start:end]
+        marks = [(max(first, start) - start, min(last, end) - start) for first, last in self.marks
+                 if first < end and last > start]  # fmt: skip
+        return _Axis(names, len(names), marks, self.label, start)
+
+    @property
+    def tips(self) -> list[str]:
+        """Their names with their indices."""
+        return [name if name == str(i) else f"{name} ({i})" for i, name in enumerate(self.names, start=self.first)]
 
     @property
     def marked(self) -> NDArray[np.bool_]:
@@ -246,6 +273,17 @@ class _Cells:
     crossed: Spans
     joined: bool
     muted: Spans
+
+    def part(self, start: int, end: int) -> _Cells:
+        """The cells of some columns."""
+        columns = self.array.shape[1]
+        edges, crossed, muted = (
+            [(r, c - start) for r, c in spots if start <= c < end] for spots in (self.edges, self.crossed, self.muted)
+        )
+        texts = [text for at, text in enumerate(self.texts) if start <= at % columns < end]
+        return replace(
+            self, array=self.array[:, start:end], texts=texts, edges=edges, crossed=crossed, muted=muted
+        )  # fmt: skip
 
     def draw(self, sheet: Sheet, axes: Axes, names: Sequence[Sequence[str]], layout: _Layout) -> Any:
         """Draw the cells of these rows and columns; returns what the legend is made for."""
@@ -418,7 +456,7 @@ class _Legend:
 
 
 def _tips(array: NDArray[np.float64], names: Sequence[Sequence[str]]) -> list[str]:
-    rows, columns = ([name if name == str(i) else f"{name} ({i})" for i, name in enumerate(axis)] for axis in names)
+    rows, columns = names
     return [f"{rows[r]} → {columns[c]}: {number(float(value))}" for (r, c), value in np.ndenumerate(array)]
 
 

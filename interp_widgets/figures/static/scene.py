@@ -175,8 +175,10 @@ class Sheet:
         self.figure.text(right / wide, 1 - down / tall, printable(text), ha=ha, fontsize=size * POINT, **options)
 
     def title(self, text: str, width: float) -> None:
-        """The heading of a picture of this width."""
-        self.text(MARGIN, MARGIN + 8, shorten(text, width - 2 * MARGIN, 15), size=15)
+        """The heading of a picture of this width, in smaller letters before any of it is cut."""
+        room = width - 2 * MARGIN
+        size = min(15.0, max(11.0, 15 * room / max(1.0, text_width(text, 15))))
+        self.text(MARGIN, MARGIN + 8, shorten(text, room, size), size=size)
 
     def tip(self, artist: Any, tips: Sequence[str]) -> None:
         """Set the tooltips of an artist's pieces, in drawing order."""

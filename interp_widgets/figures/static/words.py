@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from interp_widgets.figures.static.scene import (
     fitted,
     shading,
     shorten,
+    stack_scenes,
     text_width,
 )
 from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, TOKENS256, hex_color, ink
@@ -185,12 +187,41 @@ def table_scene(
 ) -> Scene:
     """A table as text: columns are (name, width in pixels), cells are cut to fit, ``right`` lists numeric columns.
 
+    Where the picture is `laid_out` for less, the columns that do not fit go on below, beside the first one again.
+
     >>> table_scene([("word", 80), ("n", 40)], [["dog", 1]]).height > 20
     True
     """
-    names = [name for name, _ in columns]
-    top, lines = 32.0 if title else 4.0, [names, *zip(*map(_column, zip(*rows, strict=True)), strict=True)]
-    wide = max(sum(wide for _, wide in columns), text_width(title, 15))
+    names, most = [name for name, _ in columns], fitted(math.inf) - 2 * MARGIN
+    cells = list(map(_column, zip(*rows, strict=True))) or [[] for _ in columns]
+    widths = [min(wide, 0.5 * most) for _, wide in columns]
+    parts = _parts(widths, most)
+    return stack_scenes(
+        [
+            _table([names[k] for k in part], [cells[k] for k in part], [widths[k] for k in part],
+                   title="" if number else title, right=[at for at, k in enumerate(part) if k in right], most=most)
+            for number, part in enumerate(parts)
+        ],
+        title=title,
+    )  # fmt: skip
+
+
+def _parts(widths: Sequence[float], most: float) -> list[list[int]]:
+    """The columns of each part of a table, the first column in all of them."""
+    parts = [[0]]
+    for column in range(1, len(widths)):
+        if sum(widths[k] for k in parts[-1]) + widths[column] > most:
+            parts.append([0])
+        parts[-1].append(column)
+    return parts
+
+
+def _table(
+    names: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[float], *, title: str, right: Sequence[int],
+    most: float,
+) -> Scene:  # fmt: skip
+    top, lines = 32.0 if title else 4.0, [names, *zip(*cells, strict=True)]
+    wide = max(sum(widths), min(text_width(title, 15), most))
     width, height = wide + 2 * MARGIN, top + 20 * len(lines) + 8
 
     def draw(sheet: Sheet) -> None:
@@ -198,7 +229,7 @@ def table_scene(
             sheet.title(title, width)
         for index, cells in enumerate(lines):
             y, x = top + 10 + 20 * index, MARGIN
-            for column, (cell, (_, wide)) in enumerate(zip(cells, columns, strict=True)):
+            for column, (cell, wide) in enumerate(zip(cells, widths, strict=True)):
                 at, ha = (x + wide - 8, "right") if column in right else (x, "left")
                 color = INK if index else MUTED
                 sheet.text(at, y, shorten(cell, wide - 8, _CELL), size=_CELL, ha=ha, color=color)

@@ -43,10 +43,10 @@ function bytes(view) {
 const linear = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 const luminance = (r, g, b) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
 
-// Near-black or white, whichever has the better contrast on an opaque colour.
+// Black or white, whichever has the better contrast on an opaque colour: at least 4.58.
 function inkOn(r, g, b) {
   const light = luminance(r, g, b);
-  return 1.05 / (light + 0.05) > (light + 0.05) / (luminance(17, 17, 17) + 0.05) ? '#ffffff' : '#111111';
+  return 1.05 / (light + 0.05) > (light + 0.05) / 0.05 ? '#ffffff' : '#000000';
 }
 
 // The colours of the page as numbers and strings, read where the view stands.
