@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import posixpath
 import re
 import sys
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import interp_widgets
 from interp_widgets.glossary import TERMS
@@ -18,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "notebooks" / "docs"))  # as MkDocs finds it
 import contents
 import live
+import search
 
 sys.path.remove(str(ROOT / "notebooks" / "docs"))
 
@@ -108,3 +113,62 @@ def test_llms_txt_lists_every_page_and_every_public_name(site: Any) -> None:
 
 def test_the_glossary_has_every_term(site: Any) -> None:
     assert all(f"| {term} | {meaning} |" in site.pages["glossary.md"] for term, meaning in TERMS.items())
+
+
+def test_a_search_for_a_public_name_finds_its_docstring_first(site: Any) -> None:
+    find = search_in(entries_of(site))
+    pages = {name: contents.topic_of(module) for name, module in contents.public_modules().items()}
+    for name, page in pages.items():
+        found = find(name)[0]
+        assert found.lower() == f"reference/{page}.html#interp_widgets.{name}".lower()
+
+
+def entries_of(site: Any) -> list[dict[str, Any]]:
+    """The sections of the site as its search has them: of pages, of public names, and of the attributes of classes."""
+    entries = []
+    for place, page in site.pages.items():
+        for section in re.split(r"^(?=##? )", contents.FENCE.sub("", page), flags=re.MULTILINE):
+            heading, _, text = section.strip().partition("\n")
+            entries.append({"location": f"{place[:-3]}.html", "title": heading.lstrip("# "), "text": text})
+    for name, module in contents.public_modules().items():
+        value = getattr(interp_widgets, name)
+        place = f"reference/{contents.topic_of(module)}.html#interp_widgets.{name}"
+        about = value.__doc__ if contents.is_defined_here(value) else ""
+        entries.append({"location": place, "title": name, "text": about or ""})
+        if inspect.isclass(value):
+            entries += [
+                {"location": f"{place}.{member}", "title": member, "text": ""}
+                for member in (*vars(value), *vars(value).get("__annotations__", {}))
+            ]
+    return entries
+
+
+def search_in(entries: list[dict[str, Any]]) -> Any:
+    """A search for one word, which gives places, best first: the formula of lunr with Material's settings."""
+    config = yaml.safe_load((ROOT / "notebooks/docs/mkdocs.yml").read_text(encoding="utf-8"))
+    separator = next(plugin["search"]["separator"] for plugin in config["plugins"] if "search" in plugin)
+    search.weigh(entries, separator)
+    entries = [entry | {"tags": " ".join(entry.get("tags", []))} for entry in entries]
+    rarity = search.rarities(entries, separator)
+    matches: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+    for number, entry in enumerate(entries):
+        for field, weight in (("title", 1e3), ("text", 1.0), ("tags", 1e6)):
+            words = Counter(search.words_of(entry.get(field, ""), separator))
+            for word, times in words.items():
+                matches[word].append((number, weight * rarity(word) * 2.2 * times / (1.2 + times)))
+
+    known = sorted(matches)
+
+    def find(word: str) -> list[str]:
+        scores: Counter[int] = Counter()
+        beginning = word.lower()
+        for number, score in (
+            match
+            for each in known[bisect_left(known, beginning) : bisect_left(known, beginning + "\U0010ffff")]
+            for match in matches[each]
+        ):
+            whole_page = "#" not in entries[number]["location"]
+            scores[number] += score * entries[number]["boost"] * (2.5 if whole_page else 1)
+        return [entries[number]["location"] for number, _ in scores.most_common()]
+
+    return find

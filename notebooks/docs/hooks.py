@@ -7,8 +7,10 @@ from typing import Any
 
 from contents import Site
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from search import weigh
 
 SITE = Site()
 
@@ -31,14 +33,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """A search for the name of a function finds its docstring first, and tables of numbers not at all."""
-    if page.file.src_uri.startswith("reference/"):
-        page.meta["search"] = {"boost": 2}
+    """Tables of numbers are not searched."""
     if page.file.src_uri in ("results.md", "architectures.md"):
         page.meta["search"] = {"exclude": True}
     return markdown
 
 
+@event_priority(100)  # before the index is written
 def on_post_build(config: MkDocsConfig) -> None:
-    """What an assistant reads first."""
+    """The weights of the search, and what an assistant reads first."""
+    plugin = config.plugins["material/search"]
+    weigh(plugin.search_index.entries, plugin.config.separator)
     Path(config.site_dir, "llms.txt").write_text(SITE.llms(), encoding="utf-8")
