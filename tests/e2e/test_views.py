@@ -551,6 +551,20 @@ def test_themes_and_widths(nb: Any) -> None:
     assert sum(shades["Dark"][0]) > 600, "light letters on a dark page"
     assert shades["Light"][1] != shades["Dark"][1], "each theme has its own scale"
     assert nb.page.locator(".iw-heat canvas").first.evaluate(corner)[3] == 0, "the map has no background of its own"
+    # a dark page in Colab, where JupyterLab's colours stay light
+    nb.set_theme("JupyterLab Light")
+    nb.page.evaluate(
+        """() => {
+            const page = '--colab-primary-text-color: #e3e3e3; --colab-secondary-surface-color: #383838';
+            document.body.style.cssText = page;
+            document.documentElement.setAttribute('theme', 'dark');
+        }"""
+    )
+    expect(nb.page.locator(".iw-dark .iw-heat")).to_have_count(1)
+    assert sum(tokens(nb).nth(1).evaluate(INK)) > 600
+    letters = "node => getComputedStyle(node).getPropertyValue('--bk-text-color')"
+    assert nb.page.locator(".iw-bokeh").evaluate(letters) == "#e3e3e3"
+    nb.page.evaluate("() => { document.body.style.cssText = ''; document.documentElement.removeAttribute('theme'); }")
 
 
 BOKEH = """

@@ -507,7 +507,7 @@ def test_panels_of_other_cells_follow_the_screen(pair: Any, show: Any) -> None:
 
 def test_the_bench_is_its_screen_in_a_notebook(pair: Any, show: Any) -> None:
     screen = show(pair.base)
-    bundle = screen.workbench._repr_mimebundle_()
+    bundle, _ = screen.workbench._repr_mimebundle_()
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == screen.model_id
     screen.close()
     assert screen["logit_lens"].closed

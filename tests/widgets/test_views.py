@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ipywidgets as W
@@ -298,12 +300,33 @@ def test_charts_go_ahead_of_the_panel_that_is_displayed(wire: Any, plot: Any, mo
     panel, host = Shell(model, None, None, {}), BokehFigure(plot)
     panel.children = [W.VBox([host])]
     assert not documents(wire, host)
-    shown = panel._repr_mimebundle_()
+    shown, _ = panel._repr_mimebundle_()
     assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id
     name, sentence = shown["text/plain"].split("\n")
     assert name == repr(panel)
     assert sentence.startswith("A live panel: run this cell in Jupyter"), "for where no widget can live"
     assert len(documents(wire, host)) == 1, "a page that asks waits for the kernel, which may run the next cell"
+    panel.close()
+
+
+def test_a_view_says_where_it_can_be_seen(plot: Any) -> None:
+    for view in (Heatmap(), TokenStrip(), Table(), BokehFigure(plot)):
+        name, sentence = view._repr_mimebundle_()[0]["text/plain"].split("\n")
+        assert (name, sentence) == (repr(view), "A live view: run this cell in Jupyter to see it.")
+        view.close()
+
+
+def test_colab_is_told_what_the_views_in_a_panel_need(monkeypatch: Any, plot: Any, model: Any) -> None:
+    panel, host = Shell(model, None, None, {}), BokehFigure(plot)
+    panel.children = [W.VBox([host])]
+    assert panel._repr_mimebundle_()[1] == {}
+    colab = SimpleNamespace(
+        enable_custom_widget_manager=lambda: None, _widgets=SimpleNamespace(_installed_url="https://manager")
+    )
+    monkeypatch.setitem(sys.modules, "google.colab.output", colab)
+    (described,) = panel._repr_mimebundle_()[1].values()
+    assert described == {"colab": {"custom_widget_manager": {"url": "https://manager"}}}
+    assert host._source == BokehSource.shared().model_id, "Colab makes only the models that a page asks for"
     panel.close()
 
 

@@ -227,12 +227,16 @@ class Shell(Worded, W.VBox):
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """What Jupyter shows, and a sentence for where no widget can live, such as a notebook on GitHub.
 
-        Charts are sent first, since a page that requests them waits until the kernel is free.
+        Charts are sent first, since a page that requests them waits until the kernel is free. Colab shows the views
+        inside only if it is told what they need, as anywidget does for each by itself.
         """
+        metadata: dict[str, Any] = {}
         for view in lifetime.descendants(self):
             if isinstance(view, BokehFigure):
                 view.deliver()
-        return {**super()._repr_mimebundle_(**options), "text/plain": f"{self!r}\n{ELSEWHERE}"}
+            if isinstance(view, View):
+                metadata |= view._repr_mimebundle_(**options)[1]
+        return {**super()._repr_mimebundle_(**options), "text/plain": f"{self!r}\n{ELSEWHERE}"}, metadata
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

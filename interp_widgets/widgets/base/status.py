@@ -13,7 +13,7 @@ import traitlets as T
 from ...arguments import message_of
 from ...compute.memory import describe_seconds
 from ...compute.worker import Progress
-from ..views.base import View
+from ..views.base import View, page_style
 
 _HERE = Path(__file__).parent
 _SPEAKING = (ValueError, TypeError, RuntimeError, OSError, NotImplementedError, T.TraitError)
@@ -63,7 +63,7 @@ class StatusLine(View):
     """
 
     _esm = (_HERE / "status.js").read_text(encoding="utf-8")
-    _css = (_HERE / "style.css").read_text(encoding="utf-8")
+    _css = f"{page_style()}\n{(_HERE / 'style.css').read_text(encoding='utf-8')}"
 
     state = T.Enum(
         ("idle", "waiting", "queued", "running", "cancelling", "cancelled", "done", "failed"), default_value="idle"

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from interp_widgets.glossary import explain
 
 _HERE = Path(__file__).parent
+ELSEWHERE = "A live view: run this cell in Jupyter to see it."
 
 
 def view_source(*names: str) -> str:
@@ -25,7 +26,14 @@ def view_source(*names: str) -> str:
 
 def view_style(*names: str) -> str:
     """The style sheets of a view, the shared rules first."""
-    return "\n".join((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("common", *names))
+    return "\n".join(
+        [page_style(), *((_HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("common", *names))]
+    )
+
+
+def page_style() -> str:
+    """The style sheet that names the colours and typefaces of the page."""
+    return (_HERE / "theme.css").read_text(encoding="utf-8")
 
 
 def float_bytes(values: ArrayLike) -> bytes:
@@ -174,6 +182,11 @@ class View(anywidget.AnyWidget):
     def _fits(self, name: str, value: Any) -> bool:
         fits = self.trait_metadata(name, "from_page")
         return fits is not None and bool(fits(self, value))
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """What Jupyter shows, and a sentence for where no widget can live, such as a notebook on GitHub."""
+        data, metadata = super()._repr_mimebundle_(**options)
+        return {**data, "text/plain": f"{self!r}\n{ELSEWHERE}"}, metadata
 
     def _handle_custom_msg(self, content: Any, buffers: Any) -> None:
         if isinstance(content, dict):  # as every message of a view is

@@ -38,6 +38,11 @@ function wording(doc) {
   return parts.join('; ') || 'figure';
 }
 
+// Has the page make the model that brings BokehJS, where one is made only when it is asked for.
+async function askForSource(model) {
+  try { await model.widget_manager?.get_model?.(model.get('_source')); } catch { return; }  // not stored with its notebook
+}
+
 export default () => {
   // `shown`: the copies of the document that views show, each with the patches that wait for its views to be made;
   // `views`: what draws each view of the figure anew.
@@ -190,6 +195,7 @@ export default () => {
       el.classList.add('iw-view', 'iw-bokeh');
       el.setAttribute('role', 'figure');
       if (!state.text && !state.asked) { state.asked = true; model.send({ kind: 'want' }); }
+      if (!state.Bokeh) askForSource(model);
       const note = setTimeout(() => {
         el.textContent = '';
         if (model.get('_picture')) Object.assign(element('img', '', el), { src: model.get('_picture'), alt: 'The figure as last drawn' });

@@ -150,6 +150,8 @@ class BokehFigure(View):
 
     _document = t.Unicode("").tag(sync=True)
     _version = t.Unicode(bokeh.__version__).tag(sync=True)
+    _source = t.Unicode("").tag(sync=True)
+    # The model that brings BokehJS: Colab makes only the models that a page asks for.
     # Sent by the browser a moment after a change: what a page without a kernel shows.
     _picture = t.Unicode("").tag(
         sync=True, echo_update=False, from_page=lambda _, value: isinstance(value, str) and value.startswith(PICTURE)
@@ -172,8 +174,7 @@ class BokehFigure(View):
         self.on_error = on_error
         self.lock = ui_lock  # the panels' lock: a second one, taken in the other order, could deadlock
         self._stale = False
-        BokehSource.shared()
-        super().__init__(**traits)
+        super().__init__(_source=BokehSource.shared().model_id, **traits)
         _HOSTED.add(figure)
         self._hosts = True
         self.on_msg(self._receive)

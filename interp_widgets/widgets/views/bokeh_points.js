@@ -181,7 +181,7 @@ function paintEachFrame(plot) {
 }
 
 // What a tooltip wears: the colours of the page, which Bokeh's own do not follow.
-const TIP_STYLE = '.bk-tooltip-row-label { color: var(--iw-tip-muted); }';
+const TIP_STYLE = '.bk-tooltip-row-label { color: var(--iw-muted); }';
 
 const LOOKS_AFTER_CHANGE = 4;  // paintings after a change: sizes of labels and frame settle in two or three
 

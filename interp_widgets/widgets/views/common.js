@@ -81,8 +81,8 @@ function watchTheme(callback) {
   // The style sheets of a JupyterLab theme arrive a moment after its name.
   const later = () => { callback(); clearTimeout(timer); timer = setTimeout(callback, 250); };
   const watcher = new MutationObserver(later);
-  const names = ['data-jp-theme-name', 'data-jp-theme-light', 'data-theme', 'class'];
-  watcher.observe(document.body, { attributes: true, attributeFilter: names });
+  const names = ['data-jp-theme-name', 'data-jp-theme-light', 'data-theme', 'theme', 'class'];
+  for (const node of [document.documentElement, document.body]) watcher.observe(node, { attributes: true, attributeFilter: names });
   const media = window.matchMedia('(prefers-color-scheme: dark)');
   media.addEventListener('change', later);
   return () => { watcher.disconnect(); media.removeEventListener('change', later); clearTimeout(timer); };
