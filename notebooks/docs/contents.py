@@ -84,6 +84,17 @@ def is_defined_here(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).startswith("interp_widgets")
 
 
+def picture_of(tool: str) -> str:
+    """The picture of a panel, in a light page."""
+    return f"notebooks/images/smollm2/{tool}_light_1400.webp"
+
+
+def in_the_dark(picture: Path) -> Path | None:
+    """The same picture in a dark page, if there is one."""
+    dark = picture.with_name(picture.name.replace("_light", "_dark"))
+    return dark if dark != picture and dark.is_file() else None
+
+
 def summary_of(name: str) -> str:
     """The first paragraph of a public name's docstring; empty for an annotation, which has none of its own."""
     value = getattr(interp_widgets, name)
@@ -128,10 +139,10 @@ class Site:
                 if file not in self._places:
                     found[self._place_of_file(file)] = file
         for name in TOOLS:
-            for theme in ("light", "dark"):
-                file = ROOT / self._picture(name, theme)
-                found[self._place_of_file(file)] = file
-        return found | {f"live/{path.name}": path for path in self.live.values()}
+            file = ROOT / picture_of(name)
+            found[self._place_of_file(file)] = file
+        dark = {self._place_of_file(other): other for file in found.values() if (other := in_the_dark(file))}
+        return found | dark | {f"live/{path.name}": path for path in self.live.values()}
 
     @cached_property
     def live(self) -> dict[str, Path]:
@@ -154,22 +165,24 @@ class Site:
             if not target or "://" in target:
                 return match[0]
             file = (path.parent / target).resolve()
+            if label.startswith("!"):
+                return self._shown(label, file, here)
             place = self._places.get(file) or self._place_of_file(file)
             return f"{label}({os.path.relpath(place, here)}{anchor})"
 
         return outside_code(text, lambda part: named(LINK.sub(link, part)))
 
-    def _picture(self, tool: str, theme: str) -> str:
-        return f"notebooks/images/smollm2/{tool}_{theme}_1400.webp"
+    def _shown(self, label: str, file: Path, here: PurePosixPath) -> str:
+        """A picture, in the theme of the page if there is one for each; a click opens it in its own size."""
+        dark = in_the_dark(file)
+        pictures = {"": file} if dark is None else {"#only-light": file, "#only-dark": dark}
+        targets = [f"{os.path.relpath(self._place_of_file(each), here)}{theme}" for theme, each in pictures.items()]
+        return "\n".join(f"[{label}({target})]({target})" for target in targets)
 
     def _panel(self, name: str, text: str) -> str:
         """The page of a panel: what is known of it from the code, around what is written about it."""
         tool = TOOLS[name]
         kind = tool.load()
-        pictures = "\n".join(
-            f"![{tool.title}](../{self._place_of_file(ROOT / self._picture(name, theme))}#only-{theme})"
-            for theme in ("light", "dark")
-        )
         own = kind is not interp_widgets.CircuitBoard  # that one has models of its own
         code = f"from interp_widgets import {kind.__name__}{', load_model' if own else ''}\n\n{kind.__name__}"
         code += '(load_model("smollm2"))' if own else "()"
@@ -177,9 +190,8 @@ class Site:
         lead, _, rest = text.partition("\n## ")
         parts = [
             f"# {tool.title}: {tool.question}",
-            summary_of(kind.__name__),
             lead.strip(),
-            pictures,
+            self._shown(f"![{tool.title}]", ROOT / picture_of(name), PurePosixPath("panels")),
             "## Open it",
             f"```python\n{code}\n```",
             f"Or as the tab *{tool.title}* of [`Workbench`][interp_widgets.Workbench]. All forms: {reference}.",
@@ -195,7 +207,7 @@ class Site:
             topics.setdefault(topic_of(module), []).append(name)
         pages = {}
         rows = [
-            "# Reference",
+            "# Reference: the API",
             "All public names; each is had by `from interp_widgets import ...`.",
             start_of_examples(),
         ]
@@ -321,11 +333,10 @@ def options_of(kind: Any) -> str:
             if made.label and made.help:
                 where.setdefault(name, []).append(Stack.tab_title(kind, tab) if tab else "")
                 known.setdefault(name, made)
+    heads = ["control", "keyword", "what it does", *(["tabs"] if len(tabs) > 1 else [])]
     rows = [
-        f"| {made.label} | `{name}` | {' '.join(made.help.split())} | {', '.join(where[name])} |"
-        for name, made in known.items()
+        [made.label, f"`{name}`", " ".join(made.help.split()), ", ".join(where[name])] for name, made in known.items()
     ]
-    last = "tabs" if len(tabs) > 1 else " "
-    table = [f"| control | keyword | what it does | {last} |", "|---|---|---|---|", *rows]
+    table = [f"| {' | '.join(row[: len(heads)])} |" for row in (heads, ["---"] * 4, *rows)]
     words = "Each is a control of the panel and a keyword of the call."
     return "\n\n".join(["## Options", words, "\n".join(table)])

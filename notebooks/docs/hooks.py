@@ -39,6 +39,13 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     return markdown
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """The theme gives its search, a dialog, no name."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 @event_priority(100)  # before the index is written
 def on_post_build(config: MkDocsConfig) -> None:
     """The weights of the search, and what an assistant reads first."""
