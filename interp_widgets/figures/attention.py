@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.attention import AttentionPatterns
 from interp_widgets.figures.chart import QUIET
 from interp_widgets.figures.picked_dots import PickedDots
-from interp_widgets.figures.static.charts import plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import MARK, VIRIDIS256
 
 THUMBNAIL = 48
@@ -97,6 +97,7 @@ def block_names(tokens: Sequence[str]) -> list[str]:
 class HeadScatter(PickedDots):
     """A dot per head by two of its measures, coloured by its layer. A tap selects a row with ``layer`` and ``head``."""
 
+    SIZE: ClassVar[tuple[int, int]] = (520, 380)
     EMPTY: ClassVar[str] = "No heads yet."
 
     def __init__(self) -> None:
@@ -122,19 +123,14 @@ class HeadScatter(PickedDots):
         rows = {"x": x.ravel().tolist(), "y": y.ravel().tolist(), "layer": layer, "head": head, "color": shades}
         self.fill(rows, subtitle=subtitle)
 
-    def scene(self, *, width: float = 520, height: float = 380) -> Scene:
-        """The dots on the screen as a static picture; ValueError where there are none."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there is nothing to draw: {self.message}")
-        texts, rows, ring = self.described, dict(self.source.data), dict(self.picked.data)
-        height += subtitle_room(texts["subtitle"])
+    def drawing(self) -> Drawing:
+        rows, ring = dict(self.source.data), dict(self.picked.data)
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, [], **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             dots = axes.scatter(rows["x"], rows["y"], s=(7 * POINT) ** 2, c=rows["color"], lw=0)
             axes.scatter(ring["x"], ring["y"], s=(14 * POINT) ** 2, facecolors="none", edgecolors=MARK, lw=2 * POINT)
             each = zip(rows["layer"], rows["head"], rows["x"], rows["y"], strict=True)
             sheet.tip(dots, [f"head {layer}.{head}: {x:.3f}, {y:.3f}" for layer, head, x, y in each])
+            return []
 
-        return Scene(width, height, draw, title=texts["title"])
+        return [], draw

@@ -24,6 +24,8 @@ from bokeh.plotting import figure as new_figure
 
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.figures.labels import visible
+from interp_widgets.figures.static.charts import Drawing, chart_scene
+from interp_widgets.figures.static.scene import Scene
 
 QUIET = "#8a8f98"
 """Reference lines and bands; visible on a light and on a dark page."""
@@ -216,7 +218,7 @@ class Chart:
 
     @property
     def described(self) -> dict[str, str]:
-        """Title, second line and axis names, as keywords for a static picture of the chart."""
+        """Title, second line and axis names."""
         texts = {"title": self.figure.title.text, "subtitle": self._subtitle.text}
         texts |= {"x_label": self.figure.xaxis[0].axis_label, "y_label": self.figure.yaxis[0].axis_label}
         return {name: str(getattr(text, "text", text) or "") for name, text in texts.items()}
@@ -240,3 +242,28 @@ class Chart:
         places = range(0, len(labels), step)
         place_ticks(axis, places)
         axis.major_label_overrides = {index: plain_label(labels[index]) for index in places}
+
+
+class DrawnChart(Chart):
+    """A chart that has a static picture, which `drawing` draws from the data as they are."""
+
+    SIZE: ClassVar[tuple[int, int]] = (620, 340)
+    """Width and height of its static picture in pixels."""
+
+    def drawing(self) -> Drawing:
+        """The names that the legend of the picture may have, and what draws the data as they are now."""
+        raise NotImplementedError
+
+    def scene(self, *, name: str = "") -> Scene:
+        """What the chart shows as a static picture, with `name` before its title; ValueError while it shows a sentence
+        instead."""
+        if self.message:
+            raise ValueError(f"there is nothing to draw: {self.message}")
+        names, draw = self.drawing()
+        texts, (width, height) = self.described, self.size
+        return chart_scene(names, draw, **(texts | {"title": name + texts["title"]}), width=width, height=height)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the static picture in pixels."""
+        return self.SIZE

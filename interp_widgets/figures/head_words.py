@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.head_words import HeadComparison
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
-from interp_widgets.figures.static.charts import legend, legend_room, plot
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.static.charts import Named, chart_scene
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 SERIES = {"dimension": "dimensions", "head": "heads"}
@@ -91,18 +91,15 @@ class ChangeBars(Chart):
         self.fill(rows, subtitle=f"bars: means, whiskers: ± 1 standard deviation{rest}")
 
 
-def change_scene(comparison: HeadComparison, *, width: float = 720, height: float = 360) -> Scene:
+def change_scene(comparison: HeadComparison) -> Scene:
     """The bars of `ChangeBars` as a static picture."""
-    width = fitted(width)
     means, stds, counts, others = _numbers(comparison)
     names = [comparison.group_name(group) for group in range(comparison.n_groups)]
     labels = [*SERIES.values(), "mean ± 1 standard deviation", OTHER]
-    height += legend_room(labels, width)
 
-    def draw(sheet: Sheet) -> None:
+    def draw(sheet: Sheet, axes: Any) -> Named:
         from matplotlib.patheffects import withStroke
 
-        axes = plot(sheet, width, height, labels, title=TITLE, x_label=AXES[0], y_label=AXES[1])
         axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(0, 1.05))
         axes.set_xticks(range(len(names)), names)
         named: dict[str, Any] = {}
@@ -123,9 +120,9 @@ def change_scene(comparison: HeadComparison, *, width: float = 720, height: floa
             dashes = axes.hlines(others[index, groups], at - WIDTH / 2, at + WIDTH / 2, colors=QUIET, lw=2.5 * POINT)
             dashes.set_linestyle((0, (2, 1)))
             named |= {labels[-2]: whiskers, labels[-1]: dashes}
-        legend(axes, [(label, named[label]) for label in labels if label in named], width)
+        return [(label, named[label]) for label in labels if label in named]
 
-    return Scene(width, height, draw, title=TITLE)
+    return chart_scene(labels, draw, title=TITLE, x_label=AXES[0], y_label=AXES[1], width=720, height=360)
 
 
 def _shift(index: int) -> float:

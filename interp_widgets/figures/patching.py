@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 from bokeh.models import LegendItem
 
 from interp_widgets.analysis.patching import CircuitResult
-from interp_widgets.figures.chart import QUIET, Chart, empty_source
-from interp_widgets.figures.static.charts import legend, legend_room, plot
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.chart import QUIET, DrawnChart, empty_source
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 CIRCUIT, WITHOUT, RANDOM = "the circuit alone", "the model without it", "random circuits: mean and middle 95%"
 
 
-class CircuitCurve(Chart):
+class CircuitCurve(DrawnChart):
     """Faithfulness by number of parts: the circuit, the model without it, and the band of random circuits.
 
     Source: Interpretability in the Wild (Wang et al. 2023), section 4.
@@ -67,19 +67,13 @@ class CircuitCurve(Chart):
         rows["name"] = [name for name in values for _ in xs]
         self.fill(rows)
 
-    def scene(self, *, width: float = 620, height: float = 340) -> Scene:
-        """The curve on the screen as a static picture; ValueError without one."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError("there is no circuit to draw: run the search first")
-        texts, lines, band = self.described, dict(self.lines.data), dict(self.band.data)
+    def drawing(self) -> Drawing:
+        lines, band = dict(self.lines.data), dict(self.band.data)
         names = [*lines["name"], RANDOM]
-        height += legend_room(names, width)
 
-        def draw(sheet: Sheet) -> None:
+        def draw(sheet: Sheet, axes: Any) -> Named:
             from matplotlib.ticker import MaxNLocator
 
-            axes = plot(sheet, width, height, names, **texts)
             area = axes.fill_between(band["x"], band["low"], band["high"], color=QUIET, alpha=0.25, lw=0)
             axes.plot(band["x"], band["mean"], color=QUIET, lw=2 * POINT, ls="--")
             drawn = [
@@ -87,6 +81,6 @@ class CircuitCurve(Chart):
                 for xs, ys, dash in zip(lines["xs"], lines["ys"], lines["dash"], strict=True)
             ]
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            legend(axes, list(zip(names, [*drawn, area], strict=True)), width)
+            return list(zip(names, [*drawn, area], strict=True))
 
-        return Scene(width, height, draw, title=texts["title"])
+        return names, draw

@@ -7,11 +7,11 @@ from typing import Any
 
 from bokeh.models import ColorBar, LinearColorMapper, TapTool
 
-from interp_widgets.figures.chart import QUIET_TEXT, Chart, empty_source
+from interp_widgets.figures.chart import QUIET_TEXT, DrawnChart, empty_source
 from interp_widgets.figures.theme import MARK, VIRIDIS256
 
 
-class PickedDots(Chart):
+class PickedDots(DrawnChart):
     """Dots at ``x`` and ``y`` with a ``color``, a colour bar, and a ring; a tap selects a row of the source."""
 
     def start_dots(

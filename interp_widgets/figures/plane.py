@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from bokeh.models import DataRange1d, LegendItem
 from numpy.typing import ArrayLike
 
-from interp_widgets.figures.chart import Chart
+from interp_widgets.figures.chart import DrawnChart
 from interp_widgets.figures.concepts.groups import LOOKS, SHAPES, group_looks
-from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 
 _LONGEST = 160
 
 
-class Plane(Chart):
+class Plane(DrawnChart):
     """A point per text; its group as colour and shape, its text and other values on hover."""
 
+    SIZE: ClassVar[tuple[int, int]] = (520, 460)
     TIPS: tuple[str, ...] = ()
     """Tooltip columns of a point besides its text."""
 
@@ -57,16 +58,10 @@ class Plane(Chart):
             axis.axis_label = axes.format(number)
         self.fill(rows, subtitle=subtitle)
 
-    def scene(self, *, width: float = 520, height: float = 460) -> Scene:
-        """The points on the screen as a static picture; ValueError if there are none."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there is nothing to draw: {self.message}")
-        texts, rows, groups = self.described, dict(self.source.data), dict(self.groups)
-        height += legend_room(list(groups), width) + subtitle_room(texts["subtitle"])
+    def drawing(self) -> Drawing:
+        rows, groups = dict(self.source.data), dict(self.groups)
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, list(groups), **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             axes.set_aspect("equal", adjustable="datalim")
             x, y, named = np.asarray(rows["x"]), np.asarray(rows["y"]), np.asarray(rows["group"])
             parts = []
@@ -76,6 +71,6 @@ class Plane(Chart):
                     x[members], y[members], s=(5 * POINT) ** 2, c=color, marker=SHAPES[shape], alpha=0.65, lw=0
                 )
                 parts.append((name, part))
-            legend(axes, parts, width)
+            return parts
 
-        return Scene(width, height, draw, title=texts["title"])
+        return list(groups), draw

@@ -10,9 +10,9 @@ import numpy as np
 from bokeh.models import FactorRange, LegendItem, TapTool
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.figures.chart import Chart, empty_source
-from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted, shorten
+from interp_widgets.figures.chart import DrawnChart, empty_source
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet, shorten
 from interp_widgets.figures.theme import PALETTE8
 
 
@@ -35,9 +35,10 @@ class Strip:
     color: str = PALETTE8[0]
 
 
-class Strips(Chart):
+class Strips(DrawnChart):
     """Groups of numbers side by side; a tapped point selects its row of the source, whose column `row` is the case."""
 
+    SIZE: ClassVar[tuple[int, int]] = (620, 380)
     PARTS: ClassVar[tuple[str, ...]] = ("one case", "middle half", "mean and its 95% interval")
     """Names of the parts of the chart."""
 
@@ -96,17 +97,11 @@ class Strips(Chart):
         self.summary.data = summary
         self.fill(rows, subtitle=subtitle)
 
-    def scene(self, *, width: float = 620, height: float = 380) -> Scene:
-        """The groups on the screen as a static picture; ValueError if there is no comparison."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there is no comparison to draw: {self.message}")
-        texts, points, groups = self.described, dict(self.source.data), dict(self.summary.data)
+    def drawing(self) -> Drawing:
+        points, groups = dict(self.source.data), dict(self.summary.data)
         factors: list[tuple[str, str]] = list(self.figure.x_range.factors)
-        height += legend_room(self.PARTS, width) + subtitle_room(texts["subtitle"])
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, self.PARTS, **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             at, color = range(len(factors)), groups["color"]
             low, high, quarter, three = (np.asarray(groups[name]) for name in ("low", "high", "quarter", "three"))
             boxes = axes.bar(at, three - quarter, 0.66, bottom=quarter, color=color, alpha=0.2)
@@ -116,13 +111,13 @@ class Strips(Chart):
             dots = axes.scatter(x, points["score"], s=(5 * POINT) ** 2, c=points["color"], alpha=0.65, lw=0)
             tips = zip(points["name"], points["group"], points["score"], strict=True)
             sheet.tip(dots, [f"{name}, {group}: {score:.3f}" for name, group, score in tips])
-            room = (width - 80) / len(factors)
+            room = axes.bbox.width / len(factors)
             labels = ["\n".join(shorten(part, room, 11) for part in reversed(factor)) for factor in factors]
             axes.set_xticks(at, labels)
             axes.set_xlim(-0.6, len(factors) - 0.4)
-            legend(axes, list(zip(self.PARTS, (dots, boxes, band), strict=True)), width)
+            return list(zip(self.PARTS, (dots, boxes, band), strict=True))
 
-        return Scene(width, height, draw, title=texts["title"])
+        return self.PARTS, draw
 
 
 def _spread(scores: NDArray[np.float64], width: float = 0.3) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ def test_every_score_has_a_place_of_its_own() -> None:
     assert set(rows["color"]) == {Series().color, "#d55e00"}
     assert render_svg(chart.scene()).count("<path") > 8
     chart.update([])
-    with pytest.raises(ValueError, match="no scores to draw"):
+    with pytest.raises(ValueError, match="nothing to draw: No scores"):
         chart.scene()
 
 

@@ -332,7 +332,7 @@ def test_the_picture_of_faithfulness_curves_draws_their_numbers(kind: Any) -> No
     assert {"exact", "first order", "random orders: mean and range"} <= set(words.splitlines())
     if kind == "comprehensiveness":
         assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "5", "10", "20", "50"]
-    with pytest.raises(ValueError, match="no curves to draw"):
+    with pytest.raises(ValueError, match="nothing to draw"):
         FaithfulnessCurves(kind=kind).scene()
 
 
@@ -348,7 +348,7 @@ def test_the_picture_of_group_strips_draws_every_case(kind: Any) -> None:
     assert [bar.get_y() for bar in bands] == chart.summary.data["low"]
     assert np.allclose([bar.get_y() + bar.get_height() for bar in boxes], chart.summary.data["three"])
     assert chart._subtitle.text.splitlines()[0] in written(axes)
-    with pytest.raises(ValueError, match="there is no comparison to draw"):
+    with pytest.raises(ValueError, match="nothing to draw: No comparison"):
         GroupStrips().scene()
 
 
@@ -359,5 +359,5 @@ def test_the_picture_of_a_position_profile_draws_its_shares() -> None:
     ends = np.array([segment[:, 1] for segment in axes.collections[0].get_segments()])
     assert np.allclose(ends.reshape(2, 4, 2), np.moveaxis(data.profile_interval, 1, 2))
     assert {"first quarter", "base", "tuned"} <= set(written(axes).splitlines())
-    with pytest.raises(ValueError, match="there is no profile to draw"):
+    with pytest.raises(ValueError, match="nothing to draw: No position profile"):
         PositionProfile().scene()

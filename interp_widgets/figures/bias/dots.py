@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from bokeh.models import LegendItem, Range1d, Span
 
 from interp_widgets.analysis.bias import CrowsResult, StereoSetResult
-from interp_widgets.figures.chart import QUIET, Chart, empty_source
-from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.chart import QUIET, DrawnChart, empty_source
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 MARKERS = ("circle", "square", "triangle")
@@ -43,7 +43,7 @@ class Series:
     color: str = PALETTE8[0]
 
 
-class IntervalDots(Chart):
+class IntervalDots(DrawnChart):
     """Scores between 0 and 100 with their 95% intervals, a row per domain; dotted is 50, no preference."""
 
     EMPTY: ClassVar[str] = "No scores yet."
@@ -117,21 +117,19 @@ class IntervalDots(Chart):
             for dot in self.dots
         ]
 
-    def scene(self, *, width: float = 720) -> Scene:
-        """The scores on the screen as a static picture; ValueError where there are none."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there are no scores to draw: {self.message}")
-        texts, dots, places, scores = self.described, self.dots, self.places(), self.names("score")
+    @property
+    def size(self) -> tuple[int, int]:
+        return 720, self.figure.height + 40
+
+    def drawing(self) -> Drawing:
+        dots, places, scores = self.dots, self.places(), self.names("score")
         names = [
             score if len(self.series) == 1 else f"{score}, {own.name}"
             for score in scores
             for own in self.series.values()
         ]
-        height = self.figure.height + 40 + legend_room(names, width) + subtitle_room(texts["subtitle"])
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, names, **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             axes.axvline(50, color=QUIET, lw=1.5 * POINT, ls=":")
             parts: dict[str, Any] = {}
             for dot, y in zip(dots, places, strict=True):
@@ -142,9 +140,9 @@ class IntervalDots(Chart):
                 parts[name] = axes.scatter([dot.value], [y], s=(9 * POINT) ** 2, color=color, marker=marker)
             axes.set(xlim=(-2, 102), ylim=(len(self.names("row")) - 0.5, -0.5))
             axes.set_yticks(range(len(self.names("row"))), self.names("row"))
-            legend(axes, [(name, parts[name]) for name in names if name in parts], width)
+            return [(name, parts[name]) for name in names if name in parts]
 
-        return Scene(width, height, draw, title=texts["title"])
+        return names, draw
 
 
 def score_dots(result: StereoSetResult | CrowsResult, series: int = 0) -> list[Dot]:

@@ -8,21 +8,22 @@ import numpy as np
 from bokeh.models import DataRange1d, LegendItem
 
 from interp_widgets.analysis.bias import BiasProbes
-from interp_widgets.figures.chart import Chart
-from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.chart import DrawnChart
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 KINDS = {True: ("biased", PALETTE8[5], "circle"), False: ("benign", PALETTE8[2], "triangle")}
 _LONGEST = 120
 
 
-class BiasGeometry(Chart):
+class BiasGeometry(DrawnChart):
     """The texts' states of one layer along its probe θ and the second probe θ′, from their mean; axes on one scale.
 
     Source: Explainability in Large Language Models (Luo 2024), section 4.3.1, figure 4.9.
     """
 
+    SIZE: ClassVar[tuple[int, int]] = (460, 340)
     EMPTY: ClassVar[str] = "No probes yet."
 
     def __init__(self) -> None:
@@ -57,16 +58,10 @@ class BiasGeometry(Chart):
         first, second = probes.auc[number].mean(), probes.second_auc[number].mean()
         self.fill(rows, subtitle=f"held-out AUC {first:.2f}, of θ′ {second:.2f}")
 
-    def scene(self, *, width: float = 460, height: float = 340) -> Scene:
-        """The points on the screen as a static picture; ValueError where there are none."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there is nothing to draw: {self.message}")
-        texts, rows, names = self.described, dict(self.source.data), [kind for kind, _, _ in KINDS.values()]
-        height += legend_room(names, width) + subtitle_room(texts["subtitle"])
+    def drawing(self) -> Drawing:
+        rows, names = dict(self.source.data), [kind for kind, _, _ in KINDS.values()]
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, names, **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             axes.set_aspect("equal", adjustable="datalim")
             x, y, kinds = np.asarray(rows["x"]), np.asarray(rows["y"]), np.asarray(rows["kind"])
             parts = []
@@ -74,6 +69,6 @@ class BiasGeometry(Chart):
                 own, shape = kinds == kind, {"circle": "o", "triangle": "^"}[marker]
                 part = axes.scatter(x[own], y[own], s=(6 * POINT) ** 2, c=color, marker=shape, alpha=0.65, lw=0)
                 parts.append((kind, part))
-            legend(axes, parts, width)
+            return parts
 
-        return Scene(width, height, draw, title=texts["title"])
+        return names, draw

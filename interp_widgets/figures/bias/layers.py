@@ -11,9 +11,9 @@ from bokeh.models import LegendItem, Range1d
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.bias import BiasActivity, BiasProbes
-from interp_widgets.figures.chart import Chart, empty_source, place_ticks
-from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.chart import DrawnChart, empty_source, place_ticks
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 Measure = Literal["auc", "accuracy"]
@@ -37,10 +37,11 @@ class LayerLine:
     high: NDArray[np.float64] | None = None
 
 
-class ByLayer(Chart):
+class ByLayer(DrawnChart):
     """Lines over layers, a colour per model, a dash per kind; a tap on a point selects its row, whose column ``x`` is
     the layer."""
 
+    SIZE: ClassVar[tuple[int, int]] = (620, 320)
     EMPTY: ClassVar[str] = "Nothing computed yet."
 
     def __init__(self, name: str, title: str, y_label: str) -> None:
@@ -109,17 +110,11 @@ class ByLayer(Chart):
         self.mark.data = {"x": marked, "low": [bounds["start"]] * len(marked), "high": [bounds["end"]] * len(marked)}
         self.fill(rows, subtitle=subtitle)
 
-    def scene(self, *, width: float = 620, height: float = 320) -> Scene:
-        """The lines on the screen as a static picture; ValueError where there are none."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there is nothing to draw: {self.message}")
-        texts, lines, names = self.described, self.lines, [line.name for line in self.lines]
-        height += legend_room(names, width) + subtitle_room(texts["subtitle"])
+    def drawing(self) -> Drawing:
+        lines, names = self.lines, [line.name for line in self.lines]
         ends = self.figure.y_range.start, self.figure.y_range.end
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, names, **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             parts = []
             for line in lines:
                 at, color = np.arange(len(line.values)), PALETTE8[line.model]
@@ -131,9 +126,9 @@ class ByLayer(Chart):
                 )  # fmt: skip
                 parts.append((line.name, part))
             axes.set(ylim=ends)
-            legend(axes, parts, width)
+            return parts
 
-        return Scene(width, height, draw, title=texts["title"])
+        return names, draw
 
 
 _PROBES = {"": "solid", "second_": "dashed", "control_": "dotted"}

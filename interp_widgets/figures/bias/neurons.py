@@ -11,8 +11,8 @@ from bokeh.models import Range1d
 from interp_widgets.analysis.bias import BiasNeurons
 from interp_widgets.figures.chart import QUIET, place_ticks
 from interp_widgets.figures.picked_dots import PickedDots
-from interp_widgets.figures.static.charts import plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import VIRIDIS256
 
 
@@ -23,6 +23,7 @@ class NeuronDots(PickedDots):
     Source: Explainability in Large Language Models (Luo 2024), section 4.3.1, figure 4.10.
     """
 
+    SIZE: ClassVar[tuple[int, int]] = (560, 360)
     EMPTY: ClassVar[str] = "No neurons yet."
 
     def __init__(self) -> None:
@@ -70,24 +71,19 @@ class NeuronDots(PickedDots):
         if picked:
             self.ring(layer=picked[0], neuron=picked[1])
 
-    def scene(self, *, width: float = 560, height: float = 360) -> Scene:
-        """The dots on the screen as a static picture; ValueError where there are none."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there is nothing to draw: {self.message}")
-        texts, rows = self.described, dict(self.source.data)
-        height += subtitle_room(texts["subtitle"])
+    def drawing(self) -> Drawing:
+        rows = dict(self.source.data)
         ends = [(axis.start, axis.end) for axis in (self.figure.x_range, self.figure.y_range)]
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, [], **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             sizes = [(0.8 * size * POINT) ** 2 for size in rows["size"]]
             dots = axes.scatter(rows["x"], rows["y"], s=sizes, c=rows["color"], lw=0)
             each = zip(rows["neuron"], rows["layer"], rows["cosine"], strict=True)
             sheet.tip(dots, [f"neuron {neuron} of layer {layer}: {cosine:.3f}" for neuron, layer, cosine in each])
             axes.set(xlim=ends[0], ylim=ends[1])
+            return []
 
-        return Scene(width, height, draw, title=texts["title"])
+        return [], draw
 
 
 def _spread(x: Any, y: Any) -> tuple[Any, Any]:

@@ -8,22 +8,23 @@ from typing import Any, ClassVar, Literal
 from bokeh.models import LegendItem, Range1d
 
 from interp_widgets.analysis.bias import DebiasComparison
-from interp_widgets.figures.chart import QUIET, Chart
-from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.chart import QUIET, DrawnChart
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 CostMeasure = Literal["lms", "perplexity"]
 _MPL = {"diamond": "D", "circle": "o", "triangle": "^"}
 
 
-class TradeOff(Chart):
+class TradeOff(DrawnChart):
     """The distance of SS to 50, which an edit should make small, against LMS or the perplexity, with 95% intervals.
 
     The model as it is is a diamond, an edit a circle, and a random edit as large a triangle of the same colour.
     Source: Explainability in Large Language Models (Luo 2024), table 5.4.
     """
 
+    SIZE: ClassVar[tuple[int, int]] = (720, 400)
     EMPTY: ClassVar[str] = "Nothing judged yet: press Run."
     AXES: ClassVar[dict[str, str]] = {
         "lms": "LMS (%), more is better", "perplexity": "perplexity, × as it is",
@@ -83,17 +84,11 @@ class TradeOff(Chart):
         self.figure.title.text = f"{name}: bias and language modelling" if name else "Bias and language modelling"
         self.fill(rows, subtitle="diamond: as it is; circles: edits; triangles: random edits as large")
 
-    def scene(self, *, width: float = 720, height: float = 400) -> Scene:
-        """The points on the screen as a static picture; ValueError where there are none."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there is nothing to draw: {self.message}")
-        texts, rows, names = self.described, dict(self.source.data), list(self.source.data["name"])
-        height += legend_room(names, width) + subtitle_room(texts["subtitle"])
+    def drawing(self) -> Drawing:
+        rows, names = dict(self.source.data), list(self.source.data["name"])
         ends = [(axis.start, axis.end) for axis in (self.figure.x_range, self.figure.y_range)]
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, names, **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             axes.hlines(rows["y"], rows["left"], rows["right"], colors=rows["color"], lw=1.5 * POINT, alpha=0.6)
             axes.vlines(rows["x"], rows["low"], rows["high"], colors=rows["color"], lw=1.5 * POINT, alpha=0.6)
             parts = [
@@ -103,9 +98,9 @@ class TradeOff(Chart):
                 )
             ]
             axes.set(xlim=ends[0], ylim=ends[1])
-            legend(axes, parts, width)
+            return parts
 
-        return Scene(width, height, draw, title=texts["title"])
+        return names, draw
 
 
 _RANDOM = "Random, as large as "

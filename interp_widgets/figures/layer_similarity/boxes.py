@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.layer_similarity import LayerSections
 from interp_widgets.analysis.layer_similarity.sections import NAMES
-from interp_widgets.figures.chart import QUIET, Chart, empty_source, place_ticks
-from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.chart import QUIET, DrawnChart, empty_source, place_ticks
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 _SHADES = (PALETTE8[4], PALETTE8[3], PALETTE8[5])
@@ -70,13 +70,14 @@ def boxes_of(series: BoxSeries) -> list[Box]:
     return boxes
 
 
-class TaskBoxes(Chart):
+class TaskBoxes(DrawnChart):
     """CKA over tasks by layer, a box per model; the fitted sections shaded, the intervals of their ends hatched.
 
     Source: Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language Models,
     figures 2, 3 and 7.
     """
 
+    SIZE: ClassVar[tuple[int, int]] = (760, 380)
     EMPTY: ClassVar[str] = "Nothing compared yet: press Run."
 
     def __init__(self) -> None:
@@ -188,19 +189,13 @@ class TaskBoxes(Chart):
                     unsure[column].append(value)
         return shades, unsure
 
-    def scene(self, *, width: float = 760, height: float = 380) -> Scene:
-        """The boxes on the screen as a static picture; ValueError where there are none."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there is nothing to draw: {self.message}")
-        texts, names = self.described, [own.name for own in self.series]
+    def drawing(self) -> Drawing:
+        names = [own.name for own in self.series]
         placed, shades, unsure = self._placed(), dict(self.shades.data), dict(self.unsure.data)
         ends, span = (self.figure.y_range.start, self.figure.y_range.end), self.figure.x_range
         limits = span.reset_start, span.reset_end
-        height += legend_room(names, width) + subtitle_room(texts["subtitle"])
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, names, **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             for left, right, color, name, middle in zip(
                 *(shades[column] for column in ("left", "right", "color", "name", "x")), strict=True
             ):
@@ -222,6 +217,6 @@ class TaskBoxes(Chart):
                         [place] * len(numbers), numbers, s=(5 * POINT) ** 2, facecolors="none", edgecolors=color
                     )
             axes.set(ylim=ends, xlim=limits)
-            legend(axes, list(parts.items()), width)
+            return list(parts.items())
 
-        return Scene(width, height, draw, title=texts["title"])
+        return names, draw

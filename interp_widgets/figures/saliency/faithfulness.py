@@ -10,10 +10,10 @@ from bokeh.models import LegendItem
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.saliency import FaithfulnessResult
-from interp_widgets.figures.chart import QUIET, Chart, empty_source
+from interp_widgets.figures.chart import QUIET, DrawnChart, empty_source
 from interp_widgets.figures.labels import number
-from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 Curve = Literal["deletion", "insertion", "comprehensiveness", "sufficiency"]
@@ -23,7 +23,7 @@ CHANCE = "random orders: mean and range"
 """Name of the band of random orders."""
 
 
-class FaithfulnessCurves(Chart):
+class FaithfulnessCurves(DrawnChart):
     """One of the four faithfulness curves, a line per saliency method with the band of random orders.
 
     ``deletion`` and ``insertion`` run over the share of the prompt deleted or kept, ``comprehensiveness`` and
@@ -116,19 +116,12 @@ class FaithfulnessCurves(Chart):
         self.figure.yaxis[0].axis_label = f"loss of {unit}" if self._listed else unit
         self.fill(rows, subtitle=self._numbers(results))
 
-    def scene(self, *, width: float = 620, height: float = 340, name: str = "") -> Scene:
-        """The curves on the screen as a static picture, with `name` in its title; ValueError without curves."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError("there are no curves to draw: run the check first")
-        texts, lines, band = self.described, dict(self.lines.data), dict(self.band.data)
-        texts["title"] = f"{name}{texts['title']}"
+    def drawing(self) -> Drawing:
+        lines, band = dict(self.lines.data), dict(self.band.data)
         ticks = self._listed and dict(self.figure.xaxis[0].major_label_overrides)
         names = [*lines["method"], CHANCE]
-        height += legend_room(names, width) + subtitle_room(texts["subtitle"])
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, names, **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             area = axes.fill_between(band["x"], band["low"], band["high"], color=QUIET, alpha=0.25, lw=0)
             axes.plot(band["x"], band["mean"], color=QUIET, lw=2 * POINT, ls="--")
             drawn = [
@@ -137,9 +130,9 @@ class FaithfulnessCurves(Chart):
             ]
             if ticks:
                 axes.set_xticks(list(ticks), list(ticks.values()))
-            legend(axes, list(zip(names, [*drawn, area], strict=True)), width)
+            return list(zip(names, [*drawn, area], strict=True))
 
-        return Scene(width, height, draw, title=texts["title"])
+        return names, draw
 
     @property
     def _listed(self) -> bool:

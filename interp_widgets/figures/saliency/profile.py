@@ -8,13 +8,13 @@ import numpy as np
 from bokeh.models import LegendItem, NumeralTickFormatter, Range1d, Span
 
 from interp_widgets.analysis.saliency import SaliencyDatasetResult
-from interp_widgets.figures.chart import QUIET, Chart, empty_source
-from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, fitted
+from interp_widgets.figures.chart import QUIET, DrawnChart, empty_source
+from interp_widgets.figures.static.charts import Drawing, Named
+from interp_widgets.figures.static.scene import POINT, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 
-class PositionProfile(Chart):
+class PositionProfile(DrawnChart):
     """Share of a sentence's density in each of its quarters, one line per model, with 95% intervals.
 
     A uniform density gives 25% everywhere; a U shape means that the middle of a sentence counts less.
@@ -77,17 +77,11 @@ class PositionProfile(Chart):
         counts = ", ".join(f"{result.model_names[model]} {result.profile_sentences[model]}" for model in models)
         self.fill(rows, subtitle=f"sentences: {counts}\nbars: 95% interval over prompts · dotted: no preference")
 
-    def scene(self, *, width: float = 620, height: float = 340) -> Scene:
-        """The profile on the screen as a static picture; ValueError if there is none."""
-        width = fitted(width)
-        if self.message:
-            raise ValueError(f"there is no profile to draw: {self.message}")
-        texts, lines, points = self.described, dict(self.lines.data), dict(self.source.data)
+    def drawing(self) -> Drawing:
+        lines, points = dict(self.lines.data), dict(self.source.data)
         top, names = self.figure.y_range.end, list(lines["model"])
-        height += legend_room(names, width) + subtitle_room(texts["subtitle"])
 
-        def draw(sheet: Sheet) -> None:
-            axes = plot(sheet, width, height, names, **texts)
+        def draw(sheet: Sheet, axes: Any) -> Named:
             axes.axhline(0.25, color=QUIET, lw=1.5 * POINT, ls=":")
             drawn = [
                 axes.plot(xs, ys, color=color, lw=2.5 * POINT, marker="o", markersize=9 * POINT, clip_on=False)[0]
@@ -97,6 +91,6 @@ class PositionProfile(Chart):
             axes.set(xlim=(-0.4, 3.4), ylim=(0, top))
             axes.set_xticks(range(len(self.QUARTERS)), list(self.QUARTERS))
             axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-            legend(axes, list(zip(names, drawn, strict=True)), width)
+            return list(zip(names, drawn, strict=True))
 
-        return Scene(width, height, draw, title=texts["title"])
+        return names, draw

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,28 +31,44 @@ _SMALL, _LINE = 11.0, 16.0
 _LEFT, _TOP, _BOTTOM, _RIGHT = 64.0, 56.0, 48.0, 16.0
 Curve = tuple[str, ArrayLike, bool]
 """Name, values, and whether it is highlighted: only highlighted curves are named."""
+Named = Sequence[tuple[str, Any]]
+"""Names in a legend, and what they name."""
+Draw = Callable[[Sheet, Any], Named]
+"""Draws into the axes of a chart, and returns what its legend names."""
+Drawing = tuple[Sequence[str], Draw]
+"""The names that the legend of a chart may have, and what draws the chart."""
 
 
-def plot(
-    sheet: Sheet, width: float, height: float, names: Sequence[str], *, title: str, x_label: str, y_label: str,
-    subtitle: str = "",
-) -> Axes:  # fmt: skip
-    """Axes of a chart with title, axis names, grid lines, and room above for a legend of `names`.
+def chart_scene(
+    names: Sequence[str], draw: Draw, *, title: str, x_label: str, y_label: str, subtitle: str = "",
+    width: float, height: float,
+) -> Scene:  # fmt: skip
+    """A chart: `draw` draws into its axes; title, subtitle, names of the axes, grid lines and legend are drawn here.
 
-    The lines of the subtitle go below the title; `subtitle_room` is their height.
+    `names` are those that the legend may have; `height` is without the lines of the subtitle and of a longer legend.
     """
-    sheet.title(title, width)
-    for index, line in enumerate(subtitle.splitlines()):
-        text = shorten(line, width - 2 * MARGIN, _SMALL)
-        sheet.text(MARGIN, MARGIN + 26 + _LINE * index, text, size=_SMALL, color=MUTED)
-    top = _TOP + subtitle_room(subtitle) + legend_room(names, width)
-    axes = sheet.axes(_LEFT, top, width - _LEFT - _RIGHT, height - top - _BOTTOM)
+    width = fitted(width)
+    above = _LINE * len(subtitle.splitlines()) + _legend_room(names, width)
+
+    def chart(sheet: Sheet) -> None:
+        sheet.title(title, width)
+        for index, line in enumerate(subtitle.splitlines()):
+            text = shorten(line, width - 2 * MARGIN, _SMALL)
+            sheet.text(MARGIN, MARGIN + 26 + _LINE * index, text, size=_SMALL, color=MUTED)
+        axes = sheet.axes(_LEFT, _TOP + above, width - _LEFT - _RIGHT, height - _TOP - _BOTTOM)
+        _style(axes, x_label, y_label)
+        if named := draw(sheet, axes):
+            _draw_legend(axes, named, width)
+
+    return Scene(width, height + above, chart, title=title)
+
+
+def _style(axes: Axes, x_label: str, y_label: str) -> None:
     axes.set(xlabel=printable(x_label), ylabel=printable(y_label))
     axes.grid(axis="y")
     axes.tick_params(length=0, labelsize=11 * POINT)
     axes.yaxis.set_major_formatter(lambda value, _: number(round(value, 6)))
     axes.spines["left"].set_visible(False)
-    return axes
 
 
 def _columns(names: Sequence[str], width: float) -> int:
@@ -60,17 +76,12 @@ def _columns(names: Sequence[str], width: float) -> int:
     return max(1, int((width - _LEFT - _RIGHT) / widest))
 
 
-def legend_room(names: Sequence[str], width: float) -> float:
+def _legend_room(names: Sequence[str], width: float) -> float:
     """Height in pixels of a legend above a chart of this width, without its first line."""
     return 18.0 * max(0, -(-len(names) // _columns(names, width)) - 1)
 
 
-def subtitle_room(subtitle: str) -> float:
-    """Height in pixels of a subtitle."""
-    return _LINE * len(subtitle.splitlines())
-
-
-def legend(axes: Axes, parts: Sequence[tuple[str, Any]], width: float) -> None:
+def _draw_legend(axes: Axes, parts: Named, width: float) -> None:
     """The legend of a chart, in as many columns as fit above it."""
     names = [printable(name) for name, _ in parts]
     axes.legend([part for _, part in parts], names, loc="lower left", ncols=_columns(names, width), borderaxespad=0,
@@ -94,7 +105,6 @@ def curves_scene(
     >>> curves_scene([("a", [0.0, 1.0], True)], title="t", x_label="x", y_label="y").width
     720
     """
-    width = fitted(width)
     lines = [(name, np.asarray(values, dtype=float), marked) for name, values, marked in curves]
     finite = np.concatenate([values[np.isfinite(values)] for _, values, _ in lines] or [np.zeros(0)])
     if not finite.size:
@@ -103,12 +113,10 @@ def curves_scene(
     most = max(len(values) for _, values, _ in lines)
     places = np.arange(1, most + 1) if at is None else np.asarray(at, dtype=float)
     names = [name for name, _, marked in lines if marked]
-    height += legend_room(names, width)
 
-    def draw(sheet: Sheet) -> None:
+    def draw(sheet: Sheet, axes: Axes) -> Named:
         from matplotlib.ticker import MaxNLocator
 
-        axes = plot(sheet, width, height, names, title=title, x_label=x_label, y_label=y_label)
         room = 0.02 * (high - low or 1.0)
         first, last = float(places.min()), float(places.max())
         axes.set(xlim=(first, last if last > first else first + 1))
@@ -123,6 +131,6 @@ def curves_scene(
                 named.append((name, line))
             if np.isfinite(values).sum() == 1:
                 line.set(marker="o", markersize=4)
-        legend(axes, named, width)
+        return named
 
-    return Scene(width, height, draw, title=title)
+    return chart_scene(names, draw, title=title, x_label=x_label, y_label=y_label, width=width, height=height)
