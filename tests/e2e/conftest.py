@@ -502,6 +502,14 @@ class Notebook:
         )
 
 
+def axe_faults(page: Any, where: str, **options: Any) -> list[str]:
+    """What axe finds wrong for those who hear a part of the page, or see little."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page, where, {"resultTypes": ["violations"], **options}).response["violations"]
+    return [f"{fault['id']}: {node['html'][:300]}" for fault in found for node in fault["nodes"]]
+
+
 @pytest.fixture(scope="session")
 def pages(browser: Any) -> Pages:
     """Pages that have JupyterLab loaded, or will."""

@@ -1,7 +1,7 @@
 """Pictures of every tab of the workbench on SmolLM2, for notebooks/GALLERY.md: wide and narrow, light and dark.
 
-``make gallery`` writes them into notebooks/images/smollm2, and the page that shows them; a panel with an error, or one
-wider than its cell, fails it.
+``make gallery`` writes them into notebooks/images/smollm2, and the page that shows them; a panel with an error, one
+wider than its cell, or one with a name, role, contrast or target size that axe finds wrong, fails it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from playwright.sync_api import expect
 
 from interp_widgets.widgets.workbench.tools import TOOLS
 
-from .conftest import DARK, LIGHT
+from .conftest import DARK, LIGHT, axe_faults
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 FOLDER = NOTEBOOKS / "images" / "smollm2"
@@ -33,6 +33,8 @@ LONGEST = 120
 TOOL_PICTURES = (("light", 1400), ("dark", 1400), ("light", 700), ("dark", 700))
 TAB_PICTURES = (("light", 1400), ("dark", 700))
 """Themes and widths in which the first tab of a tool is taken, and its other tabs."""
+TARGETS = {"target-size": {"enabled": True}}
+"""A rule of axe that is off by itself."""
 
 
 @pytest.mark.timeout(3600)
@@ -40,6 +42,7 @@ def test_gallery(nb: Any) -> None:
     nb.make("gallery.ipynb", SETUP, "bench")
     nb.run_all()
     nb.resize(1400, 2600)
+    nb.page.evaluate("() => { document.body.style.overflow = 'visible'; }")  # or axe takes everything for hidden
     tabs: dict[str, dict[str, str]] = {}
     for tool in TOOLS:
         nb.py(code=f"screen.shown = ({tool!r},); shell = screen[{tool!r}]")
@@ -66,6 +69,8 @@ def test_gallery(nb: Any) -> None:
                         nb.bokeh_idle()
                         nb.rests()
                         assert card.evaluate("card => card.scrollWidth <= card.clientWidth + 1"), (tool, tab, width)
+                        found = axe_faults(nb.page, ".iw-card:not(.iw-hidden)", rules=TARGETS)
+                        assert found == [], (tool, tab, name, width)
                         keep(card.screenshot(), FOLDER / f"{picture(tool, tab, number)}_{name}_{width}.webp")
             if width == 1400:
                 open_tab(nb, "saliency", next(iter(tabs["saliency"])))  # the tab that it opens on

@@ -139,6 +139,10 @@ def test_take_away(nb: Any) -> None:
     expect(panel.get_by_role("button", name="Save file")).to_be_hidden()
     menu.click()
     nb.page.get_by_role("menuitem", name="Save").click()
+    for control in (panel.get_by_label("Format"), panel.get_by_label("File name"), panel.locator(".noUi-handle").first):
+        control.focus()
+        nb.page.keyboard.press("Shift")  # whoever uses keys sees where they are
+        expect(control).to_have_css("outline-style", "solid")
     panel.get_by_role("button", name="Save file").click()
     expect(panel.get_by_role("status").last).to_contain_text("toy.csv")
     assert (nb.lab.root / "toy.csv").read_text() == "square\n9\n"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from .conftest import DARK
+from .conftest import DARK, axe_faults
 
 SETUP = """
 from interp_widgets import Workbench, load_demo_pair
@@ -116,21 +115,15 @@ def test_every_tab_ends_above_the_fold_and_has_names_roles_and_contrast(opened: 
         document.body.style.overflow = 'visible';
         for (const card of document.querySelectorAll('.iw-card')) card.classList.remove('iw-hidden');
     }""")
-    assert faults(opened.page, ".iw-screen") == []
+    assert axe_faults(opened.page, ".iw-screen") == []
     opened.set_theme(DARK)
-    assert faults(opened.page, ".iw-screen", runOnly=["color-contrast"]) == []
+    assert axe_faults(opened.page, ".iw-screen", runOnly=["color-contrast"]) == []
     opened.page.evaluate("""() => {
         const [first, second] = document.querySelectorAll('.iw-tabs button');
         first.style.color = first.style.borderColor = '#888';
         first.style.background = '#777';
         second.textContent = second.title = '';
     }""")
-    found = faults(opened.page, ".iw-tabs")
+    found = axe_faults(opened.page, ".iw-tabs")
     assert [fault.split(":")[0] for fault in found] == ["button-name", "color-contrast"], "axe finds what it should"
     opened.page.evaluate("() => { document.body.style.overflow = ''; }")
-
-
-def faults(page: Any, where: str, **options: Any) -> list[str]:
-    """What axe finds wrong for those who hear the screen, or see little."""
-    found = Axe().run(page, where, {"resultTypes": ["violations"], **options}).response["violations"]
-    return [f"{fault['id']}: {node['html'][:300]}" for fault in found for node in fault["nodes"]]
