@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from tests.pictures import ALIKE, keep, share_unlike
 from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).parents[2]
@@ -182,6 +184,17 @@ STILL = """async node => {
         before = now;
     }
 }"""
+STORED = ROOT / "notebooks" / "images" / "demo"
+"""The pictures of the README, one of each panel on the demo pair: the journeys compare what they see."""
+LETTERS = """() => {
+    const text = document.createElement('canvas').getContext('2d');
+    return ['ui', 'code'].map(kind => {
+        text.font = `40px ${getComputedStyle(document.body).getPropertyValue(`--jp-${kind}-font-family`)}`;
+        return Math.round(text.measureText('What it depends on: 0.123, −4.5').width);
+    });
+}"""
+LETTERS_STORED = [0, 0]
+"""The widths of a text in the two fonts of the stored pictures."""
 TALL = 1700
 """Height of the page in which a journey goes on after a look: as high before, it need not be laid out once more."""
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
@@ -194,6 +207,7 @@ class Notebook:
         self.page, self.lab, self.pictures = page, lab, pictures
         self.shown = "panel"
         self.errors: list[str] = []
+        self.changed: list[str] = []
         self.console: list[str] = []
         self.outside: list[str] = []
         self._listeners: dict[str, Callable[[Any], object]] = {
@@ -398,13 +412,35 @@ class Notebook:
         )
 
     def screenshot(self, name: str, target: Any = None) -> None:
-        """Keep a picture of `target` (default: the page), where pictures are wanted."""
-        if self.pictures is None:
+        """Keep a picture of `target` (default: the page) where pictures are wanted; else it is compared."""
+        if self.pictures is not None:
+            keep((target or self.page).screenshot(), self.pictures / f"{name}.webp")
+        elif self.is_pictured(name):
+            self.compare(target or self.page, STORED / f"{name}.webp")
+
+    def is_pictured(self, name: str) -> bool:
+        """Whether a picture of this name is wanted, or stored."""
+        return self.pictures is not None or (STORED / f"{name}.webp").exists()
+
+    def compare(self, target: Any, stored: Path) -> None:
+        """Whether it looks as in a stored picture is said at the end of the test, for all pictures at once.
+
+        Not where the browser has other fonts, which break all lines elsewhere.
+        """
+        if self.page.evaluate(LETTERS) != LETTERS_STORED:
+            warnings.warn(
+                f"{stored.name} is not compared: this browser has other fonts than its pictures", stacklevel=2
+            )
             return
-        self.pictures.mkdir(parents=True, exist_ok=True)
-        path = self.pictures / f"{name}.png"
-        (target or self.page).screenshot(path=str(path))
-        assert path.stat().st_size > 2_000, f"the picture {name} is empty"
+        png = target.screenshot()
+        share = share_unlike(png, stored)
+        if share > ALIKE:
+            new = ROOT / "build" / stored.relative_to(ROOT)
+            keep(png, new)
+            self.changed.append(
+                f"{share:.1%} of {stored.relative_to(ROOT)} looks different (allowed: {ALIKE:.0%}): see "
+                f"{new.relative_to(ROOT)}, and if it is as it should be, put it in its place"
+            )
 
     def looks(self, name: str, panel: Any, *, height: int = 2600, first: int = 0) -> None:
         """A panel may not be wider than its cell, wide or narrow; pictures of it, where wanted, light and dark.
@@ -412,19 +448,19 @@ class Notebook:
         Where given, its first picture begins so many pixels below its top or higher.
         """
         self.page.mouse.move(2, 2)
-        for theme, widths in ((LIGHT, (1400, 700)), (DARK, (700, 1400))):
-            if theme == DARK and self.pictures is None:
-                break
+        for theme, width in ((LIGHT, 1400), (LIGHT, 700), (DARK, 700), (DARK, 1400)):
+            picture = f"{name}_{theme.split()[-1].lower()}_{width}"
+            if theme == DARK and not self.is_pictured(picture):
+                continue
             self.set_theme(theme)
-            for width in widths:
-                self.resize(width, height if self.pictures is not None else TALL)
-                if self.page.evaluate("() => (window.Bokeh?.documents ?? []).some(doc => doc.views_manager)"):
-                    self.bokeh_idle()
-                self.screenshot(f"{name}_{theme.split()[-1].lower()}_{width}", panel)
-                over = panel.evaluate("panel => panel.scrollWidth - panel.clientWidth")
-                assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
-                above = self.first_picture(panel) if first else 0
-                assert above <= first, f"the first picture is {above} pixels below the top of the panel at {width}"
+            self.resize(width, height if self.is_pictured(picture) else TALL)
+            if self.page.evaluate("() => (window.Bokeh?.documents ?? []).some(doc => doc.views_manager)"):
+                self.bokeh_idle()
+            self.screenshot(picture, panel)
+            over = panel.evaluate("panel => panel.scrollWidth - panel.clientWidth")
+            assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
+            above = self.first_picture(panel) if first else 0
+            assert above <= first, f"the first picture is {above} pixels below the top of the panel at {width}"
         self.set_theme(LIGHT)
         self.resize(1400, TALL)
 
@@ -572,6 +608,7 @@ def notebook_page(lab: Lab, pages: Pages, pictures: Path | None) -> Iterator[Not
         notebook.shutdown()
         notebook.leave()
     assert not errors, f"errors in the page: {errors}"
+    assert not notebook.changed, "\n".join(notebook.changed)
     assert not outside, f"requests off the machine: {outside}"
 
 

@@ -6,16 +6,15 @@ wider than its cell, or one with a name, role, contrast or target size that axe 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from playwright.sync_api import expect
 
 from interp_widgets.widgets.workbench.tools import TOOLS
+from tests.pictures import keep
 
 from .conftest import DARK, LIGHT, axe_faults
 
@@ -125,9 +124,3 @@ def page(tabs: Mapping[str, Mapping[str, str]]) -> str:
                 f"- {title}: {links(picture(name, tab, 1), TAB_PICTURES)}" for tab, title in others
             ))  # fmt: skip
     return "\n\n".join(parts) + "\n"
-
-
-def keep(png: bytes, path: Path) -> None:
-    """Write a picture without loss, at half the size of a PNG."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.open(io.BytesIO(png)).convert("RGB").save(path, lossless=True, method=6)

@@ -71,7 +71,7 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("(panel.kind, panel.layer)", ("mlp", 5))
     panel.get_by_role("button", name="Add to the list").click()
     nb.wait_py("len(panel.ablations)", 2)
-    nb.looks("ablation_modules", panel, height=3000, first=420)
+    nb.looks("ablation", panel, height=3000, first=420)
 
     # the text with both taken out
     panel.get_by_role("tab", name="Text").click()

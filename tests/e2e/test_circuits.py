@@ -7,16 +7,6 @@ from typing import Any
 from playwright.sync_api import expect
 
 
-def pictures(nb: Any, name: str) -> None:
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 2000)
-            nb.screenshot(f"{name}_{theme.lower()}_{width}", nb.panel)
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 1900)
-
-
 def test_journey(nb: Any) -> None:
     nb.show("CircuitBoard(pair.tuned)")
     panel = nb.panel
@@ -24,7 +14,7 @@ def test_journey(nb: Any) -> None:
     expect(panel.get_by_text("this is about the methods, not about demo-tuned", exact=False)).to_be_visible()
     nb.done()
     expect(panel.get_by_text("First (✓ matters): head 1.1 ✓", exact=False)).to_be_visible()
-    pictures(nb, "circuits_heads")
+    nb.looks("circuits", panel, height=2000)
 
     # a cell by the keyboard: the row above, the column beside
     panel.locator(".iw-heat canvas.iw-top").first.focus()
@@ -41,7 +31,7 @@ def test_journey(nb: Any) -> None:
     nb.py(code="panel.method, panel.circuit = 'path patching, noising', 'backup'")
     nb.done()
     expect(panel.get_by_text("head 1.1 to logits ✓", exact=False)).to_be_visible()
-    pictures(nb, "circuits_edges")
+    nb.looks("circuits_edges", panel, height=2000)
     panel.get_by_role("button", name="Open it in a workbench").click()
     expect(panel.get_by_text("circuit-backup", exact=True)).to_be_visible()
     expect(panel.get_by_text("head 1.1 to logits, ", exact=False)).to_be_hidden()

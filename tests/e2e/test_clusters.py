@@ -10,15 +10,7 @@ from playwright.sync_api import expect
 def test_journey(nb: Any) -> None:
     panel = nb.show("ClusterExplorer(pair)").panel
     expect(panel.get_by_text("Step 3,350: the model solves 85%", exact=False)).to_be_visible()
-    nb.bokeh_idle()
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 2400)
-            nb.bokeh_idle()
-            nb.screenshot(f"clusters_{theme.lower()}_{width}", panel)
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 2400)
+    nb.looks("clusters", panel, height=2400)
 
     # other curves, and the checkpoints one after the other
     panel.get_by_label("Curves", exact=True).select_option(label="nearest training instances with the same task")
@@ -35,8 +27,4 @@ def test_journey(nb: Any) -> None:
     panel.get_by_role("button", name="A beside B").click()
     nb.wait_py("panel.view", "beside")
     nb.done()
-    nb.bokeh_idle()
-    for width in (1400, 700):
-        nb.resize(width, 2400)
-        nb.bokeh_idle()
-        nb.screenshot(f"clusters_instructions_{width}", panel)
+    nb.looks("clusters_instructions", panel, height=2400)

@@ -52,7 +52,7 @@ def test_journey(opened: Any) -> None:
     row = panel.locator(".iw-side .iw-table tr[aria-selected=true]")
     expect(row).to_contain_text("lion")
     expect(row).to_be_in_viewport()
-    nb.looks("concepts_map", nb.panel, height=2600)
+    nb.looks("concepts", nb.panel, height=2600)
 
     # search, and a click on what is found
     search = panel.get_by_label("Search", exact=True)

@@ -12,15 +12,7 @@ def test_journey(nb: Any) -> None:
     tables = panel.locator(".iw-table:visible")
     expect(tables.last.locator("tbody tr")).to_have_count(40)
     expect(tables.first.locator("tbody tr")).to_have_count(5)
-    nb.bokeh_idle()
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 2400)
-            nb.bokeh_idle()
-            nb.screenshot(f"data_set_{theme.lower()}_{width}", panel)
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 2400)
+    nb.looks("data_set", panel, height=2400)
 
     # what the models differ in, row by row
     panel.get_by_role("radio", name="B − A").or_(panel.get_by_role("button", name="B − A")).first.click()

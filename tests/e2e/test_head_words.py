@@ -30,7 +30,7 @@ def test_journey(opened: Any) -> None:
     nb, panel = opened, opened.panel
     assert nb.py("(heads['heads'].grid.heat.shape, heads.comparison is not None)") == ([6, 6], True)
     nb.resize(1400, 1700)
-    nb.looks("head_words_opened", nb.panel, height=2600)
+    nb.looks("head_words", nb.panel, height=2600)
 
     # a head, the pairs it relates, the dimensions behind one, the pairs of another
     nb.page.mouse.click(*cell(nb, 2, 3))

@@ -39,16 +39,8 @@ def test_journey(opened: Any) -> None:
         panel.get_by_role("tab", name=name, exact=True).click()
         nb.wait_py("panel.tab", name.lower())
         nb.done()
-        nb.bokeh_idle()
         assert nb.py("panel.status.error") == ""
-        for theme in ("Light", "Dark"):
-            nb.set_theme(f"JupyterLab {theme}")
-            for width in (1400, 700):
-                nb.resize(width, 1600)
-                nb.bokeh_idle()
-                nb.screenshot(f"layers_{name.lower()}_{theme.lower()}_{width}", panel)
-        nb.set_theme("JupyterLab Light")
-        nb.resize(1400, 1600)
+        nb.looks(f"layer_similarity_{name.lower()}", panel, height=1600)
 
     # another number of texts needs control models compared anew: that waits for Run, which says how long
     panel.get_by_role("tab", name="Tasks", exact=True).click()

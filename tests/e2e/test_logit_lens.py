@@ -27,7 +27,7 @@ def test_journey(opened: Any) -> None:
     story = panel.locator(".iw-plot .widget-html").first
     expect(story).to_contain_text("“·Paris”")
     expect(panel.locator(".iw-table tbody tr")).to_have_count(10)
-    nb.looks("logit_lens_opened", nb.panel, height=2400, first=420)
+    nb.looks("logit_lens", nb.panel, height=2400, first=420)
     nb.resize(1900, 1700)  # all columns fit
 
     # another prompt, typed, with a response and a target

@@ -14,16 +14,6 @@ def opened(nb: Any) -> Any:
     return nb.show("PatchingPanel(pair.tuned)")
 
 
-def pictures(nb: Any, name: str) -> None:
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 2400)
-            nb.screenshot(f"{name}_{theme.lower()}_{width}", nb.panel)
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 1900)
-
-
 def test_journey(opened: Any) -> None:
     nb = opened
     panel = nb.panel
@@ -38,7 +28,7 @@ def test_journey(opened: Any) -> None:
     nb.done()
     expect(panel.get_by_text("recovers 1.00", exact=False).first).to_be_visible()
     expect(panel.locator(".iw-table tbody tr").first).to_contain_text("Paris")
-    pictures(nb, "patching_map")
+    nb.looks("patching", panel, height=2400)
 
     # a longer corrupted prompt is aligned from both ends, and says what is left out
     box = panel.get_by_label("Corrupted prompt", exact=True)
@@ -53,7 +43,7 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("panel.alignment", "0:0 1:1 2:2 3:3 4:5")
     nb.done()
     expect(panel.get_by_text("not patched: “·Italy” (4) of the corrupted prompt.", exact=False)).to_be_visible()
-    pictures(nb, "patching_mended")
+    nb.looks("patching_mended", panel, height=2400)
     panel.get_by_role("button", name="Pair by clicks").click()
     clean.nth(3).click()
     corrupted.nth(4).click()
@@ -78,12 +68,12 @@ def test_journey(opened: Any) -> None:
     expect(panel.get_by_text("Largest (layer.head)", exact=False)).to_be_visible()
     nb.py(code="panel['heads'].select(0, head_picked=True, head=1)")
     nb.done()
-    pictures(nb, "patching_heads")
+    nb.looks("patching_heads", panel, height=2400)
     panel.get_by_role("tab", name="Pairs").click()
     nb.done()
     expect(panel.get_by_text("cells differ from 0 beyond chance", exact=False)).to_be_visible()
     nb.py(code="panel['pairs'].select(0, 3)")
-    pictures(nb, "patching_pairs")
+    nb.looks("patching_pairs", panel, height=2400)
     lines = panel.get_by_label("Pairs, one per line")
     lines.fill("The capital of France is")
     lines.blur()
@@ -100,7 +90,7 @@ def test_journey(opened: Any) -> None:
     panel.locator(".iw-table:visible tbody tr").filter(has_text="mlp 0").click()
     panel.get_by_role("button", name="Leave out mlp 0").click()
     expect(panel.get_by_text("random circuits like it", exact=False).last).to_contain_text("Kept: ")
-    pictures(nb, "patching_circuit")
+    nb.looks("patching_circuit", panel, height=2400)
 
     # the paths: to the logits, then to the queries of a head
     panel.get_by_role("tab", name="Paths").click()
@@ -116,5 +106,5 @@ def test_journey(opened: Any) -> None:
     expect(panel.get_by_text("Direct paths to head_q 3.1", exact=False).first).to_be_visible()
     panel.locator(".iw-table:visible tbody tr").first.click()
     nb.wait_py("panel.picked_part == panel['paths'].listed[0]", True)
-    pictures(nb, "patching_paths")
+    nb.looks("patching_paths", panel, height=2400)
     nb.no_error_outputs()

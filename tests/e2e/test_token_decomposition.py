@@ -26,15 +26,7 @@ def test_journey(opened: Any) -> None:
     nb = opened
     panel = nb.panel
     expect(panel.locator(".iw-heat canvas").first).to_be_visible()
-    nb.bokeh_idle()
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 3200)
-            nb.bokeh_idle()
-            nb.screenshot(f"token_decomposition_{theme.lower()}_{width}", panel)
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 1700)
+    nb.looks("token_decomposition", panel, height=3200)
 
     # another prompt, typed: the answer of the example goes, the likeliest token takes its place
     box = panel.get_by_label("Prompt", exact=True)
