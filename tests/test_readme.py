@@ -60,6 +60,11 @@ def test_the_readme_is_short_and_points_at_every_page() -> None:
     assert not [page for page in PAGES if page != "README.md" and f"]({page})" not in README]
 
 
+def test_every_picture_of_the_demo_is_in_the_readme() -> None:
+    pictures = (ROOT / "notebooks" / "images" / "demo").iterdir()  # those that the journeys look at again
+    assert {path.stem for path in pictures} == set(re.findall(r"images/demo/(\w+)\.webp\)", README))
+
+
 def test_the_gallery_shows_every_tool_in_four_pictures_and_its_other_tabs_in_two() -> None:
     page = (ROOT / "notebooks" / "GALLERY.md").read_text(encoding="utf-8")
     pictures = re.findall(r"\]\(([^)]+)\)", page)
