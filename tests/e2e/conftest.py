@@ -193,7 +193,7 @@ LETTERS = """() => {
         return Math.round(text.measureText('What it depends on: 0.123, −4.5').width);
     });
 }"""
-LETTERS_STORED = [0, 0]
+LETTERS_STORED = [655, 747]
 """The widths of a text in the two fonts of the stored pictures."""
 TALL = 1700
 """Height of the page in which a journey goes on after a look: as high before, it need not be laid out once more."""
