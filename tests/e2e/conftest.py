@@ -443,10 +443,11 @@ class Notebook:
             )
 
     def looks(self, name: str, panel: Any, *, height: int = 2600, first: int = 0) -> None:
-        """A panel may not be wider than its cell, wide or narrow; pictures of it, where wanted, light and dark.
+        """A panel may not have failed, nor be wider than its cell, wide or narrow; it is pictured, light and dark.
 
         Where given, its first picture begins so many pixels below its top or higher.
         """
+        assert panel.get_by_text("Failed", exact=True).locator("visible=true").count() == 0, panel.inner_text()
         self.page.mouse.move(2, 2)
         for theme, width in ((LIGHT, 1400), (LIGHT, 700), (DARK, 700), (DARK, 1400)):
             picture = f"{name}_{theme.split()[-1].lower()}_{width}"

@@ -17,7 +17,9 @@ from interp_widgets.data.problems import Problem
 from interp_widgets.data.word_vectors import demo_word_vectors
 from interp_widgets.widgets.ablation.ablation_spec import AblationSpec, Listed, ReplacementValue
 from interp_widgets.widgets.base.controls import instruction
+from interp_widgets.widgets.base.lifetime import descendants
 from interp_widgets.widgets.base.saving import formats
+from interp_widgets.widgets.views.base import View
 from tests.shipped import demo_pair
 from tests.widgets.opening import settle
 from tests.widgets.saved_pages import instructions, read
@@ -179,6 +181,19 @@ def test_every_tab(kind: str, opened: Callable[..., Any], pair: Any, tmp_path: P
         assert len(pd.read_csv(panel.save(tmp_path / f"{name}.csv"))) > 0
         seen.append(name)
     assert seen == list(panel.fitting)
+    for name in seen:
+        panel.tab = name
+        click_everything(panel)
+
+
+def click_everything(panel: Any) -> None:
+    """What a reader can pick on the open tab, one after the other; nothing may fail."""
+    for view in [part for part in descendants(panel.current) if isinstance(part, View)]:
+        for trait, value in (("selected", 1), ("selected", 0), ("pinned", [0, 0]), ("hovered", 0), ("cross", [0, 0])):
+            if trait in view.keys:
+                view.set_state({trait: value})
+                assert panel.wait(120)
+                assert not panel.status.error, (panel.tab, view, trait, value, panel.status.error)
 
 
 def test_a_text_under_ablations_is_what_the_function_gives(pair: Any, opened: Callable[..., Any]) -> None:

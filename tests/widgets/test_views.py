@@ -82,6 +82,25 @@ def test_the_browser_sets_selection_brush_and_marks(wire: Any) -> None:
     assert seen == [("selected", 2), ("brush", [0, 2]), ("marks", [[1, 3]])]
 
 
+def test_what_a_reader_has_picked_is_answered_once(wire: Any) -> None:
+    table, picked = Table(columns=[{"label": "word"}], rows=[["a"], ["b"], ["c"]]), []
+
+    def drawn_again(change: Any) -> None:
+        picked.append(change.new)
+        table.selected = -1
+        table.selected = change.new
+
+    table.on_user("selected", drawn_again)
+    table.on_user("selected", lambda change: picked.append(-change.new))
+    table.set_state({"selected": 2})
+    assert picked == [2, -2]
+    table.selected = 0
+    assert picked == [2, -2], "the program is no reader"
+    table.set_state({"selected": 2})
+    assert picked == [2, -2, 2, -2]
+    table.close()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -159,10 +159,16 @@ class View(anywidget.AnyWidget):
         self.terms = explain(self.wording)
 
     def on_user(self, names: str | Sequence[str], handler: Callable[[Any], object]) -> None:
-        """Call ``handler(change)`` when a reader changes one of these traits in the page, not when the program does."""
+        """Call ``handler(change)`` when a reader changes one of these traits in the page, not when the program does.
+
+        Once for what a page has sent, also where the program, drawing the answer, sets the trait to it again.
+        """
+        answered: dict[str, Any] = {}
 
         def changed(change: Any) -> None:
-            if self in _received() and _received()[self].get(change.name, _NOTHING) == change.new:
+            message = _received().get(self, {})
+            if message.get(change.name, _NOTHING) == change.new and answered.get(change.name) is not message:
+                answered[change.name] = message
                 handler(change)
 
         self.observe(changed, names)
