@@ -130,7 +130,8 @@ function render({ model, el, signal }) {
   const watcher = new ResizeObserver(() => {  // first shown, shown again in a tab, another width
     if (el.clientWidth === shown) return;
     shown = el.clientWidth;
-    if (theme.stale) all(); else fit();
+    if (theme.stale) all();
+    else { fit(); mark(); }
   });
   watcher.observe(el);
   const stops = [
