@@ -329,6 +329,7 @@ def test_a_panel_that_is_not_shown_computes_when_it_is_shown_again(pair: Any, sh
 def test_a_cell_of_its_own_offers_what_the_selection_does(pair: Any, show: Any) -> None:
     screen = show(pair.tuned, tabs=("logit_lens",))
     cell = screen.workbench.show("ablation")
+    assert cell._repr_mimebundle_()[0]["text/plain"].startswith("ShownTabs(ablation)\nA live panel")
     assert cell.wait(120)
     modules = screen["ablation"].current_panel
     buttons = cell.children[-1]

@@ -30,8 +30,26 @@ from .workbench import LIVE_SECONDS, WorkbenchState
 ELSEWHERE = "A live panel: run this cell in Jupyter to see it. Saved as an HTML page, it opens in any browser."
 
 
+class Shown:
+    """What Jupyter shows of a box of views, with a sentence for where no widget can live, such as GitHub."""
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """Charts are sent first, since a page that requests them waits until the kernel is free.
+
+        Colab shows the views inside only if it is told what they need, as anywidget does for each by itself.
+        """
+        metadata: dict[str, Any] = {}
+        for view in lifetime.descendants(self):
+            if isinstance(view, BokehFigure):
+                view.deliver()
+            if isinstance(view, View):
+                metadata |= view._repr_mimebundle_(**options)[1]
+        bundle = super()._repr_mimebundle_(**options)  # type: ignore[misc]
+        return {**bundle, "text/plain": f"{self!r}\n{ELSEWHERE}"}, metadata
+
+
 @renamed(hold="batch_changes")
-class Shell(Worded, W.VBox):
+class Shell(Shown, Worded, W.VBox):
     """A box of widgets on one or two models. Its traits are its keywords."""
 
     title: ClassVar[str] = "Panel"
@@ -223,20 +241,6 @@ class Shell(Worded, W.VBox):
     def replaced(self) -> None:
         """Called when its cell is run again and makes another."""
         self.close()
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        """What Jupyter shows, and a sentence for where no widget can live, such as a notebook on GitHub.
-
-        Charts are sent first, since a page that requests them waits until the kernel is free. Colab shows the views
-        inside only if it is told what they need, as anywidget does for each by itself.
-        """
-        metadata: dict[str, Any] = {}
-        for view in lifetime.descendants(self):
-            if isinstance(view, BokehFigure):
-                view.deliver()
-            if isinstance(view, View):
-                metadata |= view._repr_mimebundle_(**options)[1]
-        return {**super()._repr_mimebundle_(**options), "text/plain": f"{self!r}\n{ELSEWHERE}"}, metadata
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

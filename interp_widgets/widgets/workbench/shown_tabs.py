@@ -8,9 +8,10 @@ import ipywidgets as W
 
 from ..base import lifetime
 from ..base.controls import row
+from ..base.shell import Shown
 
 
-class ShownTabs(W.VBox):
+class ShownTabs(Shown, W.VBox):
     """The texts of a screen and the panels of one or two of its tabs, which stay as they are whatever the screen shows.
 
     The panels are those of the screen, so a prompt, an option or a click changes them wherever they are shown. It is
@@ -48,6 +49,9 @@ class ShownTabs(W.VBox):
     def __getitem__(self, name: str) -> Any:
         """The panel of a tab."""
         return self.screen[name]
+
+    def __repr__(self) -> str:
+        return f"ShownTabs({', '.join(self.names)})"
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing runs on the screen; False if `timeout` seconds passed first, of each panel."""
