@@ -118,7 +118,7 @@ gallery: $(VENV)/.tested browser
 
 # The lessons whose code has changed, run and stored with what they print and a picture of each panel; one
 # thread, since models so small wait for each other on several
-stored: $(VENV)/.tested
+stored: $(VENV)/.tested browser
 	OMP_NUM_THREADS=1 $(PY) notebooks/stored.py
 
 SECONDS ?= 100

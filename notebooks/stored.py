@@ -11,17 +11,21 @@ import io
 import logging
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
 import nbformat
+from bokeh.embed import file_html
+from bokeh.resources import INLINE
 from nbclient import NotebookClient
 from PIL import Image
 
 from interp_widgets.figures.static import render_png, stack_scenes
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.stack import Stack
+from interp_widgets.widgets.views import BokehFigure
 from interp_widgets.widgets.workbench.screen import Screen
 from interp_widgets.widgets.workbench.shown_tabs import ShownTabs
 from interp_widgets.widgets.workbench.workbench import Workbench
@@ -33,6 +37,8 @@ SETUP = "import stored\n\nstored.show_pictures()"
 SECONDS = 600
 """Within which a cell has to run, and a panel to show its result."""
 COLORS = 128
+WIDTH = 900
+"""Pixels of the page in which a chart is drawn."""
 SCALE = 1.5
 """Pixels of the picture per pixel of the screen."""
 
@@ -56,20 +62,37 @@ def panels_in(widget: Any) -> Sequence[Panel]:
     return [widget] if isinstance(widget, Panel) else []
 
 
+def chart(figure: Any) -> bytes:
+    """A Bokeh figure as a browser draws it, as a PNG file."""
+    sys.path.insert(0, str(HERE.parent))
+    from tests.e2e.conftest import launched_chromium
+
+    with launched_chromium() as browser:
+        page = browser.new_page(viewport={"width": WIDTH, "height": 100}, device_scale_factor=SCALE)
+        page.set_content(file_html(figure, INLINE))
+        page.wait_for_function("() => Bokeh.documents.length === 1 && Bokeh.documents[0].is_idle")
+        return bytes(page.screenshot(full_page=True))
+
+
 def picture(widget: Any) -> bytes | None:
-    """What is seen in a widget's panels when they are ready, as a PNG file; None where nothing can be drawn."""
+    """What is seen of a figure, or in a widget's panels when they are ready, as a PNG file; None of anything else."""
+    if isinstance(widget, BokehFigure):
+        with ThreadPoolExecutor(1) as apart:  # Playwright refuses the thread of a kernel's event loop
+            return small(apart.submit(chart, widget.figure).result())
     panels = panels_in(widget)
     for panel in panels:
         panel.appear()
         if not panel.wait(SECONDS):
             raise TimeoutError(f"{panel!r} still runs after {SECONDS} s")
     scenes = [panel.scene() for panel in panels if panel.can_save("scene") and panel.result is not None]
-    if not scenes:
-        return None
-    large = Image.open(io.BytesIO(render_png(stack_scenes(scenes), SCALE))).convert("RGB")
-    small = io.BytesIO()
-    large.quantize(COLORS).save(small, format="png", optimize=True)
-    return small.getvalue()
+    return small(render_png(stack_scenes(scenes), SCALE)) if scenes else None
+
+
+def small(picture: bytes) -> bytes:
+    """The picture in few colours."""
+    written = io.BytesIO()
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLORS).save(written, format="png", optimize=True)
+    return written.getvalue()
 
 
 def show_pictures() -> None:

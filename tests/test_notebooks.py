@@ -379,6 +379,8 @@ def test_notebook_is_stored_with_what_its_code_shows(path: Path, stored: Any) ->
     folded = any("check.predict(" in cell.source for cell in book.cells)  # until there is a guess
     assert "image/png" in kinds or folded
     assert WIDGET not in kinds
+    charts = [output.data for output in outputs if "BokehFigure(" in output.get("data", {}).get("text/plain", "")]
+    assert all("image/png" in data for data in charts)
     assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
 
 
