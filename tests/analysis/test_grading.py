@@ -29,6 +29,7 @@ from interp_widgets import (
 )
 from interp_widgets.models.circuits import CIRCUITS, CircuitName, CircuitTruth, sealed_truth
 from interp_widgets.models.engine import trace
+from interp_widgets.releases import STAMP
 
 
 def right_answer(truth: CircuitTruth) -> list[tuple[Any, ...]]:
@@ -237,7 +238,7 @@ def test_nothing_in_a_folder_is_in_the_clear_but_model_and_prompts(folder: Path,
     locked = json.loads((folder / "locked.json").read_text())
     assert set(locked) == {"salt", "nonce", "text"}
     assert b"heads" not in bytes.fromhex(locked["text"])
-    assert list(json.loads((folder / "sealed.json").read_text())) == ["format", "version", "name", "cases"]
+    assert list(json.loads((folder / "sealed.json").read_text())) == ["format", "version", "name", "cases", STAMP]
     assert open_sealed(other).locked != open_sealed(folder).locked
 
 
