@@ -28,17 +28,17 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # torch goes first, alone: the pinned version is installed before another package can ask for a different one.
-# pip would compile one file after the other; compileall uses all processors, and fails for a file that is not for this
-# Python (torch has one), which nothing imports
+# pip would compile every file, one after the other: what a session imports is compiled by importing it, also where the
+# environment tells Python not to keep what it compiles, as containers do
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing torch, then JupyterLab and the other packages: three to ten minutes, without a word unless something is wrong"
 	$(PIP) install --no-compile $(INDEX) -c constraints.txt torch
 	$(PIP) install --no-compile -c constraints.txt -e '.[lab]'
-	@$(PY) -m compileall -qq -j 0 $(VENV)/lib || true
+	@PYTHONDONTWRITEBYTECODE= $(PY) -c 'import interp_widgets; import jupyterlab.labapp; interp_widgets.load_demo_pair()'
 	@touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(PIP) install -c constraints.txt -e '.[test]'
+	$(PIP) install --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed
